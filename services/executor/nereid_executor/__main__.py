@@ -1,8 +1,8 @@
-"""`python -m nereid_executor`: join the scheduler, execute batches, leave on SIGTERM."""
+"""`python -m nereid_executor`: joins the scheduler, executes batches, leaves on SIGTERM."""
 
 from __future__ import annotations
 
-# This import comes before any other that a file in the start directory could shadow.
+# This import comes before any import that a file in the start directory could shadow.
 import nereid.safe_path  # isort: split
 
 import asyncio
@@ -48,7 +48,7 @@ async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
 
 
 def main() -> int:
-    """Run the process; return the exit code."""
+    """Run the executor's process; return the exit code."""
     stand_by(os.environ)
     settings = settings_module.read()
     return run_service(settings, serve, name="executor", program=settings_module.PROGRAM)
@@ -58,5 +58,5 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
-    # A thread stuck in a model's own code would crash the interpreter at its finalization.
+    # If a thread is stuck in a model's own code, the interpreter would crash while it finalizes.
     os._exit(code)

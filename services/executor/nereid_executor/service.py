@@ -1,6 +1,6 @@
 """The executor's life: sessions with every scheduler of the mesh, one after another, until leave().
 
-This runs on the event loop; session.py has what happens during a session.
+The code runs on the event loop. session.py has what happens during a session.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# These pauses are no longer than those between sessions (scheduler_sessions.py).
+# The longest pause is no longer than the pause between sessions (scheduler_sessions.py).
 _BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
 @dataclass(frozen=True)
 class LocalScheduler:
-    """The way to a scheduler in this process, except for models' own processes, which dial it."""
+    """The way to a scheduler in this process. Models' own processes dial the scheduler instead."""
 
     channel: Channel
     thread_streams: ThreadStreams
-    # Longest execution of a lone request on the event loop; 0 allows none.
+    # Maximum time of a lone request's execution on the event loop; 0 allows no such execution.
     inline_limit_ns: int
 
 
 class ExecutorService:
-    """One executor; create it inside the event loop that it will run in."""
+    """One executor. Create it inside the event loop in which it will run."""
 
     def __init__(
         self,
@@ -82,18 +82,19 @@ class ExecutorService:
         backends: BackendRegistry,
         local: LocalScheduler | None = None,
     ) -> None:
-        """local: a scheduler in this process; otherwise the settings have its address."""
+        """local: a scheduler in this process. Without it, the settings have the address."""
         self._settings = settings
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
-        # The sessions with each address, and the addresses that schedulers have now.
+        # Maps an address to the sessions with it. `_addresses` are the addresses that schedulers
+        # have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)
-        # Set by run().
+        # run() sets the instances.
         self._instances: ExecutorInstances | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 
@@ -109,7 +110,7 @@ class ExecutorService:
 
     @property
     def ready(self) -> bool:
-        """State of the executor: it has joined, is not leaving, and has loaded its instances."""
+        """True if the executor has joined, is not leaving, and has loaded its instances."""
         joined = [sessions.session for sessions in self._schedulers.values() if sessions.joined]
         instances = [
             instance for session in joined if session is not None for instance in session.instances
@@ -120,7 +121,7 @@ class ExecutorService:
     def leave(self, timeout_s: float | None = None) -> None:
         """Begin to leave all schedulers.
 
-        run() returns when the current batches are completed, or after timeout_s (by default
+        run() returns when the current batches are completed, or after timeout_s seconds (by default
         --exit-timeout-secs).
         """
         if timeout_s is not None:
@@ -128,12 +129,12 @@ class ExecutorService:
         self._leaving.set()
 
     async def run(self) -> bool:
-        """Serve until leave(); return False if a batch was still running when its time was over."""
+        """Serve until leave(); return False if a batch was still running when the time was over."""
         settings = self._settings
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            # The imports take place while the scheduler starts.
+            # The backends are imported while the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
@@ -142,7 +143,7 @@ class ExecutorService:
             )
         )
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
-        # If there are GPUs this imports model runtimes, which takes seconds.
+        # If there are GPUs, this call imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
@@ -151,7 +152,7 @@ class ExecutorService:
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
         hello.records_timeline = timeline.records
-        # An executor in the scheduler's process does not drain: nobody would start another one
+        # An executor in the scheduler's process cannot be drained: nothing would start another one
         # there.
         hello.drains = self._local is None
         credentials = settings.mesh_credentials(Role.EXECUTOR)
@@ -214,12 +215,13 @@ class ExecutorService:
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
         """Open the models' way to all schedulers.
 
-        With a single scheduler it is `None`, since each session is the way to that one.
+        With a single scheduler the results are `None`, since each session is the way to that
+        scheduler.
         """
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None
-        # Most executors have one scheduler, and need not import this.
+        # Most executors have one scheduler, and do not need this import.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
@@ -229,7 +231,7 @@ class ExecutorService:
         )
 
     async def _join_all(self, context: SessionContext) -> None:
-        """Join every scheduler for as long as its address is listed, until leave()."""
+        """Join the scheduler at each address while the address is listed, until leave()."""
         local = self._local
         if local is not None:
             address = self._settings.scheduler_address
@@ -267,7 +269,8 @@ class ExecutorService:
 
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
-        # A scheduler that does not reply ends the session, and with it its instances' streams.
+        # If a scheduler does not reply, its session ends, and with it the streams of the session's
+        # instances.
         options = settings.with_keepalive(
             ChannelOptions(backoff=_BACKOFF),
             replaceable=only_address(settings.scheduler_address) is None,
@@ -301,7 +304,7 @@ async def _trim_memory(shared_tensors: SharedTensors) -> None:
 
 
 def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> ModelDirectories:
-    """Create the preparation of model directories that are in object stores or have agents."""
+    """Create the object that prepares model directories in object stores or with agents."""
     named = settings.repository_cache_directory
     place = CachePlace(
         Path(named) if named else None, default_cache_directory(), settings.repository_cache_bytes
@@ -311,7 +314,7 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:
-    """Return the hello with all that this executor offers."""
+    """Return the hello, which lists what this executor offers."""
     return pb.Hello(
         name=settings.own_name(),
         host=devices.host_identity(),

@@ -1,4 +1,4 @@
-"""The executor's flags and environment variables, which no other module of the executor reads."""
+"""The executor's flags and environment variables. No other module of the executor reads them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAM: Final = "nereid_executor"
 
 
 class PathMapping(NamedTuple):
-    """A directory as the scheduler names it, and as this executor names it."""
+    """A directory: the path by which the scheduler names it, and the path on this executor."""
 
     theirs: PurePosixPath
     mine: PurePosixPath
@@ -50,7 +50,7 @@ def _gpus(text: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Parse a number of milliseconds; round fractions up, which Triton accepts."""
+    """Parse a number of milliseconds. Triton accepts fractions; they are rounded up."""
     try:
         return ceil(flags.seconds(text))
     except ValueError:
@@ -74,7 +74,7 @@ class ExecutorSettings(
     SegmentSettings,
     LogSettings,
 ):
-    """Loads models and executes batches for the scheduler that it joins."""
+    """Executor: loads models and executes batches for the scheduler that it joins."""
 
     TOPIC: ClassVar = Topic.EXECUTORS
     MESH_ROLES: ClassVar = frozenset({Role.EXECUTOR})
@@ -149,18 +149,18 @@ class ExecutorSettings(
     )
 
     def errors(self) -> list[str]:
-        """Return the errors of these settings, one line each."""
+        """Return the errors in these settings, one line each."""
         return self.mesh_errors()
 
     def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
-        """Return the visible GPUs that are to be offered."""
+        """Return those visible GPUs that the executor offers."""
         if self.gpus in ("all", "none"):
             return tuple(visible) if self.gpus == "all" else ()
         chosen = {int(part) for part in self.gpus.split(",")}
         return tuple(gpu for gpu in visible if gpu in chosen)
 
     def local_path(self, theirs: str) -> str:
-        """Return the local name of a scheduler's path, by the longest mapping that applies."""
+        """Return the local path for a scheduler's path, by the longest mapping that applies."""
         path = PurePosixPath(theirs)
         mappings = self.model_repository_map
         applicable = [mapping for mapping in mappings if path.is_relative_to(mapping.theirs)]
@@ -171,15 +171,15 @@ class ExecutorSettings(
 
     def own_name(self) -> str:
         """Return the executor's name in the mesh."""
-        # Containers may share both host name and process id. Without random letters they would
-        # replace each other in the scheduler again and again.
+        # Containers may share both host name and process id. Without random letters, such executors
+        # would replace each other at the scheduler again and again.
         return self.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExecutorSettings:
-    """Return the settings of this process; print all errors and exit with 2 if there are any."""
+    """Return the settings of this process. If there are errors, print them all and exit with 2."""
     return read_settings(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
@@ -189,13 +189,13 @@ def read(
 
 
 def visible_gpus() -> str | None:
-    """Return CUDA's own selection of GPUs, which renumbers them; `None` means all."""
+    """Return CUDA's own selection of GPUs, which changes their numbers; `None` means all GPUs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def prepare_environment() -> None:
-    """Set variables that libraries read at first use, unless the user has set them."""
-    # CUDA counts GPUs as NVML does.
+    """Set variables that libraries read at their first use, unless the user has set them."""
+    # With this order, CUDA numbers GPUs as NVML does.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # ONNX Runtime's own builds send telemetry by default.
+    # By default, ONNX Runtime's official builds send telemetry.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,1 +1,1 @@
-"""Backends of the executor itself, and the registry of all backends."""
+"""The executor's own backends, and the registry of all backends."""

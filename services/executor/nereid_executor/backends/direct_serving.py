@@ -1,6 +1,7 @@
-"""Models that serve their instance's stream themselves, without the instance's thread in between.
+"""Models that serve their instance's stream themselves, without the instance's thread.
 
-This is for backends of this package alone: it takes the executor's own protocol with the scheduler.
+Only backends of this package can do so, since the model must implement the executor's own protocol
+with the scheduler.
 """
 
 from __future__ import annotations
@@ -22,50 +23,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamContext:
-    """Values that a model needs to open and serve its instance's stream."""
+    """Values with which a model opens and serves its instance's stream."""
 
-    # Number of the stream among those that the instance's models have served.
+    # Number of the stream among the streams that models of the instance have served.
     number: int
-    # Number of the instance in the scheduler.
+    # Number that the scheduler has given the instance.
     instance_number: int
-    # Address of the scheduler, and metadata that identifies the instance to it.
+    # Address of the scheduler, and the metadata by which the scheduler recognises the instance.
     address: str
     metadata: Sequence[tuple[str, str | bytes]]
-    # Domain of the memory shared with the workers, if these may have links of their own.
+    # Domain of the memory that is shared with the workers, if workers may have links of their own.
     link_domain: str | None
-    # Metadata that proves the executor's role to the scheduler, for one call of a method.
+    # Function that returns metadata for one call of a method. The metadata proves the executor's
+    # role to the scheduler.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None
-    # The stream ends: after the running batch, or at once because responses cannot be delivered.
+    # Events that end the stream: `stopping` after the running batch; `abandoned` at once, because
+    # responses cannot be delivered.
     stopping: threading.Event
     abandoned: threading.Event
     times: RecoveryTimes
-    # Called with the stream's number, the last batch that a lost model had begun, and the error
-    # for that batch's requests.
+    # Called if the model is lost. Arguments are the stream's number, the last batch that the model
+    # had begun, and the error for that batch's requests.
     on_model_lost: Callable[[int, int, ErrorStatus], None]
     recent_runs: RecentRuns
-    # Lender of shared memory for outputs; `None` if the scheduler cannot pass such outputs on.
+    # Lends shared memory for outputs; `None` if the scheduler cannot pass such outputs on.
     lender: OutputLender | None
     tracer: Tracer | None
 
 
 class DirectServing(ABC):
-    """A RequestModel that may serve its instance's stream itself; same threads as RequestModel."""
+    """A RequestModel that may itself serve its instance's stream, in the same threads."""
 
-    # The model that is loaded now can serve the stream.
+    # True if the model that is loaded now can serve the stream.
     can_serve_stream: bool
 
     @property
     @abstractmethod
     def last_batch_begun(self) -> int:
-        """Number of the last batch from a stream that it serves itself; 0 before the first."""
+        """Number of the last batch of a stream that the model serves itself; 0 before the first."""
 
     @abstractmethod
     def begin_tenure(self) -> None:
-        """Forget the batches' numbers: the next stream's scheduler numbers its batches anew."""
+        """Forget the batches' numbers, since the next stream's scheduler starts from 1 again."""
 
     @abstractmethod
     def running_requests(self) -> Sequence[int]:
-        """Return the ids of the requests that it executes, from a stream that it serves itself."""
+        """Return the ids of the requests that it executes from a stream that it serves itself."""
 
     @abstractmethod
     def serve_stream(self, context: StreamContext) -> None:
@@ -79,4 +82,4 @@ class DirectServing(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Check again whether the tenure is stopping or abandoned. From any thread."""
+        """Check again whether the tenure is stopping or abandoned. Thread-safe."""

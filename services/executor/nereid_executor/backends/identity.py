@@ -1,7 +1,7 @@
-"""The identity backend: every OUTPUT<i> is its INPUT<i>, of any datatype, after an optional delay.
+"""The identity backend: every OUTPUT<i> is INPUT<i>, of any datatype, after an optional delay.
 
-Triton's backend of this name, with its rules and parameters: a stand-in for a (slow) model in
-tests, and the example of docs/backend-authors.md. There is no model file.
+It follows the rules and parameters of Triton's backend of this name. In tests it stands in for a
+slow model, and it is the example of docs/backend-authors.md. There is no model file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "INPUT"
 _OUTPUT: Final = "OUTPUT"
-# Longest creation delay: a load keeps a thread of the executor busy meanwhile.
+# Maximum seconds of the creation delay. The load keeps a thread of the executor busy meanwhile.
 _MAX_CREATION_S: Final = 60
 
 
 def uses_gpus() -> bool:
-    """Return False; an instance that is placed on a GPU runs on the host."""
+    """Return False: even an instance that is placed on a GPU runs on the host."""
     return False
 
 
@@ -45,13 +45,14 @@ def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> Mode
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
-    """Return a model for this configuration, after creation_delay_sec."""
+    """Return a model for this configuration after the delay creation_delay_sec."""
     config = spec.config
     _check_pairs(config)
     parameters = parameters_of(config)
     delay_s = parse_count(config, parameters, "execute_delay_ms") / 1000
     if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
-        # Triton uses the device's number, which is the same for all instances on the CPU.
+        # Triton multiplies by the device's number, which is the same for all instances on the CPU.
+        # The instance's number is used instead.
         delay_s *= max(1, _instance_number(spec.name))
     time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
     return IdentityModel(delay_s, config)
@@ -65,14 +66,14 @@ class IdentityModel:
     def __init__(self, delay_s: float, config: model_config_pb2.ModelConfig) -> None:
         self._delay_s = delay_s
         self._batching = config.max_batch_size > 0
-        # Each request gets its own elements of a ragged input back, in its own shape.
+        # For a ragged input, each request gets its own elements back, in the request's shape.
         ragged_outputs = {
             _OUTPUT + tensor.name.removeprefix(_INPUT): tensor.name
             for tensor in config.input
             if tensor.allow_ragged_batch
         }
         self.capabilities = Capabilities(any_thread=True, ragged_outputs=ragged_outputs)
-        # One row of zeros for each optional input; variable dimensions are 1, as on Triton.
+        # For each optional input, one row of zeros. Variable dimensions are 1, as on Triton.
         self._absent = {
             tensor.name: np.zeros(
                 [1 if dim == VARIABLE else dim for dim in _shape(tensor)],
@@ -85,7 +86,7 @@ class IdentityModel:
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the inputs of the named outputs' numbers, after the delay."""
+        """Return the input with the same number as each named output, after the delay."""
         if self._delay_s:
             time.sleep(self._delay_s)
         sources = [_INPUT + name.removeprefix(_OUTPUT) for name in outputs]
@@ -99,7 +100,7 @@ class IdentityModel:
             raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
 
     def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Return zeros for absent optional inputs, or nothing if no input tells the rows."""
+        """Return zeros for absent optional inputs; nothing if no input tells the number of rows."""
         if not self._batching:
             return self._absent
         ragged = self.capabilities.ragged_outputs.values()
@@ -111,11 +112,11 @@ class IdentityModel:
         }
 
     def close(self) -> None:
-        """Free nothing: the model holds nothing."""
+        """Do nothing: the model holds no resources."""
 
 
 def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse a configuration that is no set of pairs of input and output, with Triton's texts."""
+    """Raise an error with Triton's text unless inputs and outputs form pairs."""
     if len(config.input) != len(config.output) or not config.input:
         raise InvalidArgument("model configuration must have equal input/output pairs")
     inputs = {_index("input", _INPUT, tensor): tensor for tensor in config.input}

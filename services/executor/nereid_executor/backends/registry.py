@@ -1,4 +1,4 @@
-"""Backends of an executor: built-in ones, those of installed packages, Python-based ones."""
+"""The backends of an executor: built-in ones, those of installed packages, Python-based ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Installed packages name their backends in this group of entry points.
+# The group of entry points under which installed packages name their backends.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
-# A package that is of no use without another one names a module of it here, under the backend's
-# name: the backend is offered where that module can be found. Nothing loads these entry points.
+# A package that is useless without another package names a module of that other package in this
+# group, under the backend's name. The backend is offered only if the module can be found. These
+# entry points are never loaded.
 RUNTIME_GROUP: Final = "nereid.backend_runtimes"
-# The distribution of Nereid itself, whose backends any other package may replace.
+# The distribution of Nereid itself. Any other package may replace its backends.
 _OWN_DISTRIBUTION: Final = "nereid-mesh"
 
 _PACKAGE: Final = "nereid_executor.backends"
@@ -51,7 +52,7 @@ BUILT_IN: Final[Mapping[str, BuiltInBackend]] = MappingProxyType(
 
 
 class BackendRegistry:
-    """Finds backends by name; may be used from any thread."""
+    """Finds backends by name. Any thread may use it."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class BackendRegistry:
         """Import the backend of this name; installed packages' backends take precedence.
 
         Raises:
-            InvalidArgument: no backend has this name; the text is Triton's.
+            InvalidArgument: no backend has this name. The error text is Triton's.
             Internal: the backend cannot be imported.
         """
         if name not in self.available_backends():
@@ -110,13 +111,13 @@ class BackendRegistry:
         return name == "python" or name in self._python_based
 
     def preload(self, names: Iterable[str]) -> None:
-        """Import backends ahead of their first models, whose loads report what fails."""
+        """Import backends before their first models are loaded. Failures are reported by loads."""
         for name in names:
             with contextlib.suppress(Internal, InvalidArgument):
                 self.load_backend(name)
 
     def any_uses_gpus(self) -> bool:
-        """Return whether some backend can, as installed here; a broken one cannot."""
+        """Return whether some installed backend can use GPUs. A broken backend cannot."""
         return any(map(self._uses_gpus, self.available_backends()))
 
     def _uses_gpus(self, name: str) -> bool:
@@ -126,8 +127,8 @@ class BackendRegistry:
             return False
 
 
-# Both functions below read the whole environment, and every load of a model needs them. A package
-# that is installed later is found after a restart.
+# Both functions below read the whole environment, and every load of a model needs the results, so
+# they are cached. A package that is installed later is found after a restart.
 @cache
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
@@ -135,7 +136,7 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the backends of the packages on this path whose runtimes are found, by name."""
+    """Return, by name, the backends of packages on this path whose runtimes are found."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_is_foreign)
     runtimes = {
         (_owner(point), point.name): point.module for point in entry_points(group=RUNTIME_GROUP)

@@ -1,1 +1,1 @@
-"""A batch on its way through an instance: payloads to arrays, execution, outputs to responses."""
+"""A batch on its way through an instance: inputs to arrays, execution, outputs to responses."""

@@ -1,4 +1,4 @@
-"""One batch of arrays, while an instance executes it."""
+"""One batch of arrays that an instance executes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class ArrayBatch(ReceivedBatch):
-    """A batch that the model has been given, or that failed before that.
+    """A batch that was given to the model, or that failed before.
 
-    Times are those of perf_counter_ns().
+    Times are readings of perf_counter_ns().
     """
 
     gathered: GatheredBatch | None = None
-    # Time when the model had its inputs; 0 if something failed before that.
+    # Time when the model was given the inputs; 0 if something failed before.
     stacked_ns = 0
-    # `None` while the model executes the batch, and if the batch failed.
+    # Outputs of the model; `None` while the model executes the batch, and if the batch failed.
     outputs: Sequence[Array] | None = None
-    # The kept arrays that the batch was executed with, if any.
+    # The kept arrays with which the batch was executed, if any.
     lone_run: LoneRun | None = None
     error: Exception | None = None
 
     def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
-        """ids: the ids of the requests, for RecentRuns."""
+        """ids: ids of the batch's requests, for RecentRuns."""
         self.id = self.number = message.id
         self.message = message
         self.ids = ids

@@ -1,8 +1,8 @@
 """Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-Pure. The tensors of a single member are viewed in place, those of several are joined by one copy;
-outputs are copied once, into the frame. Each direction takes one pass over the members in Python:
-this is the executor's share of a request's latency.
+The module does no I/O. The tensors of a single member are viewed in place; those of several members
+are joined with one copy. Outputs are copied once, into the frame. Each direction is one pass over
+the members in Python. Its time is the executor's share of a request's latency.
 """
 
 # layout: compiled
@@ -51,29 +51,30 @@ if TYPE_CHECKING:
     )
 
 _new_tuple = tuple.__new__
-# Number of objects that are made in one go; in between other threads get the interpreter's lock.
+# Number of objects that are made in one step. Between steps other threads get the interpreter's
+# lock.
 _SLICE_ELEMENTS: Final = 16384
 
 # The raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
 
-# View maps a tensor in shared memory. Lend puts outputs into shared memory, or returns `None` if
-# they go inline.
+# View returns the bytes of a tensor in shared memory. Lend copies outputs to shared memory and
+# returns references to them, or `None` if the outputs are sent inline.
 View = Callable[["pb.SharedMemory"], memoryview]
 Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 
 
 class GatheredBatch(NamedTuple):
-    """A batch's members, checked and planned."""
+    """The members of a batch, checked and planned."""
 
-    # For each member its plan, or its error.
+    # For each member, its plan or its error.
     outcomes: list[Plan | ErrorStatus]
-    # Input tensors of the members that have a plan.
+    # Input tensors of each member that has a plan.
     tensors: list[list[Raw]]
     # The first plan, whose columns all plans share; `None` if every member has an error.
     first: Plan | None
-    # Number of rows of all members that have a plan.
+    # Number of rows of all members with a plan, added up.
     rows: int
     # Outputs that any member requests: ascending indices into the signature's outputs, and names.
     outputs: tuple[int, ...]
@@ -83,12 +84,12 @@ class GatheredBatch(NamedTuple):
 def gather_members(
     planner: Planner, members: Sequence[BatchRequest], view: View | None = None
 ) -> GatheredBatch:
-    """Find the plan and the tensors of each member; a malformed member does not affect the others.
+    """Find the plan and the tensors of each member. A malformed member does not affect others.
 
-    view: maps tensors in shared memory, which are refused without it.
+    view: returns the bytes of tensors in shared memory; without it such tensors are refused.
 
     Raises:
-        Internal: there are several members, and the model does not batch.
+        Internal: there are several members, but the model does not batch.
     """
     return _gather_lone(planner.plans, members) or _gather_all(planner, members, view)
 
@@ -109,7 +110,7 @@ def _gather_all(
             plan = plans.get(head) or planner.plan_request(head)
             raws: list[Raw] = member.tensors
             if member.is_shared or [*map(len, raws)] != plan.sizes:
-                # The member has BYTES, shared memory, or a tensor of a wrong size.
+                # The member has BYTES, tensors in shared memory, or a tensor of a wrong size.
                 raws = _checked_tensors(signature, plan, member.tensors, view)
             if plan is not first:
                 if first is None:
@@ -147,15 +148,15 @@ def _gather_lone(
         return None
     if len(tensors[0]) != plan.sizes[0]:
         return None
-    # This is quicker than calling the class.
+    # Building the tuple directly is faster than calling the class.
     values = ([plan], [tensors], plan, plan.rows, plan.outputs, plan.output_names)
     return _new_tuple(GatheredBatch, values)
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
-    """Return the batch without the members at some places, which get errors.
+    """Return the batch in which the members at some places have errors instead of plans.
 
-    errors: by the member's index in the batch.
+    errors: maps a member's index in the batch to its error.
     """
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
@@ -181,7 +182,7 @@ def _mixed_batch(signature: Signature) -> Internal:
 def _checked_tensors(
     signature: Signature, plan: Plan, tensors: Sequence[Any], view: View | None
 ) -> list[Raw]:
-    """Return a member's tensors, some of which are not inline or not of the planned size."""
+    """Return the tensors of a member: some are not inline, or not of the planned size."""
     if len(tensors) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -220,7 +221,7 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
         return elements
     errors = "surrogateescape" if signature.escapes_bytes else "strict"
     try:
-        # Decoding in place frees the bytes of each slice before the next one is decoded.
+        # The bytes of each slice are freed before the next slice is decoded.
         for start in range(0, count, _SLICE_ELEMENTS):
             some = slice(start, start + _SLICE_ELEMENTS)
             elements[some] = [element.decode("utf-8", errors) for element in elements[some]]
@@ -230,7 +231,7 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
 
 
 def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
-    """Return the model's input arrays by name; at least one member must have a plan."""
+    """Return the model's input arrays by name. At least one member must have a plan."""
     first, tensors = gathered.first, gathered.tensors
     assert first is not None
     joined = tensors[0] if len(tensors) == 1 else [join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
@@ -244,9 +245,9 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """Return the inputs of a model without strings by name, in the pieces that the members brought.
+    """Return the inputs by name, in the pieces that members brought, for a model without strings.
 
-    Shapes and datatypes are those that stack_inputs() would give the arrays.
+    Shapes and datatypes are those of the arrays that stack_inputs() would return.
     """
     first = gathered.first
     assert first is not None
@@ -258,7 +259,7 @@ def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, Tens
 
 
 def flat_array(column: Column, raw: Raw) -> Array:
-    """Return the elements of a column as an array of one dimension."""
+    """Return the elements of one column as a one-dimensional array."""
     if isinstance(raw, list):
         array: Array = np.empty(len(raw), dtype=np.object_)
         for start in range(0, len(raw), _SLICE_ELEMENTS):
@@ -266,12 +267,12 @@ def flat_array(column: Column, raw: Raw) -> Array:
             array[start:end] = raw[start:end]
         return array
     array = np.frombuffer(raw, column.dtype)
-    # A view into a larger body may not be aligned; model runtimes assume aligned addresses.
+    # A view into a larger body may not be aligned, but model runtimes assume aligned addresses.
     return array if array.flags.aligned else array.copy()
 
 
 def join_rows(raws: tuple[Raw, ...]) -> Raw:
-    """Join the tensors that several members have for one column."""
+    """Join the tensors of several members for one column."""
     if isinstance(raws[0], list):
         return list(chain.from_iterable(raws))
     return b"".join(raws)  # type: ignore[arg-type]  # a column is of one kind
@@ -283,9 +284,9 @@ def split_outputs(
     arrays: Sequence[Array],
     lend: Lend | None = None,
 ) -> list[Piece]:
-    """Return the members' responses, as pieces of an Executed message in the members' order.
+    """Return the members' responses, as pieces of an Executed message in the order of the members.
 
-    lend: puts a response's outputs in shared memory; without it all of them go inline.
+    lend: copies a response's outputs to shared memory; without it all outputs are sent inline.
 
     Raises:
         Internal: the outputs are not what the configuration says.
@@ -350,8 +351,7 @@ def check_outputs(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the outputs' rows, or of the outputs if the model does not batch.
 
-    As on Triton only the number of rows must be that of the configuration, and a scalar counts as
-    the output of one row.
+    As on Triton, only the number of rows is checked, and a scalar counts as the output of one row.
 
     Raises:
         Internal: the outputs are not what the configuration says.
@@ -391,7 +391,7 @@ def _wrong_rows(
 
 
 def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
-    """Raise Internal if the datatype of an output differs from the configuration's."""
+    """Raise Internal if an output's datatype differs from the datatype in the configuration."""
     dtype = array.dtype
     if dtype != NUMPY_TYPE[spec.datatype] and not (spec.datatype == BYTES and dtype.kind in "SU"):
         raise Internal(
@@ -401,7 +401,7 @@ def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
-    """Return the bytes of an array in row-major order, and a row's size; nothing for BYTES."""
+    """Return the bytes of an array in row-major order, and the size of a row; 0 bytes for BYTES."""
     if array.dtype.kind in "OSU":
         return memoryview(b""), 0
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0
@@ -415,8 +415,8 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
 def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
     """Return the layout of responses to requests with this plan, and remember it in the plan.
 
-    key: the batch's outputs and the shapes of their rows. An output keeps its own shape if that is
-    not the one that its `reshape` starts from.
+    key: the batch's outputs, and the shape of a row of each. If an output's shape does not fit its
+    `reshape`, the output keeps its shape.
 
     Raises:
         InvalidArgument: more classes are requested than a response can have.

@@ -1,7 +1,7 @@
-"""Batch inputs: inputs that tell a model how a ragged input divides into requests.
+"""Batch inputs: inputs that tell a model how a ragged input is divided into requests.
 
-Pure. `batch_input` in the configuration asks for them. They are computed from shapes alone, and
-have at least one value for each request of the batch.
+A model has them if `batch_input` in its configuration asks for them. They are computed from shapes
+alone, and have at least one value for each request of the batch. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
     from nereid_executor.batch.request_plan import Plan
 
-    # For each request its number of rows, and the shape of one row.
+    # For each request: its number of rows, and the shape of one row.
     _Items = Sequence[tuple[int, tuple[int, ...]]]
 
 _Kind = model_config_pb2.BatchInput.Kind
 
 
 class BatchInput(NamedTuple):
-    """One batch_input of a configuration; kind is a number of BatchInput.Kind."""
+    """One batch_input of a configuration.
+
+    kind: a number of the enumeration BatchInput.Kind.
+    """
 
     kind: int
     targets: tuple[str, ...]
@@ -40,7 +43,7 @@ class BatchInput(NamedTuple):
         """Return the inputs by name, for a batch of requests with these plans.
 
         Raises:
-            Internal: the requests do not have the source input.
+            Internal: the requests do not have the input from which the values are computed.
         """
         try:
             items = [(plan.rows, plan.shapes[self.source]) for plan in plans]
@@ -80,13 +83,13 @@ def _accumulated_with_zero(items: _Items) -> list[int]:
 
 
 def _largest_as_shape(items: _Items) -> Array:
-    # The model reads the array's shape and ignores its values.
+    # The model uses only the array's shape and ignores the values.
     return np.zeros(max(_counts(items)))
 
 
 def _shapes(items: _Items) -> Array:
     rows = [shape for rows, shape in items for _ in range(rows)]
-    # All shapes have the rank of the configuration's dims, even if no request has a row.
+    # All shapes have the rank of the configuration's dims, even if no request has any row.
     return np.asarray(rows, np.int64).reshape(len(rows), len(items[0][1]))
 
 

@@ -1,8 +1,8 @@
 """Reader of the scheduler's Batch messages.
 
-Most messages have nothing but ids, heads and inline tensors. Cutting these out of the frame takes a
-fifth of the time that protobuf's objects take. All other messages are parsed; both ways have equal
-results.
+Most messages have only ids, heads and inline tensors. Cutting these out of the frame takes a fifth
+of the time of parsing with protobuf. All other messages are parsed with protobuf. Both ways have
+the same result.
 """
 
 # layout: compiled
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _VARINT: Final = 0
 _LENGTH_DELIMITED: Final = 2
 
-# First bytes of fields, which have one byte because all numbers are below 16.
+# First byte of each field. One byte suffices, since all field numbers are below 16.
 _ID: Final = pb.Batch.ID_FIELD_NUMBER << 3 | _VARINT
 _MEMBER: Final = pb.Batch.MEMBERS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _HEAD: Final = pb.BatchMember.HEAD_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
@@ -35,7 +35,10 @@ _MEMBER_ID: Final = pb.BatchMember.ID_FIELD_NUMBER << 3 | _VARINT
 
 
 class BatchRequest:
-    """One request of a batch; is_shared says that some of its tensors are in shared memory."""
+    """One request of a batch.
+
+    is_shared: True if some tensors of the request are in shared memory.
+    """
 
     __slots__ = ("head", "id", "is_shared", "request_id", "tensors", "trace_context")
 
@@ -48,7 +51,7 @@ class BatchRequest:
         trace_context: bytes,
         is_shared: bool,
     ) -> None:
-        """tensors: for each input its bytes, or a pb.SharedMemory."""
+        """tensors: for each input, its bytes or a pb.SharedMemory."""
         self.id = id
         self.head = head
         self.tensors = tensors
@@ -58,9 +61,9 @@ class BatchRequest:
 
 
 class BatchMessage:
-    """One Batch message, with the size of the frame that it was read from.
+    """One Batch message, with the size of its frame.
 
-    The parsed members are there only for a model that keeps the state of sequences.
+    The parsed members are present only for a model that keeps the state of sequences.
     """
 
     __slots__ = ("exported_slots", "frame_bytes", "id", "members", "requests", "traced")
@@ -84,14 +87,14 @@ class BatchMessage:
 
 
 def read_batch(frame: bytes) -> BatchMessage:
-    """Read a Batch without its members; raise DecodeError if the frame is none."""
+    """Read a Batch without parsed members; raise DecodeError if the frame is not a Batch."""
     return _cut_batch(frame) or parse_batch(frame)
 
 
 def parse_batch(frame: bytes) -> BatchMessage:
-    """Parse a Batch with its members; raise DecodeError if the frame is none."""
+    """Parse a Batch with its members; raise DecodeError if the frame is not a Batch."""
     message = pb.Batch.FromString(frame)
-    # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+    # Iteration over a repeated field ends with an exception, which costs more than indexing.
     members = message.members[:]
     return BatchMessage(
         message.id,
@@ -120,9 +123,10 @@ def request_of(member: pb.BatchMember) -> BatchRequest:
 
 
 def _cut_batch(frame: bytes) -> BatchMessage | None:
-    """Cut the requests out of a frame; return `None` if that needs the parser.
+    """Cut the requests out of a frame; return `None` if protobuf has to parse the frame.
 
-    The parser is needed for other fields, and to report what is wrong with a damaged frame.
+    Parsing is needed if the frame has other fields, and to report what is wrong with a damaged
+    frame.
     """
     end = len(frame)
     requests: list[BatchRequest] = []
@@ -145,9 +149,9 @@ def _cut_batch(frame: bytes) -> BatchMessage | None:
 
 
 def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
-    """Cut out the member between two positions; return `None` if that needs the parser.
+    """Cut out the member between two positions; return `None` if protobuf has to parse it.
 
-    end: may lie beyond the end of a damaged frame.
+    end: position that may lie beyond the end of a damaged frame.
     """
     number, head, request_id = 0, b"", ""
     tensors: list[Any] = []

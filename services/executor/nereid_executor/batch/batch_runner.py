@@ -1,8 +1,9 @@
 """Execution of batches of arrays on a model: Batch messages in, Executed messages out.
 
 One runner serves all models that execute arrays. A batch is begun, then finished. A Model executes
-it in begin(), as a pipeline of depth 1; to a PipelinedModel it is submitted in begin(), so that the
-model has several at a time. The runner knows no stream and no thread.
+the batch in begin(), so it has one batch at a time. To a PipelinedModel the batch is submitted in
+begin(), so the model can have several batches at a time. The runner does not handle streams or
+threads.
 """
 
 # layout: compiled
@@ -63,13 +64,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# After a batch with more objects, freed memory is returned to the system: the C library keeps most
-# of what so many objects have taken.
+# If a batch had more BYTES elements, freed memory is returned to the system after it. The C library
+# keeps most of the memory that so many objects have taken.
 _MANY_OBJECTS: Final = 1 << 16
 
 
 class BatchRunner:
-    """Executes batches on one loaded model; used by its instance's thread alone."""
+    """Executes batches on one loaded model. Only its instance's thread uses it."""
 
     def __init__(  # noqa: PLR0913 (what most models need comes by keyword)
         self,
@@ -86,13 +87,13 @@ class BatchRunner:
     ) -> None:
         """Create the runner of a loaded model.
 
-        view: maps requests' tensors in shared memory. lender: puts responses' tensors there.
-        recent_runs: is notified of the requests that run. on_freed: is called after a batch that
-        had very many objects (HeapTrim.on_freed). executions: records the batches for timelines.
-        ranges: NVTX ranges around the phases of a batch.
+        view: returns the bytes of requests' tensors in shared memory. lender: copies responses'
+        tensors to shared memory. recent_runs: is notified of the requests that run. on_freed: is
+        called after a batch with very many BYTES elements (HeapTrim.on_freed). executions: records
+        the batches for timelines. ranges: makes NVTX ranges around the phases of a batch.
         """
         self._executions = executions
-        # Number of the last batch that was finished, its number of requests, the time when it was
+        # The last batch that was finished: its number, its number of requests, the time when it was
         # received, the durations of its phases, and the size of its frame.
         self._last_number = self._last_size = self._last_started_ns = 0
         self._last_input_ns = self._last_infer_ns = self._last_output_ns = 0
@@ -117,10 +118,11 @@ class BatchRunner:
             mixed = MixedShapes(spec.config, self.signature, own, pads_to_bucket=on_gpu)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
-        # The model with the implicit state of its sequences, if it has any.
+        # Adds the implicit state of sequences to the model's batches; `None` if the model has no
+        # state.
         self._states: StatefulModel | None = None
-        # The first function makes a batch's inputs for the model. The second calls the model with
-        # them, and returns the outputs, or `None` if they have to be collected.
+        # The first function makes the inputs for the model from a batch. The second passes them to
+        # the model, and returns the outputs, or `None` if the outputs are collected later.
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
@@ -140,11 +142,11 @@ class BatchRunner:
             self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
             self._execute = ranges.around(f"{spec.name} infer", self._execute)
             self._split_outputs = ranges.around(f"{spec.name} output", self._split_outputs)
-        # Reader of Batch messages.
+        # Function that reads a Batch message.
         self.read: Callable[[bytes], BatchMessage] = (
             read_batch if self._states is None else parse_batch
         )
-        # The model keeps the implicit state of sequences.
+        # True if the model keeps the implicit state of sequences.
         self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
         self._tracer = tracer
@@ -154,7 +156,8 @@ class BatchRunner:
         has_strings = any(tensor.datatype == BYTES for tensor in self.signature.inputs.values())
         self._on_freed = on_freed if has_strings else None
         self.max_frame_bytes = MAX_EXECUTED_BYTES
-        # The last batch, if some of its requests are traced; recorded once its responses are sent.
+        # The last batch, if some of its requests are traced. It is recorded after its responses are
+        # sent.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
@@ -164,7 +167,7 @@ class BatchRunner:
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
         """Execute a batch of a warm-up; return its Executed message.
 
-        The requests share the batch's tensors, which are not copied for each of them.
+        All requests of the batch share the same tensors, which are not copied.
         """
         if self._states is not None:
             return self.execute(warmup.to_message().SerializeToString())
@@ -181,9 +184,9 @@ class BatchRunner:
     def begin(
         self, message: BatchMessage, started_ns: int, *, sent: bool = True
     ) -> ArrayBatch | None:
-        """Begin a batch; return `None` if it was withdrawn. finish() reports what fails here.
+        """Begin a batch; return `None` if it was withdrawn. finish() reports failures.
 
-        started_ns: a time of perf_counter_ns(). sent: the batch is a scheduler's.
+        started_ns: a reading of perf_counter_ns(). sent: True if a scheduler has sent the batch.
 
         Raises:
             ProtocolError: the scheduler broke the protocol (received_batches).
@@ -215,19 +218,20 @@ class BatchRunner:
             batch.stacked_ns = perf_counter_ns()
             batch.outputs = outputs = self._execute(inputs, gathered.names)
             if outputs is None:
-                # A PipelinedModel copies its inputs itself, which counts as making them.
+                # A PipelinedModel copies its inputs itself. The copying counts as making the
+                # inputs.
                 batch.stacked_ns = perf_counter_ns()
         except Exception as error:
             batch.error = error
         return batch
 
     def is_complete(self, oldest: ArrayBatch) -> bool:
-        """Return whether finish() would not have to wait."""
+        """Return whether finish() can return without waiting."""
         there = oldest.outputs is not None or oldest.error is not None
         return there or self._pipelined is None or self._pipelined.is_batch_complete()
 
     def finish(self, oldest: ArrayBatch) -> bytes:
-        """Return the serialised Executed of the oldest batch, with one response for each member."""
+        """Return the serialised Executed of the oldest batch, with a response for each member."""
         lender = self._lender
         failed: str | None = None
         pieces: list[Piece]
@@ -243,7 +247,8 @@ class BatchRunner:
             assert gathered is not None, "executed, but not gathered"
             pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
-            # The error's traceback refers to this frame, and the frame to the batch.
+            # The error's traceback refers to this frame, and the frame to the batch. This breaks
+            # the cycle.
             oldest.error = None
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
             ran_ns = perf_counter_ns()
@@ -270,7 +275,7 @@ class BatchRunner:
         self._last_input_ns, self._last_infer_ns = input_ns, infer_ns
         self._last_output_ns = output_ns
         if self._states is not None:
-            # Concatenated messages are parsed as one merged message.
+            # In protobuf, concatenated messages parse as one merged message.
             pieces.append(self._states.written_states(message).SerializeToString())
         if self._on_freed is not None and _count_objects(oldest.gathered) > _MANY_OBJECTS:
             self._on_freed(0)
@@ -297,7 +302,10 @@ class BatchRunner:
         return pieces
 
     def record_execution(self, reply_bytes: int) -> None:
-        """Record for timelines that the reply to the last batch, of this size, was written."""
+        """Record for timelines that the reply to the last batch was written.
+
+        reply_bytes: size of the reply.
+        """
         self._executions.record(
             perf_counter_ns(),
             self._last_started_ns,
@@ -317,9 +325,9 @@ class BatchRunner:
             record(self._tracer, self._name, run)
 
     def abandon(self) -> None:
-        """Finish the begun batches, though their responses can no longer be delivered.
+        """Finish the begun batches, although their responses can no longer be delivered.
 
-        RecentRuns keeps the responses for whoever sends the requests again.
+        RecentRuns keeps the responses for a scheduler that sends the requests again.
         """
         for batch in self.received.lose_all():
             self.finish(batch)
@@ -327,7 +335,7 @@ class BatchRunner:
     def _failures(
         self, error: Exception, gathered: GatheredBatch | None, requests: Sequence[BatchRequest]
     ) -> list[Piece]:
-        """Return responses for a batch that failed as a whole; members keep their own errors."""
+        """Return the responses of a batch that failed as a whole. Members keep their own errors."""
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
             for request in requests:
@@ -343,7 +351,7 @@ class BatchRunner:
 
 
 def _count_objects(gathered: GatheredBatch | None) -> int:
-    """Return the number of elements of a batch's BYTES tensors."""
+    """Return the number of elements in a batch's BYTES tensors."""
     tensors = () if gathered is None else gathered.tensors
     return sum(len(raw) for raws in tensors for raw in raws if isinstance(raw, list))
 
@@ -351,7 +359,7 @@ def _count_objects(gathered: GatheredBatch | None) -> int:
 def _whole_parts(
     stack: StackInputs, signature: Signature, gathered: GatheredBatch
 ) -> Mapping[str, TensorParts]:
-    """Return the inputs of a batch with ragged, padded or batch inputs, each as one part."""
+    """Return the inputs of a batch with ragged, padded or batch inputs. Each input is one part."""
     return {
         name: TensorParts([array.reshape(-1).view("u1").data], array.shape, array.dtype)
         for name, array in stack(signature, gathered).items()

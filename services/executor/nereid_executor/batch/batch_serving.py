@@ -1,6 +1,6 @@
 """The loop that serves an instance's stream with a BatchRunner: receive, begin, finish, send.
 
-If several batches may execute at once, the next ones begin while others execute.
+If several batches may execute at the same time, the next batches begin while others execute.
 """
 
 # layout: compiled
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
     from nereid_executor.batch.inline_execution import InlineRule
 
-# A further batch, or the end of the one that executes, may go unnoticed for so long: nothing wakes
-# a thread that waits for a socket and a device at once.
+# Seconds between checks for a further batch and for the end of the executing one. Nothing wakes a
+# thread that waits for both a socket and a device.
 _POLL_S: Final = 100e-6
 
 
 class FrameStream(Protocol):
-    """A BlockingStream, or a ThreadStream if only one batch executes at a time."""
+    """A BlockingStream. If only one batch executes at a time, it may also be a ThreadStream."""
 
     @property
     def ended(self) -> bool:
-        """State of the stream: no further frame will come."""
+        """True if no further frame will come."""
 
     def receive(self) -> bytes | None:
         """Wait for the next frame and return it, or `None` after the end of the stream."""
@@ -49,8 +49,8 @@ def serve_batches(
 ) -> None:
     """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
-    No batch executes after the return, whatever ends the stream. rule: learns how long batches
-    take.
+    When the function returns, no batch executes, however the stream ended. rule: learns how long
+    batches take.
 
     Raises:
         RpcError: the stream broke.
@@ -60,7 +60,7 @@ def serve_batches(
     received, read = runner.received, runner.read
     begin, finish = runner.begin, runner.finish
     overlaps = received.depth > 1
-    # Frames that were read while the runner was full.
+    # Frames that were read while the runner could begin no more batches.
     unread: deque[bytes] = deque()
     try:
         while not stopping():
@@ -95,7 +95,7 @@ def _begin_more(
     oldest: ArrayBatch,
     stopping: Callable[[], bool],
 ) -> bool:
-    """Begin batches until the runner is full or the oldest batch is complete.
+    """Begin batches until the runner can begin no more, or the oldest batch is complete.
 
     Returns False if the stream has ended.
     """

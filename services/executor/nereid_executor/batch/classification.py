@@ -1,4 +1,4 @@
-"""The classification extension: the largest elements of an output as texts.
+"""The classification extension: returns the largest elements of an output as texts.
 
 A class is written as `value:index` or `value:index:label`.
 """
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-# Bound on the classes in one response: the interpreter's lock, which all models share, is held
-# while the text of a class is made.
+# Maximum number of classes in one response. While a class's text is made, the interpreter's lock is
+# held, which all models share.
 _MAX_CLASSES: Final = 1 << 18
-# Sorting all elements takes far longer than selecting if less than this part of them is wanted.
+# If less than this part of the elements is wanted, selecting them is much faster than sorting all
+# elements.
 _FEW_OF: Final = 16
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
     """Return the raw BYTES tensor with each row's largest elements, the largest first.
 
-    rows: has two dimensions. most: the largest number of elements per row. Equal elements keep
+    rows: array with two dimensions. most: maximum number of elements per row. Equal elements keep
     their order, and NaN comes last.
     """
-    # The order is descending. Integers are complemented, since the least one has no negation.
+    # The keys are flipped, so that the order is descending. Integers are complemented, since the
+    # least integer has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
         chosen = [_smallest(row, most) for row in flipped]
@@ -59,7 +61,7 @@ def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
 
 
 def check_classes(name: str, count: int) -> None:
-    """Raise InvalidArgument if a response cannot have so many classes of this output."""
+    """Raise InvalidArgument if a response cannot have this many classes of this output."""
     if count > _MAX_CLASSES:
         raise InvalidArgument(
             f"output '{name}' has {count} classes, a response has at most {_MAX_CLASSES}; ask for"
@@ -69,7 +71,7 @@ def check_classes(name: str, count: int) -> None:
 
 
 def _smallest(row: Array, most: int) -> Array:
-    """Return the indices of the `most` smallest elements, without sorting the others."""
+    """Return the indices of the `most` smallest elements, without sorting all others."""
     last = np.partition(row, most - 1)[most - 1]
     if last != last:  # noqa: PLR0124 - NaN alone differs from itself
         return np.argsort(row, kind="stable")[:most]
@@ -88,9 +90,9 @@ class Classes:
     def classify_response(
         self, response: Response, wanted: Mapping[str, Classification]
     ) -> Response:
-        """Return the response with classes instead of outputs, or beside them.
+        """Return the response with classes in place of outputs, or with both.
 
-        wanted: the requested classes, by output.
+        wanted: maps an output to the classes that are requested of it.
         """
         if not response.head:
             return response
@@ -107,7 +109,8 @@ class Classes:
                     InvalidArgument.code, f"{text} '{output.datatype}'", accepted=True
                 )
                 return response._replace(error_status=error_status, head=b"", tensors=())
-            # Requests for classes get no output buffer in shared memory.
+            # A request for classes gets no output buffer in shared memory, so the outputs are
+            # inline.
             elements = np.frombuffer(cast("bytes | memoryview", tensors[index]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1
             rows = elements.reshape(count, elements.size // count if count else 0)

@@ -1,9 +1,9 @@
-"""Short batches that the event loop executes itself, if it shares its process with the executor.
+"""Short batches that the event loop itself executes, in an executor in the scheduler's process.
 
-On its way to the instance's thread and back a batch costs two wake-ups of threads, and both threads
-want the interpreter's lock meanwhile: that takes longer than a small model. Therefore the loop
-executes the batch while the thread does nothing, unless this would hold up others. InlineRule
-decides that by earlier measurements.
+If a batch goes to the instance's thread and back, two threads have to be woken, and both want the
+interpreter's lock meanwhile: that takes longer than a small model. Therefore the loop executes the
+batch while the thread waits, unless that would delay other work for too long. InlineRule decides by
+earlier measurements.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
 
-# Number of executions in the thread before the first one on the loop; about as many count in the
-# mean.
+# Number of executions in the thread before the first execution on the loop. The mean covers about
+# as many executions.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
-# An older mean says little: the model's memory may have been paged out.
+# Maximum age of the mean. An older mean says little, since the model's memory may have been paged
+# out.
 _RECENT_NS: Final = 60_000_000_000
-# An execution counts for at most this many times the mean: a long one may only mean that the thread
-# was not scheduled.
+# An execution counts for at most this many times the mean. A long execution may only mean that the
+# thread was not scheduled.
 _MAX_WEIGHT: Final = 2
-# An execution that takes _SURPRISE times the limit bars the model for _BARRED times as long as it
-# took, so that the loop spends at most one part in twenty on such executions.
+# If an execution takes _SURPRISE times the limit, the model is barred from the loop for _BARRED
+# times as long as the execution took. So the loop spends at most one part in twenty on such
+# executions.
 _SURPRISE: Final = 4
 _BARRED: Final = 20
 
@@ -40,14 +42,14 @@ class _SizeClass:
 
 
 class InlineRule:
-    """Decides whether the loop may execute a batch of one model. Pure: the time is passed in.
+    """Decides whether the loop may execute a batch of one model. The caller passes the time.
 
     Larger batches take longer, and so do larger requests to models with variable shapes. Therefore
-    each class of sizes is measured for itself.
+    executions are measured separately for each class of sizes.
     """
 
     def __init__(self, limit_ns: int) -> None:
-        """limit_ns: the longest average time of an execution."""
+        """limit_ns: maximum average time of an execution."""
         self._limit_ns = limit_ns
         self._classes = [_SizeClass() for _ in range(_MAX_BYTES.bit_length() + 1)]
         self._barred_until_ns = 0
@@ -65,7 +67,7 @@ class InlineRule:
         )
 
     def record(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
-        """Record the execution of a batch, in the thread or on the loop."""
+        """Record an execution of a batch, either in the thread or on the loop."""
         if size_bytes > _MAX_BYTES:
             return
         measured = self._classes[size_bytes.bit_length()]
@@ -87,21 +89,23 @@ class InlineExecution:
     """Executions of one model on the event loop, while its instance's thread waits."""
 
     def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
-        """rule: the one in which the thread records its own executions."""
+        """rule: the rule in which the thread also records its own executions."""
         self._runner = runner
         self.rule = rule
 
     def execute(self, frame: bytes) -> bytes | None:
-        """Execute a batch and return its Executed message, if the rule allows it.
+        """Execute a batch and return its Executed message, if the rule allows that.
 
-        The message is empty if the batch was withdrawn. `None` leaves the batch to the thread.
+        The message is empty if the batch was withdrawn. If the result is `None`, the thread has to
+        execute the batch.
         """
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None
         runner = self._runner
         message = runner.read(frame)
-        # The size of a frame does not include tensors in shared memory.
+        # The frame's size does not include tensors in shared memory, so the rule does not cover
+        # such a batch.
         if not message.requests or any(request.is_shared for request in message.requests):
             return None
         batch = runner.begin(message, started_ns)

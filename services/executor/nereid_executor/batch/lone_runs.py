@@ -1,8 +1,8 @@
-"""Executions of lone requests in input arrays that are kept.
+"""Executions of lone requests, with input arrays that are kept from one request to the next.
 
-Making arrays of a small request's tensors, and finding out how its outputs are encoded, takes
-longer than executing a small model. If many requests with one head came before, the next one is
-copied into the arrays that its plan keeps, and its outputs are encoded as those before.
+For a small model, making arrays of a request's tensors and finding out how outputs are encoded
+takes longer than the execution. After many requests with the same head, the next request is copied
+into the arrays that its plan keeps, and its outputs are encoded as those of the requests before.
 
 Assumptions, and the place where each of them is checked:
 
@@ -13,8 +13,8 @@ Assumptions, and the place where each of them is checked:
 - The outputs have the datatypes and shapes of those before: each run compares them, and outputs
   that differ are encoded as for any other batch.
 
-Outputs are the arrays that the model returns. They are not bound to memory of ours, because a
-runtime may not write where it is told to: ONNX Runtime does not if an output is one of its inputs.
+Outputs are the arrays that the model returns. The model is not told to write to kept memory,
+because a runtime may write elsewhere: ONNX Runtime does so if an output is one of its inputs.
 """
 
 # layout: compiled
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import GatheredBatch, Piece
     from nereid_executor.batch.request_plan import Plan, Signature
 
-# Number of lone requests with one head that are executed like any others at first.
+# Number of lone requests with the same head that are first executed like any other request.
 FEWEST: Final = 16
-# Bound on the bytes of one request's inputs and outputs: beside larger tensors the cost of making
-# arrays does not matter.
+# Maximum bytes of a request's inputs and outputs. With larger tensors the cost of making arrays
+# does not matter.
 MAX_BYTES: Final = 1 << 16
-# Bound on the kept runs of one model: clients may send any number of heads.
+# Maximum number of kept runs of one model, since clients may send any number of different heads.
 MAX_RUNS: Final = 64
 
 
 class LoneRun:
-    """The kept arrays of one plan, for requests with its head, one at a time."""
+    """The kept arrays of one plan, for requests with the plan's head, one at a time."""
 
     __slots__ = ("_count", "_outputs", "_places", "inputs")
 
@@ -55,9 +55,9 @@ class LoneRun:
     ) -> None:
         """Create the run of one plan.
 
-        inputs: the kept arrays, by name. count: the number of outputs that the model returns.
-        outputs: those of the response in its order, each as the bytes before it, its place among
-        the model's outputs, its shape and its datatype.
+        inputs: the kept arrays, by name. count: number of outputs that the model returns. outputs:
+        the outputs in the order of the response. Each has the bytes that precede it, its index
+        among the model's outputs, its shape and its datatype.
         """
         self.inputs = inputs
         self._places = [array.reshape(-1).view(np.uint8).data for array in inputs.values()]
@@ -71,7 +71,7 @@ class LoneRun:
             place[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
 
     def pieces_of(self, arrays: Sequence[Array]) -> list[Piece] | None:
-        """Return the response with these outputs, or `None` if they differ from those before."""
+        """Return the response with these outputs; `None` if they differ from those before."""
         if len(arrays) != self._count:
             return None
         pieces: list[Piece] = []
@@ -85,15 +85,18 @@ class LoneRun:
 
 
 class LoneRuns:
-    """The lone runs of one model; used by whichever thread executes its batches, one at a time."""
+    """The lone runs of one model. Only the thread that executes the model's batches uses them.
+
+    Different threads may do that, one at a time.
+    """
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
-        # The plans that have a lone run, the oldest first.
+        # Plans that have a lone run, oldest first.
         self._plans: deque[Plan] = deque()
 
     def learn(self, gathered: GatheredBatch, outputs: Sequence[Array]) -> None:
-        """Count a batch that was executed like any other; keep arrays for the next ones if due."""
+        """Count a batch that was executed like any other; after enough of them, keep arrays."""
         plan = gathered.first
         if plan is None or plan.lone_requests >= FEWEST or len(gathered.outcomes) != 1:
             return
@@ -111,7 +114,7 @@ class LoneRuns:
         layouts = [each for key, each in plan.layouts.items() if key[0] == plan.outputs]
         if (
             len(sizes) < len(plan.sizes)
-            # The outputs must have had the same shapes each time.
+            # The outputs must have had the same shapes every time.
             or len(layouts) != 1
             or layouts[0].parts is None
             or any(array.dtype.kind in "OSU" for array in outputs)

@@ -1,15 +1,16 @@
 """Batches of requests with different shapes: ragged inputs, padded inputs and batch inputs.
 
-Pure. The module does for such models what `arrays` does for all others, which pay nothing for it.
+For such models the module does what `arrays` does for all other models, which are not slowed down.
+It does no I/O.
 
 A ragged input is one row with the elements of all requests. A scattered output (`batch_output`) is
-split by the shapes that the requests have. A padded input is as large as the largest of the batch
-on a CPU, and as the next configured size on a GPU, which is quicker with few shapes; outputs are
+split by the shapes that the requests have. On a CPU, a padded input is as large as the largest of
+the batch. On a GPU, which is faster with few shapes, it has the next configured size. Outputs are
 cut to the sizes that the requests have.
 
-Padding assumes that the model computes the same for a request with padding beside it as without.
-Only the model's author knows that, so padding has to be configured. Each padded input is created
-filled with the padding's value, and each output is checked to have the padded size where it is cut.
+Padding assumes that the model computes the same result for a request with padding as without. Only
+the model's author knows that, so padding has to be configured. Each padded input is first filled
+with the padding value. Before an output is cut, it is checked to have the padded size.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def mixes_shapes(config: model_config_pb2.ModelConfig) -> bool:
 class _Scattered(NamedTuple):
     """An output that is split by the shapes of an input.
 
-    dims has no batch dimension; -1 stands for the size that the input has in that dimension.
+    dims: dimensions without the batch dimension; -1 stands for the input's size in that dimension.
     """
 
     source: str
@@ -64,7 +65,10 @@ class _Scattered(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A dimension of an output that has the padding of some inputs' dimension, all of one size."""
+    """A dimension of an output that is padded in the same way as a dimension of some inputs.
+
+    inputs: name and dimension of each such input. They all have the same size.
+    """
 
     dim: int
     inputs: tuple[tuple[str, int], ...]
@@ -81,10 +85,11 @@ class MixedShapes:
         *,
         pads_to_bucket: bool = True,
     ) -> None:
-        """Read the configuration of a model; raise NereidError if it asks for the impossible.
+        """Read the configuration of a model; raise NereidError if it cannot be fulfilled.
 
-        ragged_outputs: outputs and inputs that the model declares (Capabilities). pads_to_bucket:
-        pad to the configured sizes, rather than to the largest request of the batch.
+        ragged_outputs: outputs, each with an input, that the model declares (Capabilities).
+        pads_to_bucket: True to pad to the configured sizes, False to pad to the batch's largest
+        request.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
@@ -140,10 +145,10 @@ class MixedShapes:
         return array
 
     def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
-        """Return the shape of a padded input's rows."""
+        """Return the shape of a row of a padded input."""
         if self._pads_to_bucket:
             return column.shape
-        # All requests have the same size in a dimension that is not padded.
+        # In a dimension that is not padded, all requests have the same size.
         return tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
 
     def split_outputs(
@@ -189,7 +194,7 @@ class MixedShapes:
     ) -> None:
         """Raise Internal if the outputs are not what the configuration says."""
         if len(arrays) != len(gathered.names):
-            # This reports the error as for any other model.
+            # check_outputs() reports the error as for any other model.
             check_outputs(signature, gathered, arrays)
         regular = []
         for place, name in enumerate(gathered.names):
@@ -244,7 +249,7 @@ class MixedShapes:
     def _scatter(
         gathered: GatheredBatch, scattered: _Scattered, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """Yield the part of a scattered output for each member that has a plan."""
+        """For each member that has a plan, yield its part of a scattered output."""
         flat = array.reshape(-1)
         start = 0
         for plan in gathered.outcomes:
@@ -257,7 +262,7 @@ class MixedShapes:
     def _rows(
         self, gathered: GatheredBatch, name: str, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """Yield the part of any other output for each member that has a plan."""
+        """For each member that has a plan, yield its part of an output that is not scattered."""
         row = 0
         for plan in gathered.outcomes:
             if isinstance(plan, ErrorStatus):

@@ -1,16 +1,17 @@
 """The batches of one model that executes requests, from the scheduler's frame to the last response.
 
-Pure: frames and responses in, requests and frames out. Two transports use it: an executor's thread
-between stream and model (request_runner), and a worker process that serves the stream itself
-(backends.python.direct). received_batches has the states of a batch; its frames are these:
+The module does no I/O: its input is frames and responses, its output requests and frames. Two
+transports use it: an executor's thread between stream and model (request_runner), and a worker
+process that serves the stream itself (backends.python.direct). received_batches describes the
+states of a batch. On a change of state, these frames are sent:
 
     state       next        frame
     EXECUTING   COMPLETE    whole: all responses, in the order of the members
     EXECUTING   DEFERRED    partial: the responses so far
     DEFERRED    any         partial: the new responses
 
-A decoupled model's responses are sent as they come, all in partial frames, which are marked as busy
-while the batch is EXECUTING.
+A decoupled model's responses are sent as they come, all in partial frames. A frame is marked as
+busy while its batch is EXECUTING.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _place = itemgetter(0)
-# The empty table of most batches, which is never written to.
+# An empty table, which most batches share. Nothing is ever written to it.
 _NONE: dict[int, Any] = {}
 
 
 class OpenBatch(ReceivedBatch):
-    """A batch whose members wait for responses; used by one thread at a time.
+    """A batch whose members wait for responses. One thread uses it at a time.
 
-    A member is the index of a request among those that the model got. A place is its index in the
-    batch, where malformed requests count as well.
+    A member is the index of a request among those that the model got. A place is the index of a
+    request in the batch, in which malformed requests count too.
     """
 
     def __init__(
@@ -77,33 +78,35 @@ class OpenBatch(ReceivedBatch):
         *,
         decoupled: bool,
     ) -> None:
-        """batch_id, number: as in ReceivedBatch. places: the members' places in the batch."""
+        """batch_id, number: as in ReceivedBatch. places: the place of each member in the batch."""
         self.id, self.number = batch_id, number
-        # Ids of all its requests, for RecentRuns.
+        # Ids of all requests of the batch, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # Times of perf_counter_ns() when it came and when the model got it; 0 if it did not.
+        # Readings of perf_counter_ns() when the batch came, and when the model got it. The latter
+        # is 0 if the model did not get it.
         self.started_ns = started_ns
         self.begun_ns = 0
-        # Outputs that members request as classes, and shared memory for members' outputs.
+        # Maps a member to the outputs that it requests as classes, or to the shared memory for its
+        # outputs.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # States of the members' sequences, if the model has implicit state.
+        # Maps a member to the state of its sequence, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
-        # Adds the states that are wanted to the frame that has all responses.
+        # Function that adds the states that the scheduler wants to the frame with all responses.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # Trace contexts of the requests that are sampled.
+        # Trace contexts of the requests that are sampled for tracing.
         self.trace_contexts: Sequence[bytes] = ()
-        # The model's own object for this batch, if the transport needs one.
+        # Object by which the model knows this batch, if the transport needs one.
         self.execution: Any = None
         self._decoupled = decoupled
         self._places = places
         # Members without a final response.
         self._open = {*range(len(places))}
-        # Each response's place, whether another response follows, and the response's pieces.
+        # Responses that were not sent: the place, whether another response follows, and the pieces.
         self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
 
     def reject_request(self, place: int, error_status: ErrorStatus) -> None:
-        """Respond to a malformed request, which the model does not get."""
+        """Respond to a malformed request. The model does not get the request."""
         self._unsent.append((place, False, (error_response(error_status),)))
 
     def is_open(self, member: int) -> bool:
@@ -115,15 +118,15 @@ class OpenBatch(ReceivedBatch):
         return sorted(self._open)
 
     def member_at(self, place: int) -> int | None:
-        """Return the member at a place, or `None` if the model did not get that request."""
+        """Return the member at a place; `None` if the model did not get the request."""
         return self._places.index(place) if place in self._places else None
 
     def add_response(self, member: int, pieces: Sequence[Piece]) -> None:
-        """Add a response to an open member, after which another will follow."""
+        """Add a response to an open member. Another response will follow."""
         self._unsent.append((self._places[member], True, pieces))
 
     def add_final_responses(self, responses: Iterable[tuple[int, Sequence[Piece]]]) -> None:
-        """Add the last responses to open members."""
+        """Add the last response of each of these open members."""
         remaining, places, unsent = self._open, self._places, self._unsent
         for member, pieces in responses:
             remaining.discard(member)
@@ -137,10 +140,10 @@ class OpenBatch(ReceivedBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> bytes | None:
-        """Advance the batch after responses or its execution; return the frame to send, if any.
+        """Advance the batch after responses or after its execution; return a frame to send, if any.
 
-        responded_ns: the time of perf_counter_ns() when the model responded, which deferred
-        responses do not need. executed: the model has executed the batch.
+        responded_ns: reading of perf_counter_ns() when the model responded; not needed for deferred
+        responses. executed: True if the model has executed the batch.
         """
         before = self.state
         received.advance(self, executed=executed, waiting=bool(self._open))
@@ -187,16 +190,16 @@ class OpenBatch(ReceivedBatch):
 
 
 class Replay(OpenBatch):
-    """Requests that run again for the states that they leave; the responses are dropped."""
+    """Requests that are run again only for the states that they leave. Responses are dropped."""
 
     def drop_response(self, response: Response) -> Response:
-        """Return a response without its outputs; drop the member's state if it is an error."""
+        """Return a response without its outputs. If it is an error, drop the member's state."""
         if response.error_status is not None:
             self.member_states[response.member].tensors.clear()
         return response._replace(head=b"", tensors=())
 
     def fail_open_members(self, error_status: ErrorStatus) -> None:
-        """End the open members, whose states are lost."""
+        """End the open members. Their states are lost."""
         for member in self.open_members():
             self.member_states[member].tensors.clear()
         super().fail_open_members(error_status)
@@ -204,12 +207,12 @@ class Replay(OpenBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> None:
-        """Advance the batch; drop the frame."""
+        """Advance the batch, but drop the frame."""
         super().next_frame(received, responded_ns, executed=executed)
 
 
 class OpenBatches:
-    """The batches that a model has (`received`), with the reader and the writer for them."""
+    """The batches of one model (`received`), with their reader and their writer."""
 
     def __init__(
         self,
@@ -220,14 +223,15 @@ class OpenBatches:
         decoupled: bool,
         traced: bool,
     ) -> None:
-        """model_path: the model's directory, with its labels. name: the name of the instance."""
+        """model_path: directory of the model, which has labels. name: name of the instance."""
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)
-        # States can move between instances unless responses may change them at any time.
+        # States can move between instances, unless responses may change them at any time.
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
-        # A stateful model gets no buffers in shared memory: states among its outputs are read here.
+        # A model with states gets no buffers in shared memory, since its outputs include states,
+        # which this class reads.
         self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
@@ -236,7 +240,7 @@ class OpenBatches:
         outputs = tuple(tensor.name for tensor in config.output)
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
-        # Writer of a response's pieces; may be called from any thread.
+        # Writes a response's pieces. Any thread may call it.
         self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
@@ -250,8 +254,8 @@ class OpenBatches:
     ) -> tuple[OpenBatch, list[Request]]:
         """Begin a batch; return it, and the requests for the model.
 
-        Malformed requests get their response in the batch. number: the number by which the model
-        knows the batch. execution: as in OpenBatch.
+        Malformed requests get an error response in the batch. number: the number by which the model
+        knows the batch. execution: the model's object for the batch, as in OpenBatch.
         """
         members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
@@ -262,7 +266,7 @@ class OpenBatches:
         states: dict[int, MemberState] = {}
         rejected: list[tuple[int, ErrorStatus]] = []
         buffer = None
-        # Iterating over a repeated field costs more than indexing it.
+        # Iteration over a repeated field costs more than indexing.
         for place in range(len(members)):
             if writer.expected_bytes:
                 buffer = writer.allocate_buffer()
@@ -278,7 +282,8 @@ class OpenBatches:
                 writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
-                # Classes are made of the outputs before these are sent, so no buffer is needed.
+                # Classes are computed from the outputs before anything is sent, so no buffer is
+                # needed.
                 classes[len(places)] = request.spec.classes
                 writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
@@ -309,9 +314,9 @@ class OpenBatches:
     def begin_replays(
         self, message: pb.Batch, next_number: Callable[[], int]
     ) -> Iterator[tuple[OpenBatch, list[Request]]]:
-        """Yield the batches that replay requests which the batch's sequences have had elsewhere.
+        """Yield batches that replay what the batch's sequences had executed on other instances.
 
-        Each of them must be complete before the next one, or the batch itself, is begun.
+        Each of these batches must be complete before the next one, or the batch itself, begins.
         """
         if self._states is None:
             return
@@ -325,13 +330,13 @@ class OpenBatches:
             yield batch, requests
 
     def begin_export(self, message: pb.Batch) -> None:
-        """Note that states of sequences are asked for; raise ProtocolError if they may not be."""
+        """Note a request for sequences' states; raise ProtocolError if they cannot be given."""
         if not self.has_states:
             raise ProtocolError("states are asked for of a model that gives none away")
         self.received.begin_export(message.id, message.exported_slots)
 
     def export_frame(self) -> bytes | None:
-        """Return the frame with the states that were asked for, once no response changes them."""
+        """Return a frame with the states that were asked for, once no response changes them."""
         export = self.received.due_export()
         if self._states is None or export is None:
             return None
@@ -345,7 +350,7 @@ class OpenBatches:
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Yield batch, member and kind of each control for a request that the model has.
+        """Yield the batch, the member and the kind of each control for a request of the model.
 
         Raises:
             ProtocolError: a control is for a batch that has not come.
@@ -357,12 +362,12 @@ class OpenBatches:
                 yield batch, member, control.kind
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
-        """Return the response with the classes that the member requests of its outputs."""
+        """Return the response, with classes in place of outputs if the member requests them."""
         wanted = batch.classes.get(response.member)
         return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
-        """Write and add responses; drop those that no member waits for."""
+        """Write and add responses; drop those for which no member waits."""
         buffers = batch.output_buffers
         for response in responses:
             member = response.member
@@ -382,14 +387,14 @@ class OpenBatches:
                 batch.add_final_responses([(member, pieces)])
 
     def reschedule(self, batch: OpenBatch, members: Iterable[int]) -> None:
-        """End members that the model wants again, in a batch to come."""
+        """End the members that the model wants to get again in a later batch."""
         for member in members:
             if batch.is_open(member):
                 self.writer.release_buffer(batch.output_buffers.pop(member, None))
                 batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
-        """Release the buffers of a batch to which nothing will be written any more."""
+        """Release the buffers of a batch, since nothing will be written to them any more."""
         for buffer in batch.output_buffers.values():
             self.writer.release_buffer(buffer)
         batch.output_buffers.clear()

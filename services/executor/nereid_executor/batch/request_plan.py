@@ -1,7 +1,7 @@
-"""Plans of how requests with one head are executed, made once and cached by the head's bytes.
+"""Plans for executing requests with the same head. They are made once and cached by the head.
 
-Pure. The scheduler has validated every head; the checks here only keep a disagreement between the
-services from producing a wrong result.
+The scheduler has validated every head. The checks in this module only prevent a wrong result if the
+services disagree. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ if TYPE_CHECKING:
     from nereid_executor.batch.lone_runs import LoneRun
     from nereid_executor.batch.responses import ResponseLayout
 
-# Heads differ by batch size and shape, which clients may vary without end.
+# Maximum number of plans. Heads differ by batch size and shape, which clients may vary without end.
 MAX_PLANS: Final = 1024
-# A model's output shapes may vary from batch to batch.
+# Maximum number of layouts. A model's output shapes may vary from batch to batch.
 MAX_LAYOUTS: Final = 256
 
 
-# Shape of a column whose requests have different shapes.
+# Shape of a column whose requests may have different shapes.
 FLAT: Final = (VARIABLE,)
 
-# A batch's outputs and the shapes of their rows.
+# A batch's outputs, and the shape of a row of each output.
 LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor of the configuration; reshape is the model's own shape if that is another one."""
+    """A tensor of the configuration.
+
+    reshape: the shape that the model itself has, if it is a different one.
+    """
 
     name: str
     datatype: str
@@ -57,7 +60,7 @@ class TensorSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The tensors of a loaded model, by its configuration."""
+    """The tensors of a loaded model, according to its configuration."""
 
     model_name: str
     model_version: str
@@ -65,50 +68,51 @@ class Signature:
     bytes_as_text: bool
     inputs: dict[str, TensorSpec]
     outputs: tuple[TensorSpec, ...]
-    # Names of the classes of outputs.
+    # Maps an output to the names of its classes.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Inputs that the model gets as one row with the elements of all requests.
+    # Inputs that the model gets as one row, which has the elements of all requests.
     ragged: frozenset[str] = frozenset()
     padding: Padding | None = None
-    # Bytes that are not UTF-8 become surrogates in text.
+    # True if bytes that are not UTF-8 become surrogates in text.
     escapes_bytes: bool = False
 
 
 class Column(NamedTuple):
-    """One input tensor of a batch, without its number of rows."""
+    """One input tensor of a batch, apart from its number of rows."""
 
     name: str
     datatype: str
     dtype: np.dtype[np.generic]
-    # Shape of one row as the model has it; FLAT for a ragged input.
+    # Shape of one row as the model gets it; FLAT for a ragged input.
     shape: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """The plan by which requests with one head are executed."""
+    """The plan for executing requests with one head."""
 
-    # Number of rows that such a request adds to the batch.
+    # Number of rows that each such request adds to the batch.
     rows: int
-    # Requests may share a batch if their columns are equal.
+    # Columns of the request. Requests may share a batch if their columns are equal.
     columns: tuple[Column, ...]
-    # Size of each payload in bytes; `None` for BYTES, whose size varies.
+    # Bytes of each input; `None` for BYTES, whose size varies.
     sizes: list[int | None]
     # Number of elements of each input.
     counts: list[int]
-    # Shapes of the inputs' rows as the request has them; the shape of a column may be padded or
-    # flat.
+    # Maps an input to the shape of its rows as in the request. The column may be padded or flat
+    # instead.
     shapes: dict[str, tuple[int, ...]]
-    # Ascending indices into the signature's outputs, and the outputs' names.
+    # Ascending indices into the signature's outputs, and the names of these outputs.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # Outputs in the order of the response: their indices, and classes requested instead of tensors.
+    # Outputs in the order of the response: the index, and the classes if these are requested
+    # instead of the tensor.
     response_outputs: tuple[tuple[int, Classification | None], ...] = ()
-    # Layouts of responses.
+    # Maps a batch's outputs to the layout of the response.
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # Number of requests that came alone, and their kept arrays once these are worth it (lone_runs).
+    # Number of requests that came alone, and the arrays kept for them once that pays (lone_runs).
     lone_requests: int = 0
     lone_run: LoneRun | None = None
 
@@ -121,14 +125,14 @@ def signature_of(
     bytes_as_text: bool,
     labels: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Signature:
-    """Return the signature of a model whose configuration matches its file."""
+    """Return the signature of a model whose configuration fits its model file."""
     described = {tensor.name: tensor.dims for tensor in (*description.inputs, *description.outputs)}
     batching = config.max_batch_size > 0
 
     def spec(tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput) -> TensorSpec:
         reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
         if not batching and described.get(tensor.name) == ():
-            # The tensor is a scalar, which a configuration writes with dims of 1.
+            # The tensor is a scalar, which a configuration can only write with dims of 1.
             reshape = ()
         datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
         return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape)
@@ -156,18 +160,19 @@ def _controls(config: model_config_pb2.ModelConfig) -> dict[str, TensorSpec]:
 
 
 class Planner:
-    """The plans of one loaded model; used by its instance's thread alone."""
+    """The plans of one loaded model. Only its instance's thread uses them."""
 
     def __init__(self, signature: Signature, max_plans: int = MAX_PLANS) -> None:
         self.signature = signature
-        # The hot path reads this directly.
+        # Code on the hot path reads this attribute directly.
         self.plans: BoundedCache[bytes, Plan] = BoundedCache(max_plans)
 
     def plan_request(self, head: bytes) -> Plan:
         """Return the plan for a head, from the cache if it is there.
 
         Raises:
-            Internal: the scheduler should have refused the request.
+            Internal: the head does not fit the model; the scheduler should have refused the
+                request.
         """
         plan = self.plans.get(head)
         if plan is None:
@@ -176,7 +181,7 @@ class Planner:
 
 
 def make_plan(signature: Signature, head: bytes) -> Plan:
-    """Make the plan for a head; raise Internal as plan_request() does."""
+    """Make the plan for a head; raise Internal in the same cases as plan_request()."""
     try:
         request = kserve_pb2.ModelInferRequest.FromString(head)
     except DecodeError as error:
@@ -200,7 +205,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns in the form that requests with other shapes have as well."""
+    """Return the columns in the form that they also have for requests with other shapes."""
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

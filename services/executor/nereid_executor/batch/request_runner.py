@@ -1,8 +1,8 @@
 """Runner for models that execute requests, between an instance's stream and the model.
 
-The instance's thread waits for both at once and is never busy itself, so that a model can respond
-while it executes, and long after. The backend decides how a model runs, received_batches what
-becomes of a batch, and open_batches what is sent of it.
+The instance's thread waits for the stream and the model at the same time. The model runs elsewhere,
+so it can respond while it executes a batch, and long after. The backend decides how the model runs,
+received_batches how the state of a batch changes, and open_batches which frames are sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestRunner:
-    """Executes batches on one loaded model; used by its instance's thread alone."""
+    """Executes batches on one loaded model. Only its instance's thread uses it."""
 
     def __init__(
         self,
@@ -66,19 +66,21 @@ class RequestRunner:
             traced=tracer is not None,
         )
         self.received, self.writer = self._open.received, self._open.writer
-        # The model keeps implicit state of sequences that can be exported and restored.
+        # has_states: True if the model keeps implicit state of sequences that can be exported and
+        # restored.
         self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
-        # The model gets numbers of its own, since the next scheduler uses its numbers again.
+        # Numbers of batches for the model. The scheduler's numbers are not used, since the next
+        # scheduler uses the same ones again.
         self._numbers = count(1)
-        # Time (monotonic) by which the batch that executes must end.
+        # Monotonic time by which the executing batch must end; `None` without a limit.
         self._deadline: float | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Execute a Batch that no scheduler has sent; return its Executed with all responses."""
+        """Execute a Batch that no scheduler has sent; return an Executed with all responses."""
         return self._execute_message(pb.Batch.FromString(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """Execute a batch of a warm-up; return its Executed with all responses."""
+        """Execute a batch of a warm-up; return an Executed with all responses."""
         return self._execute_message(warmup.to_message())
 
     def _execute_message(self, message: pb.Batch) -> bytes:
@@ -86,16 +88,15 @@ class RequestRunner:
         poll = self._poll_model()
         while self.received.busy:
             replies += self._collect_frames({descriptor for descriptor, _ in poll.poll()})
-        # Concatenated messages are parsed as one merged message.
+        # In protobuf, concatenated messages parse as one merged message.
         return b"".join(replies)
 
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
-        """Serve until the stream ends, or until stopping and all batches are complete.
+        """Serve until the stream ends, or until `stopping` is true and all batches are complete.
 
         Raises:
-            ModelLostError: the model was lost, and requests that it was executing have had an
-                error. Batches that it never saw are left to the scheduler, which runs them
-                elsewhere.
+            ModelLostError: the model was lost. Requests that it was executing got an error. Batches
+                that it never saw are left to the scheduler, which runs them elsewhere.
             ProtocolError: the scheduler broke the protocol (received_batches).
         """
         poll = self._poll_model()
@@ -106,7 +107,8 @@ class RequestRunner:
             while self.received.busy or not stopping():
                 wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-                # Collecting from the readable descriptors alone saves a system call for each other.
+                # Updates are collected only from descriptors that are readable. That saves a system
+                # call for each other descriptor.
                 arrived = source in ready or stream.has_input
                 ready.discard(source)
                 for reply in self._collect_frames(ready) if ready else ():
@@ -124,9 +126,10 @@ class RequestRunner:
             raise
 
     def finish_batches(self, limit_s: float) -> None:
-        """Have the model complete what it executes, though the stream has ended.
+        """Let the model complete what it executes, although the stream has ended.
 
-        The requests may be sent again, and get these responses. limit_s: the longest wait.
+        A scheduler may send the requests again, and then gets these responses. limit_s: maximum
+        seconds to wait.
         """
         poll = self._poll_model()
         until = time.monotonic() + limit_s
@@ -143,7 +146,7 @@ class RequestRunner:
                 pass
 
     def forget_runs(self) -> None:
-        """Report that nothing more is executed for the stream, which has ended."""
+        """Report to RecentRuns that nothing more is executed for the stream, which has ended."""
         for batch in self.received.begun():
             self._recent_runs.abandon(batch)
 
@@ -156,14 +159,14 @@ class RequestRunner:
     # ---- from the scheduler
 
     def _cancel_batches(self) -> None:
-        """Cancel the batches of an earlier stream."""
+        """Cancel the batches that began on an earlier stream."""
         for batch in self.received.lose_all():
             self._recent_runs.abandon(batch)
             for member in batch.open_members():
                 self._model.control_request(batch.number, member, pb.MemberControl.CANCEL)
 
     def _on_frame(self, frame: bytes) -> Iterator[bytes]:
-        """Pass controls or a batch to the model; yield frames that can be sent at once."""
+        """Pass a frame's controls or batch to the model; yield frames that can be sent at once."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         for batch, member, kind in self._open.controlled_members(message.controls):
@@ -184,7 +187,7 @@ class RequestRunner:
         yield from self._execute(batch, requests)
 
     def _await_replay(self, replay: OpenBatch) -> Iterator[bytes]:
-        """Wait until a replay is complete; yield frames of other batches, which are deferred."""
+        """Wait until a replay is complete; yield deferred frames of other batches meanwhile."""
         poll = self._poll_model()
         while replay.state is not COMPLETE:
             ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
@@ -212,7 +215,7 @@ class RequestRunner:
     def _collect_frames(self, ready: Collection[int]) -> Iterator[bytes]:
         for update in self._model.collect_updates(ready):
             batch = self.received.find(update.batch)
-            # Batches of an earlier stream are not known any more.
+            # A batch of an earlier stream is not found any more.
             if batch is not None:
                 self._open.add_responses(batch, update.responses)
                 if update.rescheduled:
@@ -250,9 +253,9 @@ class RequestRunner:
     # ---- the model's end
 
     def _wait_ms(self) -> float | None:
-        """Return the time until the executing batch is overdue, or `None` if there is no limit.
+        """Return the milliseconds until the batch is overdue; `None` without a limit.
 
-        poll() rounds it up.
+        poll() rounds the time up.
         """
         if self._deadline is None or not self.received.executing:
             return None
@@ -268,7 +271,7 @@ class RequestRunner:
             raise ModelLostError(f"the batch was not executed within {timeout_s:g} s")
 
     def _fail_batches(self, why: str) -> Iterator[bytes]:
-        """Yield error responses for a lost model, except to batches that it never saw."""
+        """Yield error responses for a lost model's batches, except for those that it never saw."""
         _log.error("instance %s lost its model: %s", self._name, why)
         text = f"Stub process '{self._name}' is not healthy."
         if self._is_overdue():

@@ -1,8 +1,8 @@
 """Implicit state of models that execute requests one by one, such as Python models.
 
-A state is one more input of the request, and the output that the model returns with a response is
-that input of the sequence's next request. A response without the output leaves the state as it is.
-Pure; used by its instance's thread alone.
+A state is an additional input of the request. The output that the model returns for the state
+becomes that input of the sequence's next request. If a response lacks the output, the state stays
+as it is. The module does no I/O. Only the instance's thread uses it.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
 
-# Bound on the remembered specs: states may have any number of shapes.
+# Maximum number of remembered specs. States may have any number of different shapes.
 _MAX_SPECS = 1024
 
 
 class _Tensor(NamedTuple):
-    """A tensor of a state: its shape, with the batch dimension, and its raw bytes."""
+    """A tensor of a state: the shape, with the batch dimension, and the raw bytes."""
 
     shape: tuple[int, ...]
     raw: bytes
 
 
 class MemberState(NamedTuple):
-    """State of a member's sequence, which the member's responses change."""
+    """State of a member's sequence. The responses to the member change it."""
 
-    # One tensor for each state that the model has; empty if the state is lost.
+    # One tensor for each state of the model; empty if the sequence's state is lost.
     tensors: list[_Tensor]
     # Outputs that the client requested.
     outputs: tuple[str, ...]
-    # Slot for which the scheduler wants to have the state, or 0 if it does not want it.
+    # Slot for which the scheduler wants the state; 0 if it does not want it.
     returned_slot: int = 0
 
 
 class RequestStates:
-    """States of the sequences of one model: added to requests, and taken from responses."""
+    """States of one model's sequences. They are added to requests, and taken from responses."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
         """Read the states of a configuration.
@@ -90,13 +90,13 @@ class RequestStates:
     def read_request(
         self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
     ) -> tuple[Request, MemberState]:
-        """Return a member's request, with the state of its sequence added, and that state.
+        """Return a member's request with the state of its sequence added; also return the state.
 
         Raises:
-            Unavailable: the sequence's state is not here.
+            Unavailable: the sequence's state is not on this instance.
             Internal: the member cannot be read.
         """
-        # This comes first because a member that cannot be read begins its sequence as well.
+        # The state comes first, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
@@ -106,7 +106,7 @@ class RequestStates:
         return stateful, MemberState(tensors, request.spec.outputs, returned_slot)
 
     def keep(self, response: Response, member: MemberState) -> Response:
-        """Keep the states that come with a response; return the response for the client."""
+        """Store the states that a response has; return the response for the client."""
         if response.error_status is not None or not response.head:
             return response
         try:
@@ -123,7 +123,7 @@ class RequestStates:
             if place is not None:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
-                # The state is copied because the response's memory is used again.
+                # The state is copied, because the memory of the response will be used again.
                 member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
@@ -136,7 +136,7 @@ class RequestStates:
         return response._replace(head=head.SerializeToString(), tensors=raws)
 
     def _check(self, place: int, output: kserve_pb2.ModelInferResponse.InferOutputTensor) -> None:
-        """Raise Internal if an output does not fit the state's input."""
+        """Raise Internal if an output does not fit the input of the same state."""
         state = self._states[place]
         datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
         dims = [*self._batch_dims, *state.dims]

@@ -1,6 +1,6 @@
-"""Reader that makes requests, which a model executes one by one, of a batch's members.
+"""Reader that makes requests of a batch's members, for models that execute single requests.
 
-Pure. The parts that requests have in common are remembered by their heads.
+The parts that requests have in common are remembered, by the head. The module does no I/O.
 """
 
 # layout: compiled
@@ -25,20 +25,21 @@ if TYPE_CHECKING:
     from nereid.model_config.reshapes import Reshape
     from nereid.pb import nereid_pb2 as pb
 
-# Heads differ by batch size and shape, which clients may vary without end.
+# Maximum number of specs. Heads differ by batch size and shape, which clients may vary without end.
 _MAX_SPECS: Final = 1024
 _new_tuple = tuple.__new__
 
 
 class RequestReader:
-    """Reads the requests to one model."""
+    """Reads the requests for one model."""
 
     def __init__(
         self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
     ) -> None:
         """Create the reader of one model.
 
-        outputs: those of requests that name none. reshapes: by input, to the model's shapes.
+        outputs: outputs of requests that name none. reshapes: maps an input to the shapes before
+        and after its reshape.
         """
         self._all_outputs = outputs
         self._reshapes = reshapes or {}
@@ -49,19 +50,19 @@ class RequestReader:
         head, payloads = member.head, member.payloads
         spec = self._specs.get(head) or self._specs.remember(head, self._read_head(head))
         count = len(payloads)
-        # Iterating over a repeated field costs three times as much as indexing it.
+        # Iteration over a repeated field costs three times as much as indexing.
         tensors: list[bytes | SharedMemory] = (
             [payloads[0].inline]
             if count == 1
             else [payloads[place].inline for place in range(count)]
         )
         if b"" in tensors:
-            # Some tensor is in shared memory, or empty.
+            # Some tensor is in shared memory, or is empty.
             tensors = [_tensor(payload) for payload in payloads]
         if count != len(spec.inputs):
             raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
         parameters = member.parameters
-        # This is quicker than _make().
+        # Building the tuple directly is faster than _make().
         return _new_tuple(
             Request,
             (

@@ -1,9 +1,9 @@
-"""Writer of the responses of one model that executes requests, as pieces of Executed messages.
+"""Writes responses of one model that executes requests, as pieces of Executed messages.
 
-The bytes that precede outputs of known sizes are remembered by the response's head. Large outputs
-go to shared memory. They are mostly as large as the last ones, so the requests of such a model
-bring a buffer of that size, into which the model's process can write them itself. Other outputs are
-copied. Used by one thread.
+The bytes that precede outputs of known sizes are remembered, by the head of the response. Large
+outputs go to shared memory. They are mostly as large as the last ones. Therefore the requests to
+such a model bring a buffer of that size, into which the model's process can write outputs directly.
+Other outputs are copied. One thread uses the writer.
 """
 
 # layout: compiled
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.core.shared_tensors import OutputLender
 
-# Bound on the remembered heads, which differ by batch size and shape.
+# Maximum number of remembered heads, which differ by batch size and shape.
 _MAX_HEADS: Final = 1024
 
 
 class ResponseWriter:
     """Writes the responses of one model.
 
-    predictable: each request has one response, whose size may be predicted.
+    predictable: True if each request has one response, whose size may be predicted.
     """
 
     def __init__(self, *, predictable: bool) -> None:
-        # Lender of shared memory, if there is any to lend.
+        # Lends shared memory for outputs; `None` if there is none.
         self.lender: OutputLender | None = None
-        # Bytes of shared memory that the last outputs took; 0 if they were small.
+        # Bytes of shared memory that the last outputs took; 0 if those outputs were small.
         self.expected_bytes = 0
         self._predictable = predictable
-        # By a response's head, the sizes of its outputs, and the bytes that precede each of them.
+        # Maps a response's head to the sizes of its outputs and the bytes that precede each output.
         self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
         self._prefixes = BoundedCache(_MAX_HEADS)
 
     def allocate_buffer(self) -> SharedMemory | None:
-        """Return a buffer for outputs as large as the last ones, or `None` without free memory."""
+        """Return a buffer for outputs as large as the last ones; `None` if no memory is free."""
         return None if self.lender is None else self.lender.allocate_buffer(self.expected_bytes)
 
     def release_buffer(self, buffer: SharedMemory | None) -> None:
-        """Release a buffer to which nothing was written, and nothing will be."""
+        """Release a buffer to which nothing was written, and nothing will be written."""
         if buffer is not None and self.lender is not None:
             self.lender.free_segment(buffer.segment_name)
 
     def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        """Return the pieces of an Executed message with this response alone.
+        """Return the pieces of an Executed message that has only this response.
 
-        buffer: shared memory where its outputs may be.
+        buffer: shared memory in which the response's outputs may be.
         """
         _, _, error_status, head, tensors = response
         if error_status is not None or not tensors or buffer is not None or self.expected_bytes:
@@ -88,7 +88,7 @@ class ResponseWriter:
         return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Copy tensors to shared memory if they are large; expect the next ones to be as large."""
+        """Copy large tensors to shared memory. Then expect the next tensors to be as large."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:

@@ -1,8 +1,8 @@
-"""Executed messages, concatenated from precomputed bytes and outputs' bytes.
+"""Executed messages, concatenated from precomputed bytes and the bytes of outputs.
 
-A protobuf message is the concatenation of its parts, so a response whose outputs have known sizes
-is a fixed prefix before each output's bytes; outputs are copied once, into the frame. Building the
-same from message objects costs three copies and five times the time per member.
+A protobuf message is the concatenation of its parts. So a response whose outputs have known sizes
+consists of a fixed prefix before each output's bytes. Outputs are copied once, into the frame. To
+build the same message from objects takes three copies, and five times the time per member.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.batch.request_plan import Signature
 
-# The scheduler accepts no larger message, and ends the stream of an instance that sends one.
+# Maximum bytes of a message. The scheduler accepts no larger message, and ends the stream of an
+# instance that sends one.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
-# Pieces of an Executed message with one response, which says that the model wants the request
-# again.
+# Pieces of an Executed message with one response, by which the model asks to get the request again.
 RESCHEDULED: Final = (
     pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
 )
 
 
 class ResponseLayout(NamedTuple):
-    """Layout of the responses to requests with one head, for certain shapes of output rows."""
+    """Layout of responses to requests with one head, if output rows have certain shapes."""
 
     head: bytes
-    # The outputs' indices among the batch's outputs.
+    # Index of each output of the response among the batch's outputs.
     indices: tuple[int, ...]
-    # The bytes before each output, and its index. `None` if there is no output, or if one is BYTES,
-    # whose size differs from response to response.
+    # For each output, the bytes before it and its index. `None` if there is no output, or if an
+    # output is BYTES, whose size differs from response to response.
     parts: tuple[tuple[bytes, int], ...] | None
-    # Bytes of all outputs together, if parts are known.
+    # Bytes of all outputs together, if `parts` is not `None`.
     size_bytes: int = 0
 
 
@@ -49,7 +49,7 @@ def response_head(
     outputs: Sequence[tuple[int, Classification | None]],
     shapes: Sequence[Sequence[int]],
 ) -> bytes:
-    """Return a serialised ModelInferResponse without id and tensor data."""
+    """Return a serialised ModelInferResponse without id and without tensor data."""
     response = kserve_pb2.ModelInferResponse(
         model_name=signature.model_name, model_version=signature.model_version
     )
@@ -69,13 +69,13 @@ def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
 
 
 def append_response(reply: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
-    """Add the response of the member at this index to a partial Executed message."""
+    """Add the response to the member at this index to a partial Executed message."""
     reply.MergeFromString(b"".join(pieces))
     reply.responses[-1].id = place
 
 
 def error_response(error_status: ErrorStatus) -> bytes:
-    """Return an Executed message with one response, which is an error."""
+    """Return an Executed message with one response that is an error."""
     reply = pb.Executed()
     write_error(error_status, reply.responses.add().error)
     return reply.SerializeToString()

@@ -1,10 +1,10 @@
 """Implicit state: tensors that a stateful model gets from its sequence's previous request.
 
-The configuration names pairs of an input and an output; the tensor that the model writes to the
-output is the input of the sequence's next request. States are kept by the number of the sequence's
-slot at the instance, so that a sequence that ends without an END flag leaves nothing behind. One
-table serves models that execute arrays and models that execute requests: only the types of their
-tensors differ.
+The configuration names pairs of an input and an output. The tensor that the model writes to the
+output is the input of the sequence's next request. States are stored by the number of the
+sequence's slot at the instance, so the next sequence in a slot replaces a state that was left by a
+sequence without an END flag. The same table serves models that execute arrays and models that
+execute requests. Only the type of a tensor differs.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Slot of requests that run again. No sequence has this one or those just below it.
+# Slot number that marks a request that is run again. Replays use this number and those just below
+# it, which no sequence has.
 _REPLAY_SLOT: Final = (1 << 32) - 1
-# Bound on the states in one frame, beside responses or of exported slots. The scheduler asks for
-# the others again.
+# Maximum bytes of the states in one frame, either beside responses or for exported slots. The
+# scheduler asks again for exported states that were left out.
 MAX_STATE_BYTES: Final = 32 << 20
 
 
 class StateSpec(NamedTuple):
     """One pair of input and output, with the initial value of the input.
 
-    The initial value is the input of a sequence's first request, without a batch dimension.
+    The initial value is the input of the first request of a sequence. It has no batch dimension.
     """
 
     input: str
@@ -61,11 +62,11 @@ _T = TypeVar("_T")
 
 
 class SequenceStates(Generic[_T]):
-    """The states of one instance's sequences; used by its instance's thread alone.
+    """The states of one instance's sequences. Only the instance's thread uses them.
 
-    A state is a list of tensors, one for each pair, which the responses of the sequence's requests
-    replace. The list is empty if the state is lost. The next sequence in the same slot has another
-    list, since responses to requests of the previous sequence may still come.
+    A state is a list of tensors, one for each pair. Responses to the sequence's requests replace
+    the tensors. The list is empty if the state is lost. The next sequence in the same slot gets
+    another list, since responses to requests of the previous sequence may still come.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (a tensor's two conversions)
@@ -79,9 +80,9 @@ class SequenceStates(Generic[_T]):
     ) -> None:
         """Create an empty table.
 
-        initial: the tensors of a sequence that begins, one for each of the specs. read, write:
-        convert a tensor from and to its message; read raises InvalidArgument. max_state_bytes: the
-        bound on the states in one frame.
+        initial: tensors of a sequence that begins, one for each of the specs. read, write: convert
+        a tensor from and to its message; read raises InvalidArgument. max_state_bytes: maximum
+        bytes of the states in one frame.
         """
         self._model_name, self._specs, self._initial = model_name, specs, initial
         self._read_tensor, self._write_tensor = read, write
@@ -89,26 +90,28 @@ class SequenceStates(Generic[_T]):
         self._states: dict[int, list[_T]] = {}
 
     def begin(self, member: pb.BatchMember) -> list[_T]:
-        """Return the state that a member's request begins with.
+        """Return the state with which a member's request begins.
 
-        Call it for all members in their order: if two sequences share a slot, the first one ends in
-        this batch.
+        Call it for all members in order: if two sequences share a slot, the first one ends in this
+        batch.
 
         Raises:
-            Unavailable: the state is not here.
+            Unavailable: the state is not on this instance.
         """
         slot = member.sequence_slot
         if not slot:
             return [*self._initial]
         cause = "its instance does not have it"
         if has_flag(member, "sequence_start"):
-            # If this request fails, the next one must not find an earlier sequence's state.
+            # If this request fails, the next request must not find the state of an earlier
+            # sequence.
             self._states[slot] = [*self._initial]
         elif member.HasField("restore"):
             cause = "it could not be restored"
             self.restore(slot, member.restore.state)
             if member.restore.requests:
-                # The requests are still here because they could not be replayed.
+                # If the replay had succeeded, the requests would have been removed from the
+                # message.
                 self.lose(slot)
         state = self._states.get(slot)
         if state:
@@ -120,7 +123,7 @@ class SequenceStates(Generic[_T]):
         )
 
     def end(self, slot: int, state: list[_T]) -> None:
-        """Forget the state of a sequence that has ended, unless another one has its slot by now."""
+        """Forget the state of a sequence that has ended, unless its slot has another one by now."""
         if self._states.get(slot) is state:
             del self._states[slot]
 
@@ -131,11 +134,11 @@ class SequenceStates(Generic[_T]):
     # ---- from instance to instance
 
     def replays(self, members: Iterable[pb.BatchMember]) -> Iterator[list[pb.BatchMember]]:
-        """Yield requests that sequences of a batch have had elsewhere, to be executed again.
+        """Yield lists of requests that sequences had on other instances, to be executed again.
 
-        Each list has at most one request of each sequence. Execute a list when the one before is
-        complete, and all of them before the batch begins. The responses are dropped; call lose()
-        for the slot of a request that fails.
+        Each list has at most one request of each sequence. Execute a list when the list before it
+        is complete, and all lists before the batch begins. Drop the responses. If a request fails,
+        call lose() for its slot.
         """
         restores = [member.restore for member in members if member.restore.requests]
         for index, restore in enumerate(restores):
@@ -156,11 +159,11 @@ class SequenceStates(Generic[_T]):
                 )
 
     def lose(self, slot: int) -> None:
-        """Mark the state of a slot's sequence as lost."""
+        """Mark the state of the sequence in a slot as lost."""
         self._states[slot] = []
 
     def restore(self, slot: int, state: bytes) -> None:
-        """Begin a sequence with a serialised state; an empty one stands for the initial state."""
+        """Begin a sequence with a serialised state. Empty bytes stand for the initial state."""
         self.lose(slot)
         try:
             self._states[slot] = self._read(state) if state else [*self._initial]
@@ -172,11 +175,11 @@ class SequenceStates(Generic[_T]):
             )
 
     def export(self, slot: int) -> bytes:
-        """Forget the state of a slot; return its serialised StateTensors, empty without a state."""
+        """Forget a slot's state; return it as serialised StateTensors, empty without a state."""
         return self._write(self._states.pop(slot, []))
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots to a reply as far as they fit, and forget the added ones."""
+        """Add the states of slots to a reply, as far as they fit; forget those that were added."""
         size_bytes = 0
         for slot in slots:
             state = self._write(self._states.get(slot, []))
@@ -187,7 +190,10 @@ class SequenceStates(Generic[_T]):
             self._states.pop(slot, None)
 
     def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
-        """Add states that the scheduler wants after responses, by slot, as far as they fit."""
+        """Add the states that the scheduler wants after responses, as far as they fit.
+
+        states: pairs of a slot and its tensors.
+        """
         size_bytes = 0
         for slot, tensors in states:
             state = self._write(tensors)
@@ -206,7 +212,9 @@ class SequenceStates(Generic[_T]):
 
 
 def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[StateSpec]:
-    """Return the states of a model; model_path is the model's directory.
+    """Return the states of a model.
+
+    model_path: directory of the model.
 
     Raises:
         InvalidArgument: an initial value cannot be read.
@@ -215,7 +223,7 @@ def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[
 
 
 def has_flag(member: pb.BatchMember, name: str) -> bool:
-    """Return whether a parameter of a request is true."""
+    """Return whether a request has a parameter of this name that is true."""
     return name in member.parameters and member.parameters[name].bool_param
 
 
@@ -230,7 +238,7 @@ def _spec(model: str, state: State, model_path: Path) -> StateSpec:
     for written in state.initial_state:
         initial = _initial(model, state, written, model_path / _DIRECTORY)
     if initial is None:
-        # Without an initial value the model has to look at the START flag.
+        # The configuration has no initial value, so the model has to look at the START flag.
         initial = _zeros(datatype, [max(dim, 1) for dim in state.dims])
     return StateSpec(state.input_name, state.output_name, datatype, initial)
 

@@ -1,7 +1,7 @@
 """Implicit state of models that execute arrays.
 
-The rows of a state are one more input of a batch, and the rows that the model writes to the state's
-output are the input of the sequences' next requests.
+The rows of a state are an additional input of a batch. The rows that the model writes to the
+state's output are that input for the next requests of the same sequences.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from nereid_executor.batch.request_plan import Planner, Signature
     from nereid_executor.batch.sequence_states import StateSpec
 
-    # Function that makes the model's inputs of a batch's members, by the model's signature.
+    # Function that makes the model's inputs from a batch's members and the model's signature.
     StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
 
 _log = logging.getLogger(__name__)
 
-# Number of batches that an instance keeps. Its sequences mostly come in the same two batches in
-# turn: one executes while the clients of the other have their responses.
+# Number of batches whose states an instance keeps. Sequences mostly come in the same two batches in
+# turn: one batch executes while the clients of the other have their responses.
 _MAX_KEPT: Final = 2
 
 
 def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
-    """Return a row of a state from its message; raise InvalidArgument if it is malformed."""
+    """Return the row of a state in a message; raise InvalidArgument if it is malformed."""
     return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
 
 
@@ -52,10 +52,10 @@ def _write_row(row: Array) -> pb.StateTensor:
 
 
 class _KeptBatch:
-    """The states that a model wrote for a batch, in the model's own arrays.
+    """The states that a model wrote for a batch, in the arrays that the model returned.
 
-    The sequences' states are rows of these arrays. If the same sequences come together again, the
-    arrays are the next batch's input without a copy.
+    The states of the sequences are rows of these arrays. If the same sequences come together again,
+    the arrays are the next batch's input, without a copy.
     """
 
     __slots__ = ("_rows", "_states", "arrays")
@@ -68,23 +68,23 @@ class _KeptBatch:
             state[:] = rows
 
     def has(self, states: Sequence[list[Array]]) -> bool:
-        """Return whether these are the batch's states, unchanged and in the same order."""
+        """Return whether these states are those of the batch, unchanged and in the same order."""
         return len(states) == len(self._states) and all(
             state is own and all(map(is_, state, rows))
             for state, own, rows in zip(states, self._states, self._rows, strict=True)
         )
 
     def release(self) -> None:
-        """Copy the rows that are still states: a row must not keep the whole arrays in memory."""
+        """Copy the rows that are still used as states, since one row would keep the whole array."""
         for state, rows in zip(self._states, self._rows, strict=True):
             if len(state) == len(rows) and all(map(is_, state, rows)):
                 state[:] = map(np.array, rows)
 
 
 class StatefulModel:
-    """A Model that executes with the states of its batch's sequences.
+    """A Model that executes batches with the states of their sequences.
 
-    Used by its instance's thread alone, for one batch at a time: begin(), execute(),
+    Only the instance's thread uses it, for one batch at a time: begin(), execute(),
     written_states().
     """
 
@@ -110,16 +110,16 @@ class StatefulModel:
         self._specs = state_specs(spec.config, spec.version_path.parent)
         initial = [state.initial for state in self._specs]
         self._table = SequenceStates(self._name, self._specs, initial, read_row, _write_row)
-        # States of the current batch's members; `_planned` has those of the members with a plan.
+        # States of the current batch's members. `_planned` has only the members with a plan.
         self._states: list[list[Array]] = []
         self._leaves_arrays = capabilities_of(model).leaves_arrays
         self._kept: deque[_KeptBatch] = deque()
-        # Memory for stacked states, by the name of their input.
+        # Maps a state's input to the memory for its stacked rows.
         self._buffers: dict[str, Array] = {}
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
     def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
-        """Begin the members' states; return the batch, with errors for members without a state."""
+        """Begin the members' states; return the batch, in which members without one have errors."""
         for requests in self._table.replays(members):
             for request in requests:
                 self._replay(request)
@@ -141,7 +141,7 @@ class StatefulModel:
         return gathered
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Execute as Model.execute() does, with the states of the batch's sequences."""
+        """Execute a batch as Model.execute() does, with the states of its sequences."""
         states = [spec.output for spec in self._specs if spec.output not in outputs]
         names = [*outputs, *states]
         befores = [state for _, state in self._planned]
@@ -161,15 +161,16 @@ class StatefulModel:
     def _replace(
         self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
     ) -> None:
-        """Replace the states of a batch by those that the model wrote.
+        """Replace the states of a batch by the states that the model wrote.
 
-        alike: all rows of a state have one shape.
+        alike: True if, for each state, all rows have one shape.
         """
         if not self._batching:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
         elif not self._leaves_arrays or not alike:
             for index, state in enumerate(states):
-                # A row must not keep the whole array of its batch in memory.
+                # The row is copied, so that it does not keep the whole array of the batch in
+                # memory.
                 state[:] = [np.array(after[index]) for after in afters]
         elif len(states) == 1:
             states[0][:] = [after[0] for after in afters]
@@ -179,7 +180,7 @@ class StatefulModel:
                 self._kept.popleft().release()
 
     def written_states(self, message: BatchMessage) -> pb.Executed:
-        """Return a reply with the states that an executed batch asks for, and nothing else."""
+        """Return a reply that has only the states that an executed batch asks for."""
         reply = pb.Executed()
         self._table.export_states(message.exported_slots, reply)
         states, self._states = self._states, []
@@ -192,10 +193,10 @@ class StatefulModel:
         return reply
 
     def _replay(self, request: pb.BatchMember) -> None:
-        """Execute a request again for the state that it leaves."""
+        """Execute a request again, only for the state that it leaves."""
         try:
             gathered = gather_members(self._planner, [request_of(request)], self._view)
-            # A malformed request was malformed the first time as well, and left no state.
+            # A malformed request was also malformed the first time, and left no state.
             if gathered.first is not None:
                 self._planned = [(request, self._table.begin(request))]
                 inputs = self._stack_inputs(self._planner.signature, gathered)
@@ -226,10 +227,10 @@ class StatefulModel:
         return self._model.execute(given, names)
 
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
-        """Return an array of rows.
+        """Return an array of these rows.
 
-        If the model leaves arrays alone, the next call uses the same memory: for large states the
-        system would give new memory each time.
+        If the model leaves its arrays alone, the next call uses the same memory again. Otherwise
+        large states would get new memory from the system each time.
         """
         if not self._leaves_arrays:
             return np.stack(rows)
@@ -246,7 +247,7 @@ class StatefulModel:
         befores: Sequence[list[Array]],
         shapes: Sequence[tuple[tuple[int, ...], ...]],
     ) -> list[Array]:
-        """Execute members with states of equal shapes together, one group after the other."""
+        """Execute the members in groups whose states have the same shapes, one after the other."""
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for index, shape in enumerate(shapes):
             groups.setdefault(shape, []).append(index)
@@ -261,7 +262,7 @@ class StatefulModel:
 
 
 def _stack(rows: Sequence[Array]) -> Array:
-    """Return an array of rows, or of objects if the rows differ in shape, as only states may."""
+    """Return an array of rows. If they differ in shape, as only states may, use objects."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     array = np.empty(len(rows), np.object_)

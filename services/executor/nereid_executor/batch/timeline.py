@@ -1,7 +1,7 @@
-"""Timeline records of an executor, and its replies to the scheduler that asks for them.
+"""Timeline records of an executor, and replies to the scheduler that asks for them.
 
-Instances' threads record; the event loop replies. Batches of models whose processes serve their
-streams themselves are not recorded here: their times come with their responses.
+The threads of instances record, and the event loop replies. If a model's processes serve their
+streams themselves, its batches are not recorded here: the times come with the responses.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _log = logging.getLogger(__name__)
 class ExecutorTimeline:
     """The timeline of one executor."""
 
-    # False if nothing is recorded.
+    # True if anything is recorded.
     records: ClassVar[bool] = True
 
     def __init__(self, name: str, seconds: float) -> None:
-        """name: that of the executor in the mesh. seconds: the time that records span."""
+        """name: name of the executor in the mesh. seconds: time span of the records."""
         self.recorder = Recorder("executor", name, seconds)
         self.own: OwnFrames = OwnFrames(self.recorder)
 
     def executions(self, spec: InstanceSpec) -> Executions:
-        """Return the records of one instance's batches."""
+        """Return a recorder of one instance's batches."""
         return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
@@ -66,7 +66,7 @@ NO_TIMELINE: Final = NoTimeline()
 
 
 class TimelineReplies:
-    """Replies to one scheduler, over its Join stream."""
+    """Replies to one scheduler, sent over its Join stream."""
 
     def __init__(
         self,
@@ -74,22 +74,22 @@ class TimelineReplies:
         send_event: Callable[[pb.ExecutorEvent], None],
         buffered_bytes: Callable[[], int],
     ) -> None:
-        """buffered_bytes: returns the bytes in the stream's buffer."""
+        """buffered_bytes: returns the number of bytes in the stream's buffer."""
         self._own = own
         self._send_event = send_event
         self._buffered_bytes = buffered_bytes
         self._tasks: set[asyncio.Task[None]] = set()
-        # Set by the session when the stream's buffer is low again.
+        # The session sets this event when the stream's buffer has room again.
         self.writable = asyncio.Event()
 
     def begin(self, query: pb.ReportTimeline) -> None:
-        """Reply to a query, in parts, between other events."""
+        """Begin to reply to a query. The reply is sent in parts, between other events."""
         task = asyncio.get_running_loop().create_task(self._reply(query))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Cancel the replies: the stream has ended."""
+        """Cancel the replies, since the stream has ended."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,7 +1,7 @@
-"""The spans of a batch: the trace of each sampled member has the execution of the whole batch.
+"""The spans of a batch. The trace of each sampled member shows the execution of the whole batch.
 
-An instance's thread records them after the responses are written, and only if tracing is on. The
-module knows no model and no stream.
+The instance's thread records the spans after the responses are written, and only if tracing is on.
+The module does not know models or streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """Times of a batch's execution, in nanoseconds of perf_counter_ns()."""
+    """Times of a batch's execution, as readings of perf_counter_ns()."""
 
     # Trace contexts of the sampled members.
     contexts: list[bytes]
@@ -33,7 +33,7 @@ class Run(NamedTuple):
     stacked_ns: int
     ran_ns: int
     ended_ns: int
-    # Reason why the batch failed as a whole, if it did.
+    # Reason why the batch failed as a whole; `None` if it did not.
     error: str | None
 
 
@@ -43,8 +43,8 @@ def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
 
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:
-    """Record the spans of a batch: compute, and in it input, infer and output."""
-    # On Linux both clocks start at the same moment.
+    """Record the spans of a batch: compute, and within it input, infer and output."""
+    # On Linux, time.monotonic_ns() and perf_counter_ns() have the same starting point.
     offset_ns = monotonic_to_unix_ns()
     started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
     ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns

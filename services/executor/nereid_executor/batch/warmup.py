@@ -1,10 +1,10 @@
 """Warm-up (model_warmup): batches that an instance executes before it is ready.
 
-As on Triton, the batch of a sample has batch_size equal requests of one row. A sample that fails,
-fails the load. A sample is made when its turn comes, and once for all of its requests and
-executions. Other warm-ups of the executor have their turns in between, and a load that is given up
-ends between two executions. The module knows no model: it makes batches and reads Executed
-messages.
+As on Triton, the batch of a sample has batch_size equal requests of one row. If a sample fails, the
+load fails. A sample is made when its turn comes, and only once for all of its requests and
+executions. Between large batches, other warm-ups of the executor may execute theirs. A load that is
+given up ends between two executions. The module does not know the model: it makes batches and reads
+Executed messages.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _PIECE: Final = 1 << 20
-# Table for bytes.translate() that makes a BOOL element of a random byte.
+# Table for bytes.translate() that turns a random byte into a BOOL element.
 _TO_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
-# Larger batches execute one at a time. After each there is a pause as long as its copying takes,
-# for the work of others.
+# Batches of more bytes execute one at a time. After each there is a pause, as long as copying the
+# batch takes, so that other work is done.
 _LARGE_BYTES: Final = 1 << 22
 _COPIED_BYTES_PER_S: Final = 1 << 30
-# Longest wait for a turn: a model that hangs in its warm-up must not hold up other warm-ups for
-# ever.
+# Maximum seconds to wait for a turn. A model that hangs in its warm-up must not block other
+# warm-ups for ever.
 _TURN_TIMEOUT_S: Final = 10.0
 _LENGTH_DELIMITED: Final = 2
 
 
 class WarmupBatch(NamedTuple):
-    """One batch of equal requests: their head, their tensors and their number."""
+    """One batch of equal requests: a request's head and tensors, and the number of requests."""
 
     head: bytes
     tensors: list[bytes]
@@ -50,11 +50,11 @@ class WarmupBatch(NamedTuple):
 
     @property
     def byte_count(self) -> int:
-        """Size of all tensors of the batch, in bytes."""
+        """Bytes of all tensors of the batch."""
         return self.size * sum(map(len, self.tensors))
 
     def to_message(self) -> pb.Batch:
-        """Return the batch as a scheduler would send it."""
+        """Return the batch as the message that a scheduler would send."""
         member = pb.BatchMember(head=self.head)
         for tensor in self.tensors:
             member.payloads.add(inline=tensor)
@@ -62,21 +62,21 @@ class WarmupBatch(NamedTuple):
 
 
 class WarmupLoad(Protocol):
-    """The load to which an instance's warm-up belongs."""
+    """The load that an instance's warm-up is part of."""
 
     def wait_given_up(self, timeout_s: float) -> bool:
-        """Wait until nobody wants the instance, or for timeout_s; return whether that is so."""
+        """Wait until nobody wants the instance, or for timeout_s; return True in the first case."""
 
 
 class WarmupTurns:
-    """The large batches of an executor's warm-ups, one after another; used by any thread."""
+    """Turns of the large batches of an executor's warm-ups, one after another. Thread-safe."""
 
     def __init__(self, timeout_s: float = _TURN_TIMEOUT_S) -> None:
         self._lock = threading.Lock()
         self._timeout_s = timeout_s
 
     def execute(self, batch: WarmupBatch, execute: Callable[[WarmupBatch], bytes]) -> bytes:
-        """Execute a batch in its turn, or out of turn after waiting for too long."""
+        """Execute a batch in its turn; if the wait is too long, out of turn."""
         if batch.byte_count < _LARGE_BYTES:
             return execute(batch)
         has_turn = self._lock.acquire(timeout=self._timeout_s)
@@ -94,7 +94,7 @@ def warm_up(
     load: WarmupLoad,
     turns: WarmupTurns,
 ) -> bool:
-    """Execute every sample of a configuration; return False if the load was given up meanwhile.
+    """Execute every sample of a configuration; return False if the load was given up.
 
     execute: executes a batch and returns its Executed message.
 
@@ -118,7 +118,7 @@ def warm_up(
 def read_samples(
     config: model_config_pb2.ModelConfig, model_path: Path
 ) -> Iterator[tuple[model_config_pb2.ModelWarmup, WarmupBatch]]:
-    """Yield the samples that are to be executed, with their batches.
+    """Yield the samples that have to be executed, with their batches.
 
     Raises:
         NereidError: a sample is wrong, or its file cannot be read.
@@ -126,13 +126,13 @@ def read_samples(
     for sample in config.model_warmup:
         if sample.batch_size:
             batch = _batch(config, sample, model_path / "warmup")
-            # The size is checked because a file of BYTES may have any size.
+            # A file of BYTES may have any size, so the size is checked.
             check_warmup_size(config.name, sample.name, batch.byte_count)
             yield sample, batch
 
 
 def errors_of(executed: bytes) -> list[str]:
-    """Return the errors in an Executed; its tensors, which may be large, are not parsed."""
+    """Return the errors in an Executed message. Its tensors may be large and are not parsed."""
     errors: list[str] = []
     for number, start, end in _fields(executed, 0, len(executed)):
         if number != pb.Executed.RESPONSES_FIELD_NUMBER:
@@ -146,7 +146,7 @@ def errors_of(executed: bytes) -> list[str]:
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field; other fields are numbers."""
+    """Yield number, start and end of each length-delimited field. All other fields are numbers."""
     while position < end:
         tag, position = decode_varint(message, position)
         value, position = decode_varint(message, position)
@@ -166,7 +166,7 @@ def _batch(
     known.update(state.input_name for state in sequence.state)
     for name, tensor in sample.inputs.items():
         if name not in known:
-            # Unknown tensors are ignored, as on Triton.
+            # As on Triton, tensors that the model does not have are ignored.
             continue
         if min(tensor.dims, default=0) < 0:
             raise InvalidArgument(
@@ -186,7 +186,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
         return _file_data(tensor, directory)
     size = _size(tensor)
     if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
-        # Between the pieces other threads of the executor get the interpreter's lock.
+        # Between the pieces, other threads of the executor get the interpreter's lock.
         sizes = (min(_PIECE, size - start) for start in range(0, size, _PIECE))
         pieces = []
         for piece in map(random.randbytes, sizes):
@@ -197,7 +197,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
 
 
 def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
-    """Return the size of a tensor in bytes; BYTES have the size of as many empty elements."""
+    """Return the bytes of a tensor. BYTES count as that many empty elements."""
     datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
     size = byte_size(datatype, tensor.dims)
     return 4 * prod(tensor.dims) if size is None else size
@@ -213,7 +213,7 @@ def _file_data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> b
         return data
     size = _size(tensor)
     if len(data) < size:
-        # The text is Triton's, in which a space is missing.
+        # The text is the same as Triton's, including the missing space.
         raise InvalidArgument(
             f"[request id: <id_unknown>] warmup setting expects {size} bytes, but the data provided"
             f" from {tensor.input_data_file}only has {len(data)} bytes"

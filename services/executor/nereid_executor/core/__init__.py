@@ -1,1 +1,1 @@
-"""Nouns of the executor: devices, memory, cores, recent runs, model files."""
+"""Basic concepts of the executor: devices, memory, cores, recent runs, model files."""

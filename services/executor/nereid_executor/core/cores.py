@@ -1,7 +1,7 @@
 """The processor cores that an executor's models may use, and each instance's share of them.
 
-By themselves model runtimes start a thread for each core of the machine, even if a container may
-use two of sixty-four, and do so again for every instance.
+By default, model runtimes start a thread for each core of the machine, even in a container that may
+use two of sixty-four cores. They do so again for every instance.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TOPOLOGY: Final = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) -> int:
     """Return the number of cores that this process may use at once, at least 1.
 
-    Hardware threads of one core count once: they share what matrix products need. A cgroup's quota
-    is rounded down, since a process that exceeds it is stopped, with all its threads, for the rest
-    of the period.
+    Hardware threads of one core count once, since they share the units that matrix products need. A
+    cgroup's quota is rounded down: a process that exceeds its quota is stopped, with all its
+    threads, for the rest of the period.
 
-    root: the directory with /proc and /sys. processors: those that the process may run on, by
-    default the ones of its affinity.
+    root: directory that has /proc and /sys. processors: processors on which the process may run, by
+    default those of its affinity.
     """
     if processors is None:
         processors = os.sched_getaffinity(0)
@@ -36,7 +36,7 @@ def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) 
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield the CPU quotas, in cores, of the process's cgroup and of the cgroups around it."""
+    """Yield the CPU quotas, in cores, of the process's cgroup and of its parent cgroups."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -45,7 +45,7 @@ def _quotas(root: Path) -> Iterator[float]:
             mount, read = root / "sys/fs/cgroup" / controllers, _quota_v1
         else:
             continue
-        # A container sees its own cgroup as the root of the mount, but may get the path on the
+        # A container sees its own cgroup at the root of the mount, but may be told the path on the
         # host.
         group = mount / path.strip("/")
         for directory in (group, *group.parents):
@@ -68,7 +68,7 @@ def _quota_v1(directory: Path) -> float | None:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file without its final newline, or an empty one if it is unreadable."""
+    """Return the text of a file without its final newline; empty if the file is unreadable."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -78,9 +78,9 @@ def _read(path: Path) -> str:
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
     """Return the number of threads for the operators of one instance, at least 1.
 
-    All instances together have no more threads than there are cores. Only instances that the
-    configuration asks for divide the cores: if it leaves their number open, and two are made, a
-    lone request may use all cores.
+    All instances together have no more threads than there are cores. The cores are divided only by
+    the number of instances that the configuration asks for. If the configuration leaves the number
+    open, two instances are made, but a lone request may use all cores.
     """
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group

@@ -1,7 +1,7 @@
-"""The devices that an executor can run models on: the CPU, and GPUs by NVML's and CUDA's numbers.
+"""The devices on which an executor can run models: the CPU, and GPUs.
 
-The number of a GPU is CUDA's: its index among those in CUDA_VISIBLE_DEVICES. Without NVML there are
-no GPUs. The module knows no backends.
+The number of a GPU is CUDA's: its index among the GPUs in CUDA_VISIBLE_DEVICES. Without NVML there
+are no GPUs. The module does not know backends.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _Result = TypeVar("_Result")
 
 
 class Gpu(NamedTuple):
-    """A GPU, or a MIG slice of one."""
+    """A GPU, or one MIG slice of a GPU."""
 
     uuid: str
     name: str
     memory_bytes: int
-    # Index of the GPU in NVML's order, which its slices share.
+    # Index of the GPU in NVML's order. Slices of a GPU share its index.
     number: int
     is_slice: bool = False
 
@@ -42,7 +42,7 @@ def cpu() -> pb.Device:
 
 
 def cpu_name(cpuinfo: Path) -> str:
-    """Return the model name of the processor, or "CPU" if it is not listed."""
+    """Return the model name of the processor, or "CPU" if /proc does not list it."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -51,9 +51,9 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def gpus(selection: str | None) -> list[pb.Device]:
-    """Return the GPUs that CUDA shows this process, by CUDA's numbers.
+    """Return the GPUs that CUDA shows to this process, by CUDA's numbers.
 
-    selection: the value of CUDA_VISIBLE_DEVICES, if it is set.
+    selection: value of CUDA_VISIBLE_DEVICES, if it is set.
     """
     return [
         pb.Device(
@@ -70,7 +70,7 @@ def gpus(selection: str | None) -> list[pb.Device]:
 def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown GPU.
 
-    A process can use only one slice. If there are slices and nothing is selected, CUDA shows the
+    A process can use only one slice. If a machine has slices and none is selected, CUDA shows the
     first slice and no other GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
@@ -89,13 +89,13 @@ def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
     if token.isdecimal():
         return next((gpu for gpu in found if gpu.number == int(token)), None)
-    # CUDA accepts any unambiguous prefix of a UUID.
+    # As in CUDA, an unambiguous prefix of a UUID is enough.
     matching = [gpu for gpu in found if token and gpu.uuid.startswith(token)]
     return matching[0] if len(matching) == 1 else None
 
 
 def used_bytes(gpu: int, selection: str | None) -> int | None:
-    """Return the bytes that all processes use on a GPU, or `None` if NVML does not say."""
+    """Return the bytes that all processes together use on a GPU; `None` if NVML does not say."""
     uuid = next((device.uuid for device in gpus(selection) if device.id == gpu), "")
 
     def query(nvml: Any) -> int:
@@ -156,7 +156,7 @@ def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
 
 
 def host_identity() -> str:
-    """Return a text that processes share if they share memory: one kernel's boot, one /dev/shm."""
+    """Return a text that is equal for processes that share memory: same boot, same /dev/shm."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"  # noqa: S108 - shared memory is there

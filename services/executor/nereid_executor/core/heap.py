@@ -1,6 +1,6 @@
 """The C heap of this process, in which loads and unloads of large models leave gaps.
 
-With a C library other than glibc nothing here has any effect.
+With a C library other than glibc, the functions of this module have no effect.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Longest time for which freed memory may stay with the process, and the bytes from which on it is
-# returned at once.
+# Maximum time for which freed memory may stay with the process, and the number of freed bytes from
+# which memory is returned at once.
 _TRIM_INTERVAL_S: Final = 2.0
 _MUCH_FREED: Final = 64 << 20
 _LIBC: Final = ctypes.CDLL(None)
 _MALLOC_TRIM: Final = getattr(_LIBC, "malloc_trim", None)
-# glibc's M_ARENA_MAX.
+# The parameter M_ARENA_MAX of glibc's mallopt().
 _ARENA_MAX: Final = -8
 
 
 class HeapTrim:
-    """Returns freed memory to the system: at once if it is much, else a little later.
+    """Returns freed memory to the system: much memory at once, a little memory later.
 
-    Returning memory costs milliseconds and holds up other threads' allocations. May be used from
-    any thread.
+    Returning memory takes milliseconds and delays allocations in other threads. Any thread may use
+    this class.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class HeapTrim:
         self._due = False
 
     def on_freed(self, size: int) -> None:
-        """Note that about so many bytes were freed; 0 stands for an unknown number."""
+        """Note that about this many bytes were freed; 0 stands for an unknown number."""
         with self._lock:
             self._freed += size
             at_once = self._freed >= _MUCH_FREED
@@ -61,21 +61,21 @@ class HeapTrim:
 
 
 def trim_heap() -> None:
-    """Return the memory to the system that C code of this process has freed.
+    """Return memory to the system that C code of this process has freed.
 
-    By itself glibc keeps most of it: the weights of an unloaded model, and the memory that its load
-    has taken for a moment.
+    By default glibc keeps most of it: the weights of an unloaded model, and the memory that a load
+    needed for a moment.
     """
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
 
 
 def limit_arenas(count: int) -> None:
-    """Have all threads allocate from so many arenas.
+    """Make all threads allocate from this many arenas.
 
-    Otherwise each instance's thread gets an arena of its own, whose pages go back to the system at
-    each unload, and have to be cleared again for the next load.
+    By default each instance's thread gets an arena of its own. The arena's pages go back to the
+    system at each unload, and have to be cleared again for the next load.
     """
-    # In other C libraries mallopt may be missing, or mean something else.
+    # In other C libraries, mallopt may be missing or have another meaning.
     if _MALLOC_TRIM is not None:
         _LIBC.mallopt(_ARENA_MAX, count)

@@ -1,12 +1,12 @@
 """The memory that a model takes, measured as the growth of its process during the load.
 
-A backend whose models live in other processes, or that knows better, declares `memory_bytes` for
-them (Capabilities). The memory of a GPU is NVML's figure for the whole device, since in containers
-NVML knows no processes. While several models load at a time nobody can say which of them took what:
-the size of a model's files is used instead then. It is used as well where it exceeds the growth,
-which happens when a model is loaded into memory that the process still had from another one.
-
-Measuring costs milliseconds, so a model that is loaded again and again is measured twice.
+If a backend's models live in other processes, or the backend knows the memory better, it declares
+`memory_bytes` (Capabilities). The memory of a GPU is NVML's figure for the whole device, since in
+containers NVML does not see processes. If several models load at the same time, it is unknown which
+of them took how much: then the size of the model's files is used instead. The size of the files is
+also used if it is larger than the growth, as when a model is loaded into memory that the process
+kept from another model. A measurement takes milliseconds, so a model that is loaded again and again
+is measured only twice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from nereid_executor.core.files.model_files import ModelFiles
 
 _CPU: Final = "cpu"
-# Bound on the remembered loads.
+# Maximum number of loads whose measurements are remembered.
 _MAX_REMEMBERED: Final = 4096
-# Number of measurements of equal loads, of which the smallest counts.
+# Number of measurements of equal loads. The smallest measurement counts.
 _MEASUREMENTS: Final = 2
 
 
 class LoadMeter:
-    """Measures loads; may be used from any thread."""
+    """Measures loads. Any thread may use it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LoadMeter:
         self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()
         self._measuring: set[Growth] = set()
-        # Results of all measurements, by load.
+        # Maps a load's key to the results of its measurements.
         self._measured: BoundedCache[Hashable, tuple[dict[str, int], ...]] = BoundedCache(
             _MAX_REMEMBERED
         )
@@ -60,8 +60,8 @@ class LoadMeter:
     def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
         """Measure the load of a model, which takes place within the context.
 
-        gpu: the GPU that it is loaded onto; `None` for the CPU. load: a key that equal loads share;
-        `None` if it is not known to equal any other.
+        gpu: GPU onto which the model is loaded; `None` for the CPU. load: key that equal loads
+        share; `None` if the load is not known to equal any other.
         """
         measured = self._measured.get(load, ())
         growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
@@ -94,20 +94,20 @@ class Growth:
         read: Callable[[int | None], dict[str, int]],
         earlier: Sequence[dict[str, int]] = (),
     ) -> None:
-        """earlier: the results of equal loads, which replace a measurement if there are any."""
+        """earlier: results of equal loads. If there are any, nothing is measured."""
         self._gpu = gpu
         self._read = read
         self._earlier = earlier
         self._before = {} if earlier else read(gpu)
-        # Set if another load takes place at the same time.
+        # True if another load takes place at the same time.
         self.overlaps = False
-        # The measured growth by device, unless it could not be measured or need not be.
+        # The measured growth by device; `None` if it was not measured.
         self.measured: dict[str, int] | None = None
 
     def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
         """Return the bytes so far, by device: "cpu", or "gpu" and its number.
 
-        declared_bytes: replaces what was measured of the host's memory.
+        declared_bytes: replaces the measurement of the host's memory.
         """
         device = _device(self._gpu)
         sizes = {device: sum(size for _, size, _ in files.version) if files is not None else 0}
@@ -117,7 +117,8 @@ class Growth:
 
     def _growth(self) -> dict[str, int]:
         if self._earlier:
-            # The smallest counts: the first load of a process includes what the runtime needs once.
+            # The smallest result counts, since the first load of a process includes what the
+            # runtime needs only once.
             devices_of_all = set(self._earlier[0]).intersection(*self._earlier)
             return {
                 device: min(sizes[device] for sizes in self._earlier) for device in devices_of_all
@@ -135,7 +136,7 @@ def write_sizes(sizes: dict[str, int]) -> str:
 
 
 def process_bytes(pid: int | None = None) -> int:
-    """Return the resident bytes of a process, by default of this one; 0 if it has ended."""
+    """Return the resident bytes of a process, by default this process; 0 if it has ended."""
     try:
         pages = Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]
     except (OSError, IndexError):

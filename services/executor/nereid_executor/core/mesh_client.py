@@ -1,9 +1,9 @@
-"""Models' client of the mesh that serves them: requests to other models, loads and unloads.
+"""Client by which models reach the mesh that serves them: requests to models, loads and unloads.
 
-It wraps nereid.mesh_routing for instances' threads; callbacks run on the event loop. The first
-request opens the link. Requests' tensors may be in segments of the models' processes, which know
-when they have finished with them. Responses' tensors are in segments of executors, and the receiver
-of a response releases its segment.
+The module makes nereid.mesh_routing usable in instances' threads; callbacks run on the event loop.
+The first request opens the link. Tensors of requests may be in segments of the models' processes,
+which know when they have finished with a segment. Tensors of responses are in segments of
+executors; the receiver of a response releases its segment.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DEADLINE_PASSED: Final = "the deadline of the requests that it is for passed"
-# Loads and unloads have no limit: they take as long as they take.
+# Seconds that a call may take. Loads and unloads have no limit.
 _SHORT_CALL_S: Final = 30.0
 _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 
 class BorrowedTensors:
-    """A TensorSharing (pending_requests) for tensors in segments of other processes of this host.
+    """A TensorSharing (pending_requests) for tensors in segments of other processes on this host.
 
-    The tensors are passed on as references.
+    References to the tensors are passed on.
     """
 
     def __init__(self, domain: str) -> None:
@@ -53,11 +53,11 @@ class BorrowedTensors:
         self.shared = False
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Note the domain of the scheduler's shared memory."""
+        """Remember the domain of the scheduler's shared memory."""
         self.shared = bool(domain) and domain == self._domain
 
     def make_inline(self, request: InferRequest) -> None:
-        """Replace references to shared memory by copies of the tensors."""
+        """Replace references to shared memory with copies of the tensors."""
         try:
             request.payloads = [
                 read(payload) if isinstance(payload, SharedMemory) else payload
@@ -68,19 +68,20 @@ class BorrowedTensors:
 
     def open_response(self, response: InferResponse) -> None:
         """Raise SegmentLostError if the response is in a segment that is gone."""
-        # One of several responses cannot be computed again, so it is passed on in any case.
+        # If the request has several responses, this one cannot be computed again. It is passed on
+        # in any case.
         if not response.more and not exists(response.segment_name):
             raise SegmentLostError(f"segment {response.segment_name} does not exist")
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """Return the response as it is: its receiver finds the loss when it opens the segment."""
+        """Return the response unchanged. Its receiver finds the loss when it opens the segment."""
         return response
 
 
 class Mesh:
-    """The MeshClient of the models of one session, or of all sessions.
+    """The MeshClient of the models of one session, or of the models of all sessions.
 
-    Any thread may call it, except for close().
+    Any thread may call its methods, except for close().
     """
 
     def __init__(  # noqa: PLR0913 - most by keyword
@@ -96,20 +97,21 @@ class Mesh:
     ) -> None:
         """Create a client, without a link yet.
 
-        channel: the channel of the session. It is `None` for all sessions: schedulers is then the
-        way to all schedulers, for which requests wait no longer than reconnect_limit_s. domain:
-        that of the memory that this process shares. memory: as in MeshClient. on_link_up: is called
-        once.
+        channel: channel of the session. If `None`, the client is for all sessions: schedulers is
+        then the way to all schedulers, and requests wait for it at most reconnect_limit_s. domain:
+        domain of the memory that this process shares. memory: as in MeshClient. on_link_up: is
+        called once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
         self._tensors = BorrowedTensors(domain)
-        # References are sent once it is known whether the scheduler can pass them on.
+        # References to shared memory are sent only once it is known that the scheduler can pass
+        # them on.
         if schedulers is None:
             assert channel is not None, "no way to any scheduler"
             open_link = dial_scheduler(channel, domain, for_models=True)
             schedulers = OneScheduler(open_link, channel)
-            # The link ends with the session, and is not opened again.
+            # The link ends with the session and is not opened again, so there is no limit.
             reconnect_limit_s = None
         self._channels = schedulers.channels
         self._on_link_up = on_link_up
@@ -123,13 +125,13 @@ class Mesh:
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
-        """Have a request executed; on_response is called for each response."""
+        """Send a request to be executed. on_response is called for each response."""
         asked = self.new_request(request, on_response)
         self.call_on_loop(lambda: self.submit(asked))
         return asked
 
     def new_request(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
-        """Return a request that can be submitted."""
+        """Return a request that can be submitted later."""
         return MeshRequest(self, self._router.pending, request, on_response)
 
     def call_scheduler(self, method: str, message: bytes, on_reply: OnReply) -> None:
@@ -141,13 +143,13 @@ class Mesh:
         self.call_on_loop(lambda: self.release_segments((segment_name,)))
 
     def close(self) -> None:
-        """End the link: pending requests and calls fail."""
+        """Close the link. Pending requests and calls fail."""
         self._router.close()
         for task in self._calls:
             task.cancel()
 
     def call_on_loop(self, work: Callable[[], None]) -> None:
-        """Have the event loop call `work`, unless the loop is closed."""
+        """Schedule a call of `work` on the event loop, unless the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
@@ -156,7 +158,7 @@ class Mesh:
     # ---- on the event loop
 
     def open(self) -> None:
-        """Open the link, unless it is open or was closed."""
+        """Open the link, unless it is open already or was closed."""
         self._router.open()
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
@@ -164,7 +166,7 @@ class Mesh:
         self._router.pending.release_segments(segment_names)
 
     def submit(self, asked: MeshRequest) -> None:
-        """Have a request executed."""
+        """Send a request to be executed."""
         self.open()
         if self._router.links_up and not self._tensors.shared:
             self._tensors.make_inline(asked.request)
@@ -199,7 +201,7 @@ class Mesh:
 
 
 class MeshRequest:
-    """A request of a model, which is cancelled at its deadline."""
+    """A request of a model. It is cancelled at its deadline."""
 
     def __init__(
         self,
@@ -224,11 +226,11 @@ class MeshRequest:
         self._pending = self._requests.infer(self.request, self._forward_response)
 
     def send_control(self, kind: RequestControl) -> None:
-        """Cancel the request, or pause or resume its responses. From any thread."""
+        """Cancel the request, or pause or resume its responses. Thread-safe."""
         self._mesh.call_on_loop(lambda: self.on_receiver_event(kind))
 
     def on_receiver_event(self, kind: RequestControl) -> None:
-        """Cancel, pause or resume as send_control() does; called on the event loop."""
+        """Cancel, pause or resume, as send_control() does; called on the event loop."""
         if self._pending is None:
             return
         if kind == "cancel":
@@ -250,6 +252,6 @@ class MeshRequest:
 
     def _stop_timer(self) -> None:
         if self._deadline_timer is not None:
-            # An armed timer would keep the request, and its tensors, in memory until the deadline.
+            # A pending timer would keep the request and its tensors in memory until the deadline.
             self._deadline_timer.cancel()
             self._deadline_timer = None

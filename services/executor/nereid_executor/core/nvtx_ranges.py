@@ -1,7 +1,7 @@
-"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by the names in timelines.
+"""NVTX ranges around the phases of a batch. NVIDIA's Nsight shows them by name in timelines.
 
-They use the package nvtx, or else the library libnvToolsExt; neither is part of Nereid. The module
-knows no model.
+The ranges need the package nvtx or the library libnvToolsExt. Neither is part of Nereid. The module
+does not know models.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LIBRARIES: Final = ("libnvToolsExt.so.1", "libnvToolsExt.so")
 
 
 class NvtxRanges:
-    """Makes ranges in the thread that calls."""
+    """Makes ranges in the calling thread."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-        """push, pop: begin and end a range of the current thread."""
+        """push, pop: begin and end a range in the current thread."""
         self._push = push
         self._pop = pop
 
@@ -50,7 +50,7 @@ def open_ranges(
     import_module: Callable[[str], Any] = importlib.import_module,
     load_library: Callable[[str], Any] = ctypes.CDLL,
 ) -> NvtxRanges | None:
-    """Return ranges, or `None` if neither the package nor the library is here, which is logged."""
+    """Return ranges; `None` if neither the package nor the library is found, which is logged."""
     try:
         package = import_module(_PACKAGE)
     except ImportError:

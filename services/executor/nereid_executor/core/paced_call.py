@@ -1,4 +1,4 @@
-"""A call that many events request, and that is made at most once per interval."""
+"""A call that is requested by many events, but is made at most once per interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PacedCall:
         delay_s: float,
         interval_s: float,
     ) -> None:
-        """delay_s: from a request to the call. interval_s: from one call to the next."""
+        """delay_s: seconds from a request to the call. interval_s: minimum time between calls."""
         self._loop, self._call = loop, call
         self._delay_s, self._interval_s = delay_s, interval_s
         self._due = False

@@ -1,11 +1,11 @@
-"""The requests that this executor runs and has run lately, by ids that stay the same in a resend.
+"""The requests that this executor runs or has run lately, by ids that are the same in a resend.
 
-When a scheduler dies its connections are lost, but the batches that instances execute are not.
-Their requests are sent again with the same ids, and the next scheduler recalls the responses of
-their first runs here. A few small responses are kept. Responses in shared memory are lost, because
-that memory was given back.
+When a scheduler dies, its connections are lost, but instances go on executing its batches. The
+requests are sent again with the same ids, and the next scheduler asks this executor for the
+responses of their first runs. A few small responses are kept. Responses in shared memory are lost,
+because the memory was given back.
 
-Instances' threads write here for each batch, so there are no locks: every step is one operation of
+The threads of instances write for each batch, so there are no locks: every step is one operation of
 a dict or a deque. The event loop reads.
 """
 
@@ -22,41 +22,43 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    # Receives the response to a request that has run, or `None` if there is none.
+    # Function that receives the response to a request that has run, or `None` if there is no
+    # response.
     OnRecalled = Callable[[pb.InferResponse | None], None]
 
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# Largest kept response of a batch. Larger outputs are mostly in shared memory.
+# Maximum bytes of a batch's response that is kept. Larger outputs are mostly in shared memory.
 MAX_KEPT_BYTES: Final = 64 << 10
 
 
 class RecentRuns:
     """The recent runs of one executor.
 
-    An owner is an object that runs a batch, one at a time.
+    An owner is an object that runs batches, one at a time.
     """
 
     def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
-        """max_kept: the number of kept batches. max_kept_bytes: the largest size of each."""
+        """max_kept: number of kept batches. max_kept_bytes: maximum size of each response."""
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
-        # Ids of requests and serialised Executed messages of batches, oldest first.
+        # Kept batches, oldest first: the ids of the requests, and the serialised Executed message.
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
-        # Several schedulers may ask for one request, and several instances may run it.
+        # Maps a request's id to callbacks. Several schedulers may ask for one request, and several
+        # instances may run it.
         self._waiting: dict[int, tuple[OnRecalled, ...]] = {}
 
     # ---- for the instances
 
     def begin(self, owner: Hashable, ids: Sequence[int]) -> None:
-        """Note that the owner runs a batch of requests; an id of 0 cannot be recalled."""
+        """Note that the owner runs a batch of requests. A request with id 0 cannot be recalled."""
         self._running[owner] = ids
 
     def complete(self, owner: Hashable, ids: Sequence[int], reply: bytes | None) -> None:
         """Note that a batch has run.
 
-        reply: the whole Executed message, if there is one.
+        reply: the complete Executed message, if there is one.
         """
         if reply is not None and len(reply) <= self._max_kept_bytes:
             self._kept.append((ids, reply))
@@ -65,30 +67,30 @@ class RecentRuns:
             self._report_ended(ids, reply)
 
     def keep(self, ids: Sequence[int], reply: bytes) -> None:
-        """Keep the reply of a batch whose run only now becomes known."""
+        """Keep the reply of a batch whose run becomes known only now."""
         self._kept.append((ids, reply))
 
     def abandon(self, owner: Hashable) -> None:
-        """Note that the owner runs nothing any more; a batch that it has gets no response."""
+        """Note that the owner runs nothing any more. A batch that it had gets no response."""
         ids = self._running.pop(owner, ())
         if self._waiting:
             self._report_ended(ids, None)
 
     def kept(self) -> list[tuple[Sequence[int], bytes]]:
-        """Return the requests' ids and the Executed messages of kept batches, oldest first."""
+        """Return the ids and the Executed message of each kept batch, oldest first."""
         return list(self._kept)
 
     # ---- for sessions with the scheduler
 
     def begun_ids(self) -> list[int]:
-        """Return the ids of requests that run or have run, which recall() can find."""
+        """Return the ids of the requests that run or have run. recall() can find them."""
         batches = [*self._running.values(), *(ids for ids, _ in self.kept())]
         return [request_id for ids in batches for request_id in ids if request_id]
 
     def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
-        """Have on_recalled called once the request has run, from any thread."""
-        # The callback is registered before the look-up: otherwise the run could end in between.
-        # Callbacks of a run that ends at this moment are called twice.
+        """Arrange that on_recalled is called, from any thread, once the request has run."""
+        # The callback is registered before the look-up, since the run could end between the two. If
+        # the run ends at just this moment, the callback is called twice.
         self._waiting[request_id] = *self._waiting.get(request_id, ()), on_recalled
         if not self._is_running(request_id):
             self._report_ended((request_id,), None)
@@ -98,7 +100,7 @@ class RecentRuns:
     def _report_ended(self, ids: Sequence[int], reply: bytes | None) -> None:
         """Call the callbacks of requests whose run has ended.
 
-        reply: the batch's Executed message; without it the responses may be among the kept ones.
+        reply: the batch's Executed message. Without it, the responses may be among the kept ones.
         """
         for place, request_id in enumerate(ids):
             if request_id not in self._waiting:

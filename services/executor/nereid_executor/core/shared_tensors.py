@@ -1,8 +1,8 @@
 """Tensors in shared memory: requests' tensors are read in place, responses' are copied to it.
 
-A segment with a response is lent until the scheduler releases it. When the stream of an instance
-breaks, its lent segments are discarded: a receiver that has opened a segment keeps it, any other
-one requests the inference again. Used by the instances' threads and by the event loop.
+A segment with a response is lent until the scheduler releases it. When an instance's stream breaks,
+its lent segments are discarded. A receiver that has opened a segment can still read it; any other
+receiver requests the inference again. Instances' threads and the event loop use the module.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     Piece = bytes | memoryview
 
-# A copy of this size takes long enough to release the interpreter's lock meanwhile.
+# A copy of this size takes so long that the interpreter's lock should be released meanwhile.
 _LONG_COPY_BYTES = 1 << 20
 
 
 class SharedTensors:
-    """The executor's own segments, and its mappings of other processes' segments."""
+    """The segments of this executor, and mappings of other processes' segments."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = shm_namespace(limit_bytes)
@@ -48,10 +48,10 @@ class SharedTensors:
         self.trim_interval_s = trim_interval_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
-        """Return a request's tensor, in place.
+        """Return the bytes of a request's tensor, in place.
 
         Raises:
-            Unavailable: its gateway has ended, or has dropped the request.
+            Unavailable: the gateway that shares the memory has ended, or has dropped the request.
         """
         try:
             return self._mappings.view(
@@ -63,34 +63,34 @@ class SharedTensors:
             ) from error
 
     def release_segments(self, release: pb.Release) -> None:
-        """Free segments whose responses have been read, or discard them if the command says so."""
+        """Free segments whose responses have been read; discard them if the command says so."""
         free = self.segments.discard if release.discard else self.segments.free_segment
         for segment_name in release.segment_names:
             free(segment_name)
 
     def trim_idle(self) -> None:
-        """Return memory to the system that has not been used for a while."""
+        """Return memory to the system if it has not been used for a while."""
         self.segments.trim(self._idle_s)
         self._mappings.sweep()
 
 
 class OutputLender:
-    """Puts the responses of one instance into shared memory."""
+    """Lends shared memory for the responses of one instance."""
 
     def __init__(self, shared_tensors: SharedTensors) -> None:
         self._segments = shared_tensors.segments
-        # Names of the current batch's segments.
+        # Names of the segments of the current batch.
         self.lent: list[str] = []
         self._closed = False
 
     def close(self) -> None:
-        """Lend nothing more, because nobody would release it."""
+        """Stop lending, because nobody would release the memory."""
         self._closed = True
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
-        """Copy a response's outputs to a segment; return the references to them.
+        """Copy a response's outputs to a segment; return references to them.
 
-        Returns `None` if the outputs are small, or if memory is full.
+        Returns `None` if the outputs are small, or if the shared memory is full.
         """
         offsets, end = [], 0
         for output in outputs:
@@ -109,42 +109,43 @@ class OutputLender:
             if size < _LONG_COPY_BYTES:
                 view[offset : offset + size] = output
             else:
-                # numpy releases the interpreter's lock. The first use of memory takes seconds per
-                # gigabyte, and a process that answers no ping for so long is taken for dead.
+                # numpy releases the interpreter's lock during the copy. The first use of memory
+                # takes seconds per gigabyte, and a process that does not answer pings for that long
+                # is considered dead.
                 target = np.frombuffer(view, np.uint8, size, offset)
                 np.copyto(target, np.frombuffer(output, np.uint8))
             references.append(segment.range(offset, size))
         return references
 
     def allocate_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Return memory for a response that the model's process writes, `None` if there is none."""
+        """Return memory for a response that the model's process writes; `None` if none is free."""
         segment = None if self._closed else self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def grant_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Return memory that a process may use again each time its response was read.
+        """Return memory that a process may use again each time its response has been read.
 
-        Returns `None` if memory is full.
+        Returns `None` if the shared memory is full.
         """
         segment = None if self._closed else self._segments.grant_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def end_grant(self, segment_name: str) -> None:
-        """Discard a granted segment that the process does not use any more."""
+        """Discard a granted segment that the process no longer uses."""
         self._segments.discard_granted(segment_name, self)
 
     def free_segment(self, segment_name: str) -> None:
-        """Free a segment of this instance that is not used after all."""
+        """Free a segment of this instance that turned out not to be needed."""
         self._segments.free_segment(segment_name)
 
     def free_lent(self) -> None:
-        """Free the segments of a failed batch, of which no response was sent."""
+        """Free the segments of a failed batch. No response of it was sent."""
         for name in self.lent:
             self._segments.free_segment(name)
 
     def discard_lent(self) -> None:
         """Discard all lent segments after the stream broke.
 
-        Responses that were not sent are dropped, and those that were sent may never be released.
+        Responses that were not sent are dropped. Responses that were sent may never be released.
         """
         self._segments.discard_segments_of(self)

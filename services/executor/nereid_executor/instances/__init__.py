@@ -1,5 +1,5 @@
-"""Instances of models: their loading, serving and unloading, and the schedulers that they serve.
+"""Instances of models: how they are loaded, serve, and are unloaded, and for which schedulers.
 
-An instance outlives its session with a scheduler: it is kept for the next scheduler that asks for
+An instance outlives its session with a scheduler. It is kept for the next scheduler that asks for
 it.
 """

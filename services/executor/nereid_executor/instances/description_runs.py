@@ -1,9 +1,9 @@
-"""Descriptions of model files in threads: a few at a time, each for a limited time.
+"""Runs descriptions of model files in threads: a few at a time, each for a limited time.
 
 Describing may read a whole large file into memory, or wait for code of the model's author. A
-description that takes long does not hold others up: after a while it no longer counts among those
-that may run at a time, and after its timeout it is given up. A thread that never returns is left
-behind; the number of those is bounded as well.
+description that takes long does not delay others: after a while it no longer counts among those
+that may run at the same time, and after its timeout it is abandoned. A thread that never returns is
+left behind. The number of such threads is limited too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _log = logging.getLogger(__name__)
 class DescriptionLimits:
     """Limits on the descriptions that one executor runs.
 
-    concurrent: the number of counted descriptions that may run at a time. reading_s, code_s: the
-    time after which a description that reads a file, or that runs the model's own code in a
-    process, does not count any more. threads: the number of descriptions that may run in all.
+    concurrent: number of counted descriptions that may run at the same time. reading_s, code_s:
+    seconds after which a description does not count any more, if it reads a file, or if it runs the
+    model's own code in a process. threads: number of descriptions that may run in total.
     """
 
     timeout_s: float = 120.0
@@ -52,7 +52,7 @@ class _Run:
 
 
 class DescriptionRuns:
-    """The descriptions that one executor runs; used on its event loop."""
+    """The descriptions that one executor runs. Used on the executor's event loop."""
 
     def __init__(self, limits: DescriptionLimits) -> None:
         self.limits = limits
@@ -62,9 +62,9 @@ class DescriptionRuns:
     def submit(
         self, model: str, work: Callable[[], pb.Described], *, runs_code: bool
     ) -> asyncio.Future[pb.Described]:
-        """Have `work` called in a thread; the future fails with Unavailable if that takes too long.
+        """Call `work` in a thread. The future fails with Unavailable if the call takes too long.
 
-        runs_code: `work` waits for a process that runs the model's own code.
+        runs_code: True if `work` waits for a process that runs the model's own code.
         """
         outcome: asyncio.Future[pb.Described] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Run(model, runs_code, work, outcome))
@@ -72,7 +72,7 @@ class DescriptionRuns:
         return outcome
 
     def close(self) -> None:
-        """Cancel the descriptions that wait."""
+        """Cancel the descriptions that wait for their turn."""
         for run in self._waiting:
             run.outcome.cancel()
         self._waiting.clear()
@@ -112,7 +112,7 @@ class DescriptionRuns:
             except RuntimeError:
                 _log.debug("a description outlived the event loop: model=%s", run.model)
 
-        # The interpreter does not wait for a daemon thread at its end.
+        # At its end, the interpreter does not wait for a daemon thread.
         threading.Thread(target=execute, name=f"describe-{run.model}", daemon=True).start()
 
     def _on_slow(self, run: _Run) -> None:

@@ -1,8 +1,8 @@
 """Descriptions of model files, remembered from one scheduler to the next.
 
-A scheduler that takes a model over asks what its file states, and reading that may take as long as
-loading the model. A scheduler that asks twice in a row gets a new description: what a model
-completes by itself may depend on more than its files.
+A scheduler that takes over a model asks for the description of the model's file. Reading the file
+may take as long as loading the model. If the same scheduler asks twice in a row, it gets a new
+description, since what a model completes by itself may depend on more than its files.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Numbers of this process's sessions.
+# Numbers for the sessions of this process.
 _numbers = itertools.count(1)
 _MOST: Final = 1024
 
 
 class _Known(NamedTuple):
-    # The session that was given the description last.
+    # Number of the session to which the description was given last.
     session: int
     files: ModelFiles
     described: pb.Described
 
 
 class Descriptions:
-    """The descriptions that one executor remembers; used by any thread."""
+    """The descriptions that one executor remembers. Any thread may use it."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
-        """read_files: returns a version's files as they are. most: the number to remember."""
+        """read_files: returns the current files of a version. most: how many to remember."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -63,15 +63,15 @@ class Descriptions:
         version_path: Path,
         describe: Callable[[], pb.Described],
     ) -> pb.Described:
-        """Return the response to a command: a remembered one, or that of the function `describe`.
+        """Return the response to a command: a remembered one, or the result of `describe`.
 
-        session: the number of the session that asks.
+        session: number of the session that asks.
         """
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
-        # Files are identified before they are described: one that changes meanwhile must not count
-        # as known.
+        # Files are identified before they are described, so that a file which changes meanwhile
+        # does not count as known.
         files = self._read_files(version_path)
         with self._lock:
             known = self._known.pop(key, None)
@@ -93,7 +93,7 @@ class Descriptions:
 
 
 class SessionDescriptions:
-    """The Describe commands of one session; used on the event loop alone."""
+    """The Describe commands of one session. Used only on the event loop."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class SessionDescriptions:
         runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
     ) -> None:
-        """descriptions, runs: those of all sessions."""
+        """descriptions, runs: the objects that all sessions share."""
         self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
         self._number = next(_numbers)
         self._preparations: set[asyncio.Task[None]] = set()
 
     def describe(self, command: pb.Describe) -> None:
-        """Have a model's files described, once they are on this host."""
+        """Describe a model's files, once they are on this host."""
         directories = self._instances.directories
         if directories is not None and directories.needs_preparation(command):
             preparation = asyncio.ensure_future(self._prepare(directories, command))
@@ -164,9 +164,9 @@ def describe_model(
     version_path: Path,
     limit_s: float | None = None,
 ) -> pb.Described:
-    """Return the response to a Describe; called in a thread.
+    """Return the response to a Describe command. Called in a thread.
 
-    limit_s: the time that a process which runs the model's code may take; `None` means no limit.
+    limit_s: seconds that a process which runs the model's code may take; `None` means no limit.
     """
     response = pb.Described(command=command.command)
     try:

@@ -1,9 +1,9 @@
 """A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
-The thread blocks on its socket, executes the batch and writes the responses, without an event loop
-or a hand-over between threads. When a scheduler gives the instance up, or is lost, the thread keeps
-the model loaded until adopt() brings the next tenure. The thread calls on_ended once, after the
-model is closed.
+The thread waits for its socket, executes a batch and writes the responses, without an event loop
+and without passing work between threads. When a scheduler gives up the instance, or is lost, the
+thread keeps the model loaded until adopt() brings the next tenure. The thread calls on_ended once,
+after the model is closed.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Statuses that end the instance. After any other one it connects again: the scheduler may still
-# want it.
+# Statuses that end the instance. After any other status the instance connects again, since the
+# scheduler may still want it.
 REFUSALS: Final = frozenset(
     {
         Status.INVALID_ARGUMENT,
@@ -97,14 +97,16 @@ class InstanceContext:
     """Objects that all instances of an executor share."""
 
     backends: BackendRegistry
-    # A slot is held while a model is loaded, to bound the number of concurrent loads.
+    # Slots that limit the number of concurrent loads. An instance holds a slot while it loads its
+    # model.
     load_slots: LoadSlots
     shared_tensors: SharedTensors
-    # Value of EXECUTOR_KEY in the metadata of this process's streams.
+    # Value of EXECUTOR_KEY in the metadata of all streams of this process.
     process: str = field(default_factory=lambda: secrets.token_hex(16))
-    # Returns metadata that proves to the scheduler whose stream it is, anew for each stream.
+    # Function that returns metadata which proves the executor's identity to the scheduler. It is
+    # called again for each stream.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
-    # Recorder of the spans of sampled requests, if any are traced.
+    # Recorder of the spans of sampled requests; `None` if nothing is traced.
     tracer: Tracer | None = None
     times: RecoveryTimes = DEFAULT_TIMES
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
@@ -112,7 +114,7 @@ class InstanceContext:
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
     timeline: ExecutorTimeline = NO_TIMELINE
-    # NVTX ranges around the phases of batches.
+    # Makes NVTX ranges around the phases of batches.
     ranges: NvtxRanges | None = None
 
 
@@ -129,36 +131,37 @@ class Instance:
         self.spec = replace(
             spec, number=tenure.number, mesh=self._mesh, is_wanted=self._tenures.is_wanted
         )
-        # The tenure that the thread serves, or has served last.
+        # The tenure that the thread serves now, or served last.
         self._serving = tenure
-        # The files that the model is loaded from, if they can be read.
+        # The files from which the model was loaded; `None` if they cannot be read.
         self.files: ModelFiles | None = None
-        # The model has been loaded and warmed up.
+        # True once the model has been loaded and warmed up.
         self.loaded = False
-        # Bytes that the load took, by device.
+        # Bytes of memory that the load took, by device.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
-        # Set if the event loop may execute batches in place of the thread.
+        # Executes batches on the event loop in place of the thread; `None` if that is not possible.
         self._inline: InlineExecution | None = None
-        # Set for a RequestModel.
+        # Runner of a RequestModel; `None` for any other model.
         self._requests: RequestRunner | None = None
-        # Set while a RequestModel is warmed up.
+        # The RequestModel while it is warmed up.
         self._warming_up: RequestModel | None = None
         self._readiness: ReadinessReporter | None = None
         # Batches of this tenure's streams, except for streams that the model serves itself.
         self._received: ReceivedBatches[Any] | None = None
-        # Set while the model serves the stream itself.
+        # The model, while it serves the stream itself.
         self._direct: DirectServing | None = None
-        # Number of streams that models have served themselves, and of the last one of these.
+        # Number of streams that models have served themselves. It is also the number of the last
+        # such stream.
         self._direct_streams = 0
-        # The instance keeps states of sequences, which the scheduler moves elsewhere before an
-        # unload.
+        # True if the instance keeps states of sequences. The scheduler moves them to other
+        # instances before an unload.
         self.has_states = False
-        # Completed batches of earlier tenures.
+        # Number of batches that were completed in earlier tenures.
         self._earlier_batches = 0
         self._executions = context.timeline.executions(self.spec)
-        # Time (monotonic) when the load began.
+        # Monotonic time at which the load began.
         self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
@@ -180,14 +183,14 @@ class Instance:
         self._thread.start()
 
     def adopt(self, tenure: Tenure) -> bool:
-        """Serve a tenure once the one before, which was stopped, is over.
+        """Serve a tenure once the tenure before it, which was stopped, is over.
 
-        Returns False if it is too late because the instance ends.
+        Returns False if it is too late, because the instance ends.
         """
         return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
-        """End the tenure after the current batch, and the instance as well unless it is kept.
+        """End the tenure after the current batch. End the instance too, unless it is kept.
 
         abandon: responses of the batch can no longer be delivered. keep: keep the model loaded.
         """
@@ -201,27 +204,27 @@ class Instance:
         if not keep:
             self._tenures.set_last()
             if (model := self._warming_up) is not None:
-                # The warm-up may take any time, and nobody needs it any more.
+                # The warm-up may take any length of time, and nobody needs it any more.
                 model.terminate()
         tenure.stopping.set()
         if self._direct is not None:
             self._direct.wake()
         stream = self._stream
-        # A thread with a batch closes the stream itself, after responding. A batch that arrives at
-        # this very moment is lost with the stream, and the scheduler retries it elsewhere. If the
-        # scheduler has vanished, writing the response could block for minutes.
+        # If the thread has a batch, it closes the stream itself after it has responded. A batch
+        # that arrives at this very moment is lost with the stream, and the scheduler runs it
+        # elsewhere. If the scheduler has vanished, writing the response could block for minutes.
         busy = self._received is not None and self._received.busy
         if stream is not None and (abandon or not busy):
             stream.cut()
 
     def withdraw(self, batch: int) -> bool:
-        """Withdraw a batch; return False if it has begun, or may begin. From any thread."""
-        # A RequestRunner reads its batches as they arrive, so that none can be given back. The
-        # scheduler knows this, since the stream has no WITHDRAWALS_KEY.
+        """Withdraw a batch; return False if it has begun, or may begin. Thread-safe."""
+        # A RequestRunner reads batches as they arrive, so it can give none back. The scheduler
+        # knows this, since the stream's metadata has no WITHDRAWALS_KEY.
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """Ask the model whether it is ready. From any thread; a model may never respond."""
+        """Ask the model whether it is ready. Thread-safe. A model may never respond."""
         if self._readiness is None:
             on_response(False)
         else:
@@ -242,7 +245,7 @@ class Instance:
             _log.exception("instance %s failed while %s", self.spec.name, self._state.value)
             error_status = error_status_of(Internal(INTERNAL_MESSAGE))
         if error_status is not None:
-            # The scheduler says why a model cannot be loaded, once for all of its instances.
+            # The scheduler logs why a model cannot be loaded, once for all of its instances.
             level = logging.DEBUG if self._state is InstanceState.LOADING else logging.WARNING
             _log.log(
                 level,
@@ -257,8 +260,8 @@ class Instance:
             what = "instance lost" if self.loaded else "load failed"
             self._record_event(what, error_status.message)
         self._executions.close()
-        # Nothing refers to the model by now. Its memory is freed before the end is reported,
-        # because receivers of the report count on it.
+        # Nothing refers to the model now. Its memory is freed before the end is reported, because
+        # receivers of the report rely on that.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
@@ -276,7 +279,7 @@ class Instance:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
                 capabilities = capabilities_of(model)
                 self.memory = growth.sizes(capabilities.memory_bytes, self.files)
-            # A load takes about as much memory again for a moment.
+            # For a moment, a load takes about twice the memory of the model.
             self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
@@ -294,20 +297,21 @@ class Instance:
         self._context.timeline.record_event(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
-        """Return a key that equal loads share: same files, same configuration, same device."""
+        """Return a key that equal loads share: the same files, configuration and device."""
         if self.files is None:
             return None
         config = self.spec.config.SerializeToString(deterministic=True)
         return str(self.spec.version_path), self.spec.gpu, config, self.files.version
 
     def _serve_batches(self, model: Model) -> None:
-        # The warm-up has no shared memory: no scheduler would release the memory of its responses.
+        # The warm-up does not use shared memory, since no scheduler would release the memory of its
+        # responses.
         if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
             return
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
-            # Each tenure has a new runner: its scheduler knows nothing of earlier sequences or
-            # withdrawn batches.
+            # Each tenure gets a new runner, since its scheduler knows nothing of earlier sequences
+            # or withdrawn batches.
             runner = self._make_runner(model, tenure)
             self._serve_streams(tenure, partial(self._serve_batch_stream, runner))
             tenure = self._await_tenure(tenure)
@@ -326,13 +330,13 @@ class Instance:
         self._received = runner.received
         self._inline = None
         limit_ns = tenure.endpoint.inline_limit_ns
-        # A model with states may have to replay many requests, which would hold up the event loop.
+        # A model with states may have to replay many requests, which would block the event loop.
         if limit_ns and capabilities_of(model).any_thread and not runner.has_states:
             self._inline = InlineExecution(runner, InlineRule(limit_ns))
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
-        """Serve tenures as _serve_batches() does; restart the model when it is lost."""
+        """Serve tenures as _serve_batches() does. Restart the model when it is lost."""
         decoupled = self.spec.config.model_transaction_policy.decoupled
         self._requests = runner = RequestRunner(
             self.spec,
@@ -346,7 +350,7 @@ class Instance:
             if not self._warm_up(runner.execute_warmup):
                 return
         except ModelLostError as error:
-            # If stop() has ended the warm-up, this error is not reported.
+            # If stop() has ended the warm-up, the error is not reported.
             raise Internal(f"it failed on its warm-up: {error}") from error
         finally:
             self._warming_up = None
@@ -360,11 +364,13 @@ class Instance:
                 self._serve_streams(tenure, serve_stream)
                 if tenure.abandoned.is_set() and not decoupled:
                     runner.finish_batches(self._context.times.abandoned_s)
-                    # Nobody waits any more for the batch that the model still executes.
+                    # The model still executes a batch for which nobody waits any more, so end the
+                    # instance.
                     if runner.received.executing:
                         return
             except ModelLostError:
-                # The stream is closed: the scheduler sends nothing until the model is back.
+                # The stream is closed. The scheduler sends nothing until the model has been
+                # restarted.
                 if not model.restart(tenure.stopping):
                     return
                 continue
@@ -374,7 +380,7 @@ class Instance:
             tenure = self._await_tenure(tenure)
 
     def _warm_up(self, execute: Callable[[WarmupBatch], bytes]) -> bool:
-        """Warm the model up; return False if nobody wants the instance any more."""
+        """Warm up the model; return False if nobody wants the instance any more."""
         turns = self._context.warmup_turns
         path = self.spec.version_path.parent
         if not warm_up(self.spec.config, path, execute, self._tenures, turns):
@@ -385,7 +391,7 @@ class Instance:
         return True
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:
-        """Keep the model and wait for the next tenure; return `None` if there is none."""
+        """Keep the model and wait for the next tenure; return `None` if there will be none."""
         self._context.recent_runs.abandon(self)
         if not self._tenures.is_last:
             self._enter(InstanceState.KEPT)
@@ -404,13 +410,13 @@ class Instance:
     # ---- streams
 
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
-        """Serve one stream after the other until stop().
+        """Serve one stream after another until stop().
 
-        serve_stream: connects a stream, and serves it until its end.
+        serve_stream: connects a stream, and serves it until it ends.
         """
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         longest_pause_s = self._context.times.longest_dial_pause_s
-        # Pauses have jitter, since many instances lose their streams at the same time.
+        # Pauses have jitter, since many instances may lose their streams at the same time.
         backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
@@ -421,7 +427,8 @@ class Instance:
                 finally:
                     if lender is not None and not stopping.is_set():
                         lender.discard_lent()
-                # The scheduler ended the stream regularly: a command on its Join stream follows.
+                # The scheduler ended the stream in order, so a command will follow on its Join
+                # stream.
                 stopping.wait()
             except RpcError as error:
                 if stopping.is_set():
@@ -444,7 +451,7 @@ class Instance:
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Serve one stream until it ends, or until stop() and the end of the current batch."""
         threads = self._serving.endpoint.thread_streams
-        # A stream that has to be read while batches execute must have a socket.
+        # The stream must have a socket if it is read while batches execute.
         if threads is None or runner.received.depth > 1:
             stream: Any = self._connect()
         else:
@@ -454,7 +461,7 @@ class Instance:
             serve_batches(stream, runner, self._serving.stopping.is_set, rule)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
-        """Serve one stream until it ends; the model serves it itself if it can."""
+        """Serve one stream until it ends. If the model can serve the stream itself, it does."""
         plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
             self._enter(InstanceState.SERVING)
@@ -481,7 +488,7 @@ class Instance:
             metadata=self._metadata(),
             timeout_s=self._context.times.connect_s,
             tls=endpoint.tls,
-            # A RequestRunner waits for the stream's socket itself.
+            # A RequestRunner itself waits for the stream's socket.
             background_keepalive=self._requests is None,
         )
         self._enter(InstanceState.SERVING)
@@ -509,7 +516,7 @@ class Instance:
         )
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
-        """Return the metadata of one stream; its credential may be valid for one stream alone."""
+        """Return the metadata of one stream. Its credential may be valid for that stream only."""
         context = self._context
         metadata: list[tuple[str, str | bytes]] = [
             (INSTANCE_KEY, str(self._serving.number)),
@@ -530,7 +537,7 @@ class Instance:
 
 
 def _refuse_padding(spec: InstanceSpec) -> None:
-    """Refuse padding for a model that executes requests, whose tensors are not joined."""
+    """Refuse padding for a model that executes requests, since their tensors are not joined."""
     if PADDING in spec.config.parameters:
         raise InvalidArgument(
             f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "

@@ -21,14 +21,14 @@ class InstanceMesh:
         self._tenure = tenure
 
     def follow(self, tenure: Tenure) -> None:
-        """Pass further calls to this tenure's client."""
+        """Pass later calls to this tenure's client."""
         self._tenure = tenure
 
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        """Have a request executed; see MeshClient."""
-        # The model knows only the instance number that it was loaded with.
+        """Send a request to be executed; see MeshClient."""
+        # The model knows only the instance number with which it was loaded.
         if request.caller:
             request.caller = self._tenure.number
         return self._tenure.mesh.infer(request, on_response)

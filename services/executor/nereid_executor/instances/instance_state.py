@@ -1,4 +1,4 @@
-"""States of an instance's thread, with a scheduler and without one."""
+"""States of an instance's thread, with or without a scheduler."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class InstanceState(Enum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     CONNECTING = "connecting"
-    # The instance has a stream, or its model has one.
+    # The instance, or its model, has a stream.
     SERVING = "serving"
-    # The model is loaded, and no scheduler has the instance.
+    # The model is loaded, but no scheduler has the instance.
     KEPT = "kept"
     STOPPED = "stopped"
 
 
-# A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
-# an error while loading or warming up, or because the scheduler refuses the instance. Every state
-# but LOADING may end in KEPT, by stop() with keep.
+# If a stream breaks, the state is CONNECTING again. Every state may also change to STOPPED: by
+# stop(), by an error while loading or warming up, or because the scheduler refuses the instance.
+# Every state but LOADING may change to KEPT, by stop() with keep.
 TRANSITIONS: Final = {
     InstanceState.LOADING: {InstanceState.WARMING_UP},
     InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},

@@ -1,14 +1,14 @@
-"""Instances that stay loaded without a scheduler, for the next one that asks for the same.
+"""Instances that stay loaded without a scheduler, until a scheduler asks for the same instances.
 
-An instance is adopted if a scheduler asks for one with equal content, and the model's files are
-still those that it was loaded from. Instances that nobody has asked for are unloaded some time
-after a scheduler has joined; while there is no scheduler, they wait for one. Used on the event loop
-alone.
+An instance is adopted if a scheduler asks for an instance with equal content, and the model's files
+have not changed since the load. If nobody asks for an instance, it is unloaded some time after a
+scheduler has joined. While there is no scheduler, instances wait for one. The module is used only
+on the event loop.
 
-The budget of memory is the scheduler's: its residency knows the sizes that instances have reported
-and the models that it has placed here, and says with each load how much these leave free, by
-device. Kept instances that exceed this are unloaded. An executor that no scheduler has given a
-budget keeps all instances, and unloads them if a load fails for lack of memory.
+The scheduler sets the budget of memory. Its residency knows the sizes that instances have reported
+and the models that it has placed on this executor. With each load it says how much memory these
+leave free, by device. Kept instances that exceed this are unloaded. If no scheduler has given an
+executor a budget, it keeps all instances, and unloads them if a load fails for lack of memory.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceContent(NamedTuple):
-    """Content that an instance is loaded from; equal contents make instances interchangeable."""
+    """Content from which an instance is loaded. Instances of equal content can be exchanged."""
 
-    # Model, version, and the kind and number of the device.
+    # Model, version, and kind and number of the device.
     place: tuple[str, int, int, int]
-    # The load command without the fields that differ between schedulers; `nameless` has no instance
-    # name either.
+    # The load command without the fields that differ between schedulers. `nameless` is the same
+    # without the instance's name.
     command: bytes
     nameless: bytes
 
     @classmethod
     def of_command(cls, load: pb.LoadInstance) -> InstanceContent:
-        """Return the content that a scheduler asks for."""
+        """Return the content that a scheduler's command asks for."""
         bare = pb.LoadInstance()
         bare.CopyFrom(load)
         for name in ("instance", "scheduler", "epoch", "shm_namespace", "kept_bytes"):
@@ -61,13 +61,14 @@ class KeptInstances:
     def __init__(self, keep_s: float, is_joined: Callable[[], bool]) -> None:
         """Keep nothing yet.
 
-        keep_s: the time after the last load command for which instances are kept; 0 keeps none.
-        is_joined: returns whether there is a scheduler that has sent a command.
+        keep_s: seconds for which instances are kept after the last load command; 0 keeps none.
+        is_joined: returns whether some scheduler has sent a command.
         """
         self.keep_s = keep_s
         self._is_joined = is_joined
         self._kept: dict[Instance, InstanceContent] = {}
-        # Instances that were stopped for good, until they have ended.
+        # Maps an instance that was stopped for good to a future that is done once the instance has
+        # ended.
         self._ending: dict[Instance, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -78,12 +79,12 @@ class KeptInstances:
         return iter(list(self._kept))
 
     def add(self, instance: Instance, content: InstanceContent) -> None:
-        """Keep an instance that was stopped and still has its model."""
+        """Keep an instance that was stopped and whose model is still loaded."""
         self._kept[instance] = content
         self.restart_timer()
 
     def take(self, content: InstanceContent) -> Instance | None:
-        """Remove and return an instance with this content, for a scheduler."""
+        """Remove and return an instance with this content; `None` if there is none."""
         self.restart_timer()
         for instance, kept in self._kept.items():
             if kept.command == content.command:
@@ -92,9 +93,9 @@ class KeptInstances:
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Remove and return instances that this content, which a scheduler asks for, replaces.
+        """Remove and return the instances that are replaced by the content a scheduler asks for.
 
-        They have the same place and another content.
+        They have the same model, version and device as this content, but a different content.
         """
         obsolete = [
             instance
@@ -106,10 +107,10 @@ class KeptInstances:
         return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Remove and return instances so that the others fit into limits of memory.
+        """Remove and return instances, so that the others fit into limits of memory.
 
-        Those that have executed the fewest batches go first. limits: bytes by device; a device
-        without a limit is ignored.
+        Instances that have executed the fewest batches are removed first. limits: bytes by device;
+        a device without a limit is ignored.
         """
         over = {device: -limit for device, limit in limits.items()}
         for instance in self._kept:
@@ -131,7 +132,7 @@ class KeptInstances:
         return instances
 
     async def unload(self, instances: Iterable[Instance], timeout_s: float) -> bool:
-        """Unload removed instances; return whether they have ended within timeout_s."""
+        """Unload instances that were removed; return whether they have ended within timeout_s."""
         ends = [self._begin_unload(instance) for instance in instances]
         if not ends:
             return True
@@ -139,14 +140,14 @@ class KeptInstances:
         return not pending
 
     def instance_ended(self, instance: Instance) -> None:
-        """Note that an instance has no model any more."""
+        """Note that an instance has ended and has no model any more."""
         self._kept.pop(instance, None)
         end = self._ending.pop(instance, None)
         if end is not None:
             end.set_result(None)
 
     def restart_timer(self) -> None:
-        """Start anew the time in which a scheduler may ask for kept instances."""
+        """Restart the time within which a scheduler may ask for kept instances."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -155,13 +156,13 @@ class KeptInstances:
             self._timer = loop.call_later(self.keep_s, self._on_timeout)
 
     def close(self) -> None:
-        """Cancel the timer: the executor ends."""
+        """Cancel the timer, since the executor ends."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timeout(self) -> None:
         self._timer = None
-        # While there is no scheduler, nobody could have asked for the instances.
+        # Without a scheduler, nobody could have asked for the instances.
         if not self._is_joined():
             return
         for instance in self.take_all():

@@ -1,8 +1,8 @@
-"""Slots that bound the number of concurrent loads without letting one model hold up the others.
+"""Slots that limit the number of concurrent loads, so that no model delays all others.
 
-A load runs foreign code and may take any time. Therefore models take turns, another model gets one
-more slot if one model's loads hold all of them, and a load that takes very long does not count any
-more.
+A load runs code of others and may take any length of time. Therefore models take turns at the
+slots. If one model's loads hold all slots, another model gets one more slot. A load that takes very
+long is not counted any more.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Load:
 
 
 class LoadSlots:
-    """The slots for loads of one executor; used by instances' threads."""
+    """The slots for the loads of one executor. Used by the threads of instances."""
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
-        """patience_s: the time after which a load does not count any more."""
+        """patience_s: seconds after which a load is not counted any more."""
         self._count = count
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class LoadSlots:
 
     @contextmanager
     def hold(self, model: str) -> Iterator[None]:
-        """Hold a slot while an instance of this model loads; wait for its turn first."""
+        """Wait for a slot for this model, and hold the slot within the context."""
         load = _Load(model)
         with self._lock:
             self._waiting.append(load)
@@ -66,11 +66,11 @@ class LoadSlots:
         return [load for load in self._running if load.since_s > overdue_s]
 
     def _grant(self) -> None:
-        """Begin the waiting loads that may begin; called with the lock held."""
+        """Begin the waiting loads that may begin. Called with the lock held."""
         while self._waiting:
             counted = self._counted()
-            # The model with the fewest running loads is next; of several, the one that waits
-            # longest.
+            # The model with the fewest running loads is next. Among several such models, the one
+            # that has waited longest is next.
             load = min(self._waiting, key=lambda waiting: self._running_of(waiting.model))
             if len(counted) >= self._count and not self._is_crowded_out(load, counted):
                 return
@@ -83,6 +83,9 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Return whether one other model holds all slots. A single slot is a bound on memory."""
+        """Return whether loads of one other model hold all slots.
+
+        A single slot limits memory, so it is never exceeded: the result is False then.
+        """
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

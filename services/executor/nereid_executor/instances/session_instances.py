@@ -1,6 +1,6 @@
 """The instances of one session with a scheduler: claimed, adopted or loaded, and given up again.
 
-This runs on the event loop; instances have threads of their own.
+The code runs on the event loop. Instances have threads of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Words in the errors of loads that may succeed once other models are unloaded.
+# Words in the error of a load that may succeed after other models have been unloaded.
 _MEMORY_WORDS: Final = ("memory", "alloc")
 
 
@@ -55,17 +55,18 @@ class ExecutorInstances:
     settings: ExecutorSettings
     context: InstanceContext
     kept: KeptInstances
-    # Number of cores that models' threads may use.
+    # Number of processor cores that models' threads may use.
     cores: int = 1
-    # Constructor of an instance, which loads the model and serves its stream.
+    # Constructor of an instance. The instance loads the model and serves its stream.
     make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
-    # Completed batches of instances that have ended, by model and version.
+    # Number of completed batches of ended instances, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
-    # Directories that are prepared for loads. Without them models are loaded from where the
-    # scheduler says that they are.
+    # Directories that are prepared for loads. If `None`, models are loaded directly from the
+    # scheduler's paths.
     directories: ModelDirectories | None = None
-    # The directories that instances were loaded from, until they have ended.
+    # Maps an instance to the prepared directory from which it was loaded, until the instance has
+    # ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
     begun: BegunReports = field(init=False)
 
@@ -73,7 +74,7 @@ class ExecutorInstances:
         self.begun = BegunReports(self.context.recent_runs.begun_ids)
 
     def carry_out(self, decisions: Iterable[BegunReport | Grant]) -> None:
-        """Have sessions send the decided reports, and begin the granted instances."""
+        """Let sessions send the reports that were decided, and begin the granted instances."""
         for decision in decisions:
             session = cast("SessionInstances", decision.session)
             if isinstance(decision, BegunReport):
@@ -84,17 +85,17 @@ class ExecutorInstances:
 
 @dataclass(eq=False)
 class _Requested:
-    """An instance that the scheduler has asked for, until it is forgotten."""
+    """An instance that the scheduler has asked for and that is not forgotten yet."""
 
     command: pb.LoadInstance
     content: InstanceContent
-    # `None` while it waits for instances of other schedulers to end, for its files, or for kept
-    # instances to be unloaded.
+    # `None` while the request waits: for instances of other schedulers to end, for the model's
+    # files, or for kept instances to be unloaded.
     instance: Instance | None = None
     # The prepared directory, until an instance is loaded from it.
     prepared: PreparedVersion | None = None
-    # A kept instance whose files have changed since it was loaded, while the changed ones are
-    # loaded. If that fails, this instance goes on serving.
+    # A kept instance whose files have changed since its load. The changed files are being loaded.
+    # If that fails, this instance serves again.
     former: Instance | None = None
     is_wanted: bool = True
 
@@ -117,7 +118,7 @@ class _Requested:
 
 
 class SessionInstances:
-    """The instances that one scheduler has asked for, by the scheduler's numbers."""
+    """The instances that one scheduler has asked for, by the number that the scheduler gave."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class SessionInstances:
         send_event: Callable[[pb.ExecutorEvent], None],
         on_objects_changed: Callable[[], None],
     ) -> None:
-        """on_objects_changed: is called when a model was loaded or closed."""
+        """on_objects_changed: called after a model was loaded or closed."""
         self._shared = shared
         self._endpoint = endpoint
         self._mesh = mesh
@@ -136,7 +137,7 @@ class SessionInstances:
         self._loop = asyncio.get_running_loop()
         self._requested: dict[int, _Requested] = {}
         self._tasks: set[asyncio.Task[object]] = set()
-        # Lenders of segments that this scheduler should release.
+        # Lenders of the segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -146,7 +147,7 @@ class SessionInstances:
         return iter([instance for instance in instances if instance is not None])
 
     def find(self, number: int) -> Instance | None:
-        """Return the instance with this number, if it has not ended."""
+        """Return the instance with this number; `None` if there is none or it has ended."""
         requested = self._requested.get(number)
         return None if requested is None else requested.instance
 
@@ -172,7 +173,7 @@ class SessionInstances:
             )
 
     def unload(self, number: int, *, keep: bool = False) -> None:
-        """Give an instance up; `keep` says that another scheduler will ask for it."""
+        """Give up an instance. `keep` means that another scheduler will ask for it."""
         requested = self._requested.get(number)
         if requested is not None and requested.instance is not None:
             requested.instance.stop(keep=keep and self._shared.kept.keep_s > 0)
@@ -182,7 +183,7 @@ class SessionInstances:
         self._send_event(_unloaded(number))
 
     def on_granted(self, number: int) -> None:
-        """Begin an instance, now that no other session has instances of its model."""
+        """Begin an instance, since no other session has instances of its model now."""
         requested = self._requested.get(number)
         if requested is None:
             return  # the instance was unloaded meanwhile
@@ -193,7 +194,7 @@ class SessionInstances:
             self._begin(requested)
 
     async def _prepare(self, directories: ModelDirectories, requested: _Requested) -> None:
-        """Have the model's files on this host before the instance is adopted or loaded."""
+        """Bring the model's files to this host, then adopt or load the instance."""
         try:
             prepared = await directories.prepare(requested.command)
         except NereidError as error:
@@ -225,13 +226,13 @@ class SessionInstances:
     # ---- the session's end
 
     def stop_all(self) -> None:
-        """Stop all instances after their current batches."""
+        """Stop all instances, each after its current batch."""
         self._forget_waiting()
         for instance in self:
             instance.stop()
 
     def abandon_all(self) -> None:
-        """Have instances finish what they execute, and keep them: the scheduler is lost."""
+        """Let instances finish what they execute, and keep them, since the scheduler is lost."""
         shared = self._shared
         shared.begun.session_ending(self)
         shared.claims.end_waiting(self)
@@ -240,23 +241,23 @@ class SessionInstances:
         for instance in self:
             instance.stop(abandon=True, keep=keep)
         for requested in list(self._requested.values()):
-            # An instance that is loading goes on loading; it executes nothing, so it counts as
+            # An instance that is loading continues to load. It executes nothing, so it counts as
             # kept.
             if keep and requested.instance is not None and not requested.instance.loaded:
                 self._on_kept(requested, requested.instance)
 
     def report_end(self) -> None:
-        """Let others adopt the instances, most of which have finished since abandon_all()."""
+        """Let others adopt the instances: most have finished since abandon_all()."""
         self._shared.carry_out(self._shared.begun.session_ended(self))
 
     def expire(self) -> None:
-        """Wait no longer for batches that still execute, some time after abandon_all()."""
+        """Stop waiting for batches that still execute some time after abandon_all()."""
         for lender in self._lenders:
             lender.discard_lent()
         self._shared.carry_out(self._shared.begun.grant(self._shared.claims.expire(self)))
 
     def send_begun(self, report: BegunReport) -> None:
-        """Name requests that have begun to the scheduler."""
+        """Tell the scheduler which requests have begun."""
         begun = pb.BegunRequests(ids=report.ids, query=report.query)
         self._send_event(pb.ExecutorEvent(begun_requests=begun))
 
@@ -290,7 +291,7 @@ class SessionInstances:
             self._load(requested)
 
     def _keep_former(self, requested: _Requested) -> None:
-        """Keep the former instance of a requested one that nobody wants any more."""
+        """Keep the former instance of a request that nobody wants any more."""
         former, requested.former = requested.former, None
         if former is not None:
             self._shared.kept.add(former, requested.content)
@@ -305,7 +306,7 @@ class SessionInstances:
     def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
         """Let the former instance serve, if there is one; return whether it does.
 
-        error: the changed files cannot be loaded.
+        error: the reason why the changed files cannot be loaded.
         """
         former, requested.former = requested.former, None
         if former is None or not former.adopt(self._make_tenure(requested)):
@@ -369,7 +370,8 @@ class SessionInstances:
     def _on_ended(
         self, requested: _Requested, instance: Instance, error: ErrorStatus | None
     ) -> None:
-        # Reference cycles of the model would otherwise stay among the frozen objects.
+        # Without a new collection, reference cycles of the model would stay among the frozen
+        # objects.
         self._on_objects_changed()
         shared = self._shared
         shared.ended_batches[instance.version] += instance.batches

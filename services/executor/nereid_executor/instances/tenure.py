@@ -1,4 +1,4 @@
-"""Tenures: periods in which an instance serves one session with a scheduler."""
+"""Tenures. A tenure is a period in which an instance serves one session with a scheduler."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SchedulerEndpoint:
-    """The ways in which instances reach a scheduler."""
+    """The address of a scheduler, and the other ways in which instances reach the scheduler."""
 
     address: str
-    # TLS for the instances' streams, which are plaintext without it.
+    # TLS for the instances' streams; `None` means plaintext.
     tls: Tls | None = None
     # In-memory streams to a scheduler in this process, for models that execute batches.
     thread_streams: ThreadStreams | None = None
-    # Longest execution of a lone request on the scheduler's event loop; 0 allows none.
+    # Maximum time of a lone request's execution on the scheduler's event loop; 0 allows none.
     inline_limit_ns: int = 0
     # Domain of the memory that this executor shares with its models' processes. It is set if these
-    # may have links of their own to the scheduler, which must be the only one.
+    # processes may have links of their own to the scheduler. The scheduler must be the only one
+    # then.
     link_domain: str | None = None
 
 
 @dataclass(frozen=True)
 class InstanceCallbacks:
-    """Events of an instance during a tenure; called from its thread."""
+    """Callbacks for events of an instance during a tenure. The instance's thread calls them."""
 
     on_loaded: Callable[[], None]
-    # The model is closed. The error is `None` after stop().
+    # Called after the model was closed. The error is `None` after stop().
     on_ended: Callable[[Instance, ErrorStatus | None], None]
-    # The model is still loaded, and without a stream, after stop() with keep.
+    # Called after stop() with keep: the model is still loaded, but has no stream.
     on_kept: Callable[[Instance], None]
-    # A model that serves its stream itself was lost. Arguments are the stream's number, the last
-    # batch that the model had begun, and the error for that batch's requests.
+    # Called if a model that serves its stream itself is lost. Arguments are the stream's number,
+    # the last batch that the model had begun, and the error for that batch's requests.
     on_model_lost: Callable[[int, int, ErrorStatus], None]
 
 
 @dataclass(eq=False)
 class Tenure:
-    """The time from a scheduler's command until stop(); any thread may read it."""
+    """The time from a scheduler's command until stop(). Any thread may read it."""
 
     # Number that the scheduler has given the instance.
     number: int
     endpoint: SchedulerEndpoint
     callbacks: InstanceCallbacks
-    # Client for requests that the model makes.
+    # Client for the requests that the model sends.
     mesh: MeshClient
-    # Set if the scheduler can pass on responses in this executor's shared memory.
+    # Lends shared memory, if the scheduler can pass on responses in this executor's memory.
     lender: OutputLender | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     # Set when responses can no longer be delivered.
@@ -65,17 +66,17 @@ class Tenure:
 
 
 class Tenures:
-    """The tenures of one instance, which the event loop adds and the instance's thread serves."""
+    """The tenures of one instance. The event loop adds them; the instance's thread serves them."""
 
     def __init__(self, first: Tenure) -> None:
-        # The last tenure, and whether the instance is to end after it.
+        # The current tenure. `is_last` is True if the instance will end after it.
         self.current = first
         self.is_last = False
         self._ended = False
         self._changed = threading.Condition()
 
     def add(self, tenure: Tenure) -> bool:
-        """Add a tenure after the current one, which was stopped; return False if it is too late."""
+        """Add a tenure after the current one, which was stopped. Return False if it is too late."""
         with self._changed:
             if self.is_last or self._ended:
                 return False
@@ -84,11 +85,11 @@ class Tenures:
             return True
 
     def is_wanted(self) -> bool:
-        """Return whether somebody still waits for the instance, or uses it."""
+        """Return whether somebody still waits for the instance or uses it."""
         return not self.is_last
 
     def set_last(self) -> None:
-        """Let the instance end after the current tenure."""
+        """Make the instance end after the current tenure."""
         with self._changed:
             self.is_last = True
             self._changed.notify()
@@ -99,12 +100,12 @@ class Tenures:
             return self._changed.wait_for(lambda: self.is_last, timeout_s)
 
     def close(self) -> None:
-        """Accept no further tenure: the instance has ended."""
+        """Accept no further tenure, since the instance has ended."""
         with self._changed:
             self._ended = True
 
     def wait_after(self, last: Tenure) -> Tenure | None:
-        """Wait for the tenure that follows; return `None` if the instance is to end."""
+        """Wait for the tenure after this one; return `None` if the instance ends instead."""
         with self._changed:
             while self.current is last and not self.is_last:
                 self._changed.wait()

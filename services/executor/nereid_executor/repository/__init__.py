@@ -1,1 +1,1 @@
-"""Preparation of a model's directory before its files are loaded: fetches, repository agents."""
+"""Preparation of a model's directory before its files are loaded: fetches and repository agents."""

@@ -1,4 +1,4 @@
-"""Repository agents of an executor: Nereid's own ones and those of installed packages."""
+"""The repository agents of an executor: Nereid's own agents and those of installed packages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Installed packages name their agents in this group of entry points.
+# The group of entry points under which installed packages name their agents.
 ENTRY_POINT_GROUP: Final = "nereid.repository_agents"
 
 
 def installed_agents() -> dict[str, Callable[[], RepositoryAgent]]:
-    """Return the constructors of all agents by name; packages' agents replace Nereid's own."""
+    """Return the constructors of all agents, by name. Packages' agents replace Nereid's own."""
 
     def load(name: str) -> RepositoryAgent:
         agent: RepositoryAgent = packaged[name].load()()
@@ -36,7 +36,7 @@ def installed_agents() -> dict[str, Callable[[], RepositoryAgent]]:
 
 
 class AgentRun(NamedTuple):
-    """An agent that has prepared a model, with the arguments that it got."""
+    """An agent that has prepared a model, with the arguments that it was given."""
 
     name: str
     agent: RepositoryAgent
@@ -44,7 +44,7 @@ class AgentRun(NamedTuple):
 
 
 class RepositoryAgents:
-    """The agents of one executor; may be used by several threads."""
+    """The agents of one executor. Several threads may use it."""
 
     def __init__(self, makers: Mapping[str, Callable[[], RepositoryAgent]]) -> None:
         self._makers = makers
@@ -59,14 +59,14 @@ class RepositoryAgents:
     def before_load(
         self, config: config_pb.ModelConfig, version: int, directory: Path
     ) -> tuple[Path, list[AgentRun]]:
-        """Run the agents of a configuration in its order; return the directory and the runs.
+        """Run a configuration's agents in order; return the model's directory and the runs.
 
-        Each agent gets the directory that the one before it returned; the last one's is returned.
-        The runs are for after_unload().
+        Each agent is given the directory that the agent before it returned. The directory of the
+        last agent is returned. Pass the runs to after_unload().
 
         Raises:
-            NereidError: an agent refuses the model, fails, or is not installed. The agents before
-                it have been called for the end of the model.
+            NereidError: an agent refuses the model, fails, or is not installed. The agents that ran
+                before it have been told that the model has ended.
         """
         runs: list[AgentRun] = []
         try:
@@ -82,7 +82,7 @@ class RepositoryAgents:
         return directory, runs
 
     def after_unload(self, runs: Sequence[AgentRun]) -> None:
-        """Call the agents for the end of a model, the last one first."""
+        """Tell the agents that the model has ended, the last agent first."""
         for run in reversed(runs):
             try:
                 run.agent.after_unload(run.model)

@@ -1,6 +1,7 @@
-"""The repository agent `checksum`, as on Triton: it refuses models whose files have another MD5.
+"""The repository agent `checksum`. As on Triton, it refuses a model whose files have a wrong MD5.
 
-Its parameters are "MD5:<path in the model's directory>" with the digest in hexadecimal digits.
+A parameter is named "MD5:<path in the model's directory>", and its value is the digest in
+hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChecksumAgent(RepositoryAgent):
-    """Checks the files that a version is loaded from, and not those of other versions."""
+    """Checks the files from which a version is loaded, but not those of other versions."""
 
     def before_load(self, model: AgentModel) -> None:
         """Compare the digests of the model's files; raise NereidError if one differs."""
@@ -30,7 +31,8 @@ class ChecksumAgent(RepositoryAgent):
                 raise InvalidArgument(f"failed to parse key: {key}")
             if algorithm.lower() != "md5":
                 raise Unimplemented(f"Unsupported checksum algorithm: {algorithm}")
-            # Files outside are refused also because the error tells their digest.
+            # Files outside the directory are refused, also because the error would reveal their
+            # digest.
             if not is_inside(name):
                 raise InvalidArgument(f"file '{name}' is not in the model's directory")
             folder = name.partition("/")[0]

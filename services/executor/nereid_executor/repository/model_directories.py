@@ -1,7 +1,7 @@
-"""Model directories that have to be prepared before a load: fetched, seen by repository agents.
+"""Model directories that must be prepared before a load: fetched, or run through agents.
 
-A version is prepared once for all of its instances, and given up after the end of the last one.
-Used on the event loop; blocking work runs in threads.
+A version is prepared once for all of its instances, and released after the last of them has ended.
+The class is used on the event loop; blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Time for which a described version stays prepared, for the load that follows.
+# Seconds for which a described version stays prepared, for the load that follows.
 DESCRIBED_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-# Most of the threads wait for a store, or for another process that fetches the same.
+# Number of threads. Most of them wait for a store, or for another process that fetches the same
+# files.
 _THREADS: Final = 8
 
 _Result = TypeVar("_Result")
@@ -45,7 +46,7 @@ _Key = tuple[str, bytes, bytes, "ModelFiles | None"]
 
 @dataclass(eq=False)
 class _Version:
-    """A version that is being prepared, or is ready; users counts those that need it."""
+    """A version that is ready or being prepared. `users` counts the users that need it."""
 
     key: _Key
     task: asyncio.Task[Path] = field(init=False)
@@ -56,14 +57,14 @@ class _Version:
 
 
 class PreparedVersion:
-    """The directory of a version, which is ready until release()."""
+    """The directory of a version. It stays ready until release()."""
 
     def __init__(self, path: Path, release: Callable[[], None]) -> None:
         self.path = path
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Give the directory up; may be called again."""
+        """Give up the directory. Further calls have no effect."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -75,24 +76,24 @@ class ModelDirectories:
     def __init__(
         self, local_path: Callable[[str], str], stores: ModelStores, agents: RepositoryAgents
     ) -> None:
-        """local_path: returns this host's path of a directory that the scheduler has named."""
+        """local_path: returns this host's path for a directory that the scheduler has named."""
         self._local_path = local_path
         self._stores = stores
         self._agents = agents
         self._pool = ThreadPoolExecutor(_THREADS, "model-files")
         self._versions: dict[_Key, _Version] = {}
-        # Versions whose agents are called for their end.
+        # Maps the key of a version that has ended to the task that tells the version's agents.
         self._ending: dict[_Key, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
     @staticmethod
     def needs_preparation(command: pb.Describe | pb.LoadInstance) -> bool:
-        """Return whether a version cannot be loaded from where the scheduler says that it is."""
+        """Return whether a version cannot be loaded directly from the scheduler's path."""
         agents, path = command.config.model_repository_agents.agents, command.version_path
         return bool(agents) or is_store_url(path) or _is_override(path)
 
     async def prepare(self, command: pb.Describe | pb.LoadInstance) -> PreparedVersion:
-        """Prepare a version for a command, or wait until somebody else has prepared it.
+        """Prepare a version for a command, or wait until another command has prepared it.
 
         Raises:
             NereidError: the files cannot be fetched, or an agent refuses them.
@@ -101,7 +102,7 @@ class ModelDirectories:
         agents = config.model_repository_agents.SerializeToString(deterministic=True)
         files = None
         if not is_store_url(path):
-            # Agents must see a file again that has changed.
+            # If a file has changed, the agents must see it again.
             files = await self._run(lambda: read_model_files(Path(self._local_path(path))))
         key = (path, command.files_digest, agents + config.name.encode(), files)
         version = self._versions.get(key)
@@ -117,7 +118,7 @@ class ModelDirectories:
         return PreparedVersion(ready, lambda: self._release(version))
 
     def release_soon(self, prepared: PreparedVersion) -> None:
-        """Release a version after a while, in which it may be prepared for a load."""
+        """Release a version after a while, so that it is still prepared if a load follows."""
 
         def release() -> None:
             self._timers.discard(timer)
@@ -127,7 +128,7 @@ class ModelDirectories:
         self._timers.add(timer)
 
     async def close(self) -> None:
-        """Give up all fetches; wait a limited time for the agents' calls at the models' end."""
+        """Give up all fetches. Wait a limited time while agents are told that models have ended."""
         for timer in self._timers:
             timer.cancel()
         for version in [*self._versions.values()]:
@@ -164,7 +165,7 @@ class ModelDirectories:
         else:
             directory = Path(self._local_path(path)).parent
             if _is_override(path):
-                # If the directory is gone, the load reports that.
+                # If the directory is missing, the load will report that.
                 with suppress(OSError):
                     version.lease = TemporaryDirectory(directory)
         directory, version.runs = self._agents.before_load(config, int(number), directory)

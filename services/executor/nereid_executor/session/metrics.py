@@ -1,7 +1,7 @@
 """Usage of this machine, and this executor's own metrics.
 
 The usage is read from /proc, and from NVML if this executor offers GPUs. Values that cannot be read
-stay zero. The module knows no stream.
+stay zero. The module does not handle streams.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A pair of readings of one kind; see processor_times() and memory_bytes().
+# Two readings of one kind, from processor_times() or memory_bytes().
 Readings = tuple[int, int]
 
 
 class UsageReader:
-    """Reads the usage since its last reading; used by one thread at a time."""
+    """Reads the usage since the last reading. One thread at a time may use it."""
 
     def __init__(self, gpu_uuids: Sequence[str], proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -68,15 +68,15 @@ class UsageReader:
 
 
 def processor_times(stat: str) -> Readings:
-    """Return the busy time and the total time of all processors, from the text of /proc/stat."""
+    """Return the busy time and the total time of all processors from the text of /proc/stat."""
     fields = stat.splitlines()[0].split()
-    # user nice system idle iowait irq softirq steal; user includes guests' time.
+    # Fields: user nice system idle iowait irq softirq steal. `user` includes the time of guests.
     times = [int(field) for field in fields[1:9]]
     return sum(times) - times[3] - times[4], sum(times)
 
 
 def memory_bytes(meminfo: str) -> Readings:
-    """Return the bytes of all memory, and of the used part, from the text of /proc/meminfo."""
+    """Return the bytes of all memory and of used memory, from the text of /proc/meminfo."""
     sizes = {
         name: int(rest.split()[0]) * 1024
         for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
@@ -85,13 +85,13 @@ def memory_bytes(meminfo: str) -> Readings:
 
 
 def utilization(before: Readings, now: Readings) -> float:
-    """Return the share of the time between two readings in which processors were busy."""
+    """Return the share of the time between two readings during which processors were busy."""
     busy, total = now[0] - before[0], now[1] - before[1]
     return min(1.0, max(0.0, busy / total)) if total > 0 else 0.0
 
 
 def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
-    """Return the usage of one GPU; NVML does not have all values for every GPU and MIG slice."""
+    """Return the usage of one GPU. NVML does not have all values for every GPU and MIG slice."""
     usage = pb.GpuUsage(uuid=uuid)
 
     def query(function: Callable[[Any], Any]) -> Any:
@@ -109,7 +109,7 @@ def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
         usage.utilization = rates.gpu / 100
     if memory is not None:
         usage.memory_total_bytes, usage.memory_used_bytes = memory.total, memory.used
-    # NVML's units are milliwatts and millijoules.
+    # NVML's values are in milliwatts and millijoules.
     usage.power_usage_watts = (query(nvml.nvmlDeviceGetPowerUsage) or 0) / 1000
     usage.power_limit_watts = (query(nvml.nvmlDeviceGetPowerManagementLimit) or 0) / 1000
     usage.energy_joules = (query(nvml.nvmlDeviceGetTotalEnergyConsumption) or 0) / 1000
@@ -124,8 +124,8 @@ def write_metrics(
 ) -> None:
     """Write the executor's own series.
 
-    joined: a scheduler has accepted the executor. ended_batches: the completed batches of instances
-    that have ended, by model and version.
+    joined: True if a scheduler has accepted the executor. ended_batches: number of batches that
+    instances had completed when they ended, by model and version.
     """
     page.add_value(metrics.EXECUTOR_JOINED, joined)
     counts: Counter[tuple[str, int]] = Counter()

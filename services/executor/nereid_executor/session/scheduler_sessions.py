@@ -1,6 +1,6 @@
 """Sessions with the schedulers that listen at one address, one after another.
 
-This runs on the event loop; session.py has what happens during a session.
+The code runs on the event loop. session.py has what happens during a session.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Pauses grow slowly, with the time that a scheduler takes to start: the delay after it listens is
-# always a small part of its start-up time.
+# Pauses grow slowly, in step with a scheduler's start-up time: the delay after the scheduler has
+# begun to listen is always a small part of that time.
 _PAUSES: Final = BackoffOptions(first_s=0.01, factor=1.2)
-# Services start in any order, so only a scheduler that is missing for longer is worth a warning.
+# Seconds before a warning. Services start in any order, so only a scheduler that is missing for
+# longer is worth one.
 _WARN_AFTER_S: Final = 3.0
 
 
@@ -37,7 +38,7 @@ class SchedulerSessions:
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint, label: str
     ) -> None:
-        """label: names the scheduler in logs."""
+        """label: name of the scheduler in logs."""
         self._context = context
         self._channel = channel
         self._endpoint = endpoint
@@ -47,22 +48,23 @@ class SchedulerSessions:
 
     @property
     def joined(self) -> bool:
-        """State of the current session: a scheduler has accepted this executor."""
+        """True if, in the current session, a scheduler has accepted this executor."""
         session = self.session
         return session is not None and session.accepted and not session.ended.is_set()
 
     @property
     def is_commanded(self) -> bool:
-        """State of the current session: the scheduler has sent a command."""
+        """True if, in the current session, the scheduler has sent a command."""
         session = self.session
         return self.joined and session is not None and session.is_commanded
 
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
-        """Run sessions until `leaving` is set, or none is open and none is wanted any more."""
+        """Run sessions until `leaving` is set, or until none is open and none is wanted."""
         loop, times = asyncio.get_running_loop(), self._context.instances.context.times
         backoff = Backoff(replace(_PAUSES, largest_s=times.join_pause_s))
         alone_since = loop.time()
-        # Level and reason of the last log line about a failed attempt, which is logged only once.
+        # Level and reason of the last log line about a failed attempt. The same line is not logged
+        # again.
         logged = logging.NOTSET, ""
         while not leaving.is_set() and is_wanted():
             session = SchedulerSession(self._context, self._channel, self._endpoint)
@@ -76,7 +78,8 @@ class SchedulerSessions:
                 end = asyncio.ensure_future(session.give_up_instances())
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
-                # The next hello names the requests that the instances have run.
+                # The next hello names the requests that the instances have run, so wait a while
+                # until they finish.
                 await asyncio.wait((end,), timeout=times.executor_report_s)
                 backoff.succeeded()
                 alone_since = loop.time()
@@ -90,7 +93,7 @@ class SchedulerSessions:
             await wait_for_any(leaving, timeout_s=backoff.next_delay_s())
 
     async def leave(self, timeout_s: float) -> bool:
-        """End the session, if there is one; return False if instances still run."""
+        """End the session, if there is one; return False if instances are still running."""
         return self.session is None or await self.session.leave(timeout_s)
 
     async def close(self) -> None:

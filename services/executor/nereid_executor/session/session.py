@@ -1,8 +1,8 @@
-"""One session with the scheduler: the Join stream, and the instances that the scheduler requested.
+"""One session with the scheduler: the Join stream, and the instances that it asked for.
 
-This runs on the event loop and never blocks it: instances have threads of their own. The session
-ends with the stream; its instances finish what they execute, and are kept for the next session,
-with this scheduler or another one.
+The code runs on the event loop and never blocks it: instances have threads of their own. The
+session ends with its stream. Its instances finish what they execute, and are kept for the next
+session, with this scheduler or another one.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Time for batches to arrive that were sent before the scheduler knew that this executor leaves.
+# Seconds in which batches may still arrive that were sent before the scheduler knew that this
+# executor leaves.
 _LEAVING_GRACE_S: Final = 0.2
-# Delay and shortest interval of garbage collections, which stop all threads for tens of
-# milliseconds: many models may load at a time, or one after the other for as long as the mesh runs.
+# Delay, and minimum interval, of garbage collections. A collection stops all threads for tens of
+# milliseconds, and many models may load at the same time, or one after the other for as long as the
+# mesh runs.
 _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
-# Pause between reports of metrics, which models may change with each request.
+# Seconds between reports of metrics. Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
 
 
 def freeze_objects() -> None:
-    """Exempt objects of loaded models from garbage collections, which would visit all of them."""
+    """Exempt loaded models' objects from garbage collections, which would visit all of them."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -58,37 +60,37 @@ def freeze_objects() -> None:
 
 @dataclass(frozen=True)
 class SessionContext:
-    """Objects that outlive a session."""
+    """Objects that all sessions share and that outlive a session."""
 
     settings: ExecutorSettings
     hello: pb.Hello
     description_runs: DescriptionRuns
     descriptions: Descriptions
     instances: ExecutorInstances
-    # Function that has the executor leave all schedulers.
+    # Function that makes the executor leave all schedulers.
     drain: Callable[[], None]
-    # Client of all sessions, if there are several schedulers.
+    # Client of the models of all sessions, if there are several schedulers.
     mesh: Mesh | None = None
-    # Function that is called now and then after models were loaded or closed.
+    # Function that is called some time after models were loaded or closed.
     freeze: Callable[[], None] = freeze_objects
 
 
 class SchedulerSession:
-    """One session, from Hello to the end of the stream; used on the event loop alone."""
+    """One session, from Hello to the end of the stream. Used only on the event loop."""
 
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint
     ) -> None:
-        """channel, endpoint: lead to the same scheduler."""
+        """channel, endpoint: both lead to the same scheduler."""
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # Set when the stream has ended, for this reason.
+        # Set when the stream has ended. `end_reason` says why.
         self.ended = asyncio.Event()
         self.end_reason = ""
-        # The scheduler has accepted this executor.
+        # True if the scheduler has accepted this executor.
         self.accepted = False
-        # The scheduler has sent a command: it knows its models, and asks for the kept instances
-        # that it wants.
+        # True if the scheduler has sent a command. It then knows its models, and asks for the kept
+        # instances that it wants.
         self.is_commanded = False
         self._stream: StreamHandle = channel.stream(
             JOIN_PATH,
@@ -116,7 +118,8 @@ class SchedulerSession:
         )
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        # With several schedulers the session has no client of its own: models' requests outlive it.
+        # With several schedulers the session has no client of its own, since requests of models
+        # outlive the session.
         self._own_mesh: Mesh | None = None
         mesh = context.mesh
         if mesh is None:
@@ -146,7 +149,7 @@ class SchedulerSession:
         self._send_event(pb.ExecutorEvent(usage=usage))
 
     async def leave(self, timeout_s: float) -> bool:
-        """Notify the scheduler, complete batches, end; return False if instances still run."""
+        """Notify the scheduler, complete batches and end; return False if instances still run."""
         deadline = self._loop.time() + timeout_s
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         instances = self.instances
@@ -164,7 +167,7 @@ class SchedulerSession:
         return finished
 
     async def _hand_over_states(self, timeout_s: float) -> None:
-        """Stop instances without states; wait until the scheduler has moved the others' states."""
+        """Stop instances without states; wait until the scheduler has moved others' states."""
         keepers = []
         for instance in self.instances:
             if instance.has_states:
@@ -176,7 +179,7 @@ class SchedulerSession:
             _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
-        """Have instances finish what they execute, after the session's end; keep them.
+        """After the end of the session, let instances finish what they execute; keep them.
 
         Other sessions do not wait for batches that take long.
         """
@@ -212,11 +215,12 @@ class SchedulerSession:
 
     def _on_message(self, message: bytes) -> None:
         if not self.is_commanded:
-            # A scheduler of an older release accepts by its first command.
+            # A scheduler of an older release sends no acceptance. Its first command means
+            # acceptance.
             self.accepted = self.is_commanded = True
-            # The scheduler knows its models by now, and asks for the kept instances that it wants.
+            # The scheduler knows its models now, and will ask for the kept instances that it wants.
             self._shared.kept.restart_timer()
-            # Kept models have metrics that may not change again.
+            # Kept models have metrics that may not change again, so report them now.
             self._metrics.schedule()
         try:
             command = pb.ExecutorCommand.FromString(message)
@@ -296,7 +300,7 @@ class SchedulerSession:
 
 
 async def wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
-    """Wait until one of the events is set; return False if none was in time."""
+    """Wait until one of the events is set; return False if none is set in time."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

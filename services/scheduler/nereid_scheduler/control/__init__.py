@@ -1,1 +1,1 @@
-"""Model control: sources say what is desired, the reconciler makes it so."""
+"""Model control: sources say which models are desired, and the reconciler serves these models."""

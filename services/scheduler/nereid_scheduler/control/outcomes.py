@@ -1,4 +1,4 @@
-"""Lets a caller wait for the outcome of a change to what is desired of a model."""
+"""Lets a caller wait for the outcome of a change to what is desired for a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid_scheduler.core.models.desired_models import DesiredModels, Why
 
-    # `None` means that the model is as desired.
+    # The result of a change. `None` means that the model is now as desired.
     Outcome = asyncio.Future[NereidError | None]
 
 
 def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
-    """Call `DesiredModels.add()` and return the outcome; a caller may stop waiting for it."""
+    """Call `DesiredModels.add()`; return the outcome, for which the caller need not wait."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
 
     def on_end(error: NereidError | None) -> None:

@@ -19,11 +19,11 @@ class ModelControlRules:
     initial_models: tuple[str, ...] = ()
     poll_interval_s: float = 15.0
     retries: int = 0
-    # Time that a load waits while no executor tries it.
+    # Seconds that a load waits while no executor tries to load the model.
     no_executor_timeout_s: float = 30.0
-    # Load requests may bring files.
+    # True if load requests may bring files.
     allow_model_files: bool = True
-    # Time that a model's requests have to finish when another scheduler takes the model over.
+    # Seconds that a model's requests have to finish when another scheduler takes the model over.
     hand_over_limit_s: float = 30.0
-    # Time that an unload waits for the load before it, which may never end.
+    # Seconds that an unload waits for the load before it, which may never end.
     unload_patience_s: float = 30.0

@@ -1,7 +1,7 @@
-"""Control plane: KServe's own messages, served from the catalogue.
+"""Control plane: answers KServe's own messages from the catalogue.
 
-Only translates; it is the one place where errors become RPC statuses. Knows no queue and no
-executor.
+The module only translates between messages and calls. It is the only place where errors become RPC
+statuses. It handles neither queues nor executors.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Control:
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
-        """drain: drains an executor. strict: whether readiness follows Triton's strict rule.
+        """drain: drains an executor. strict: True if readiness follows Triton's strict rule.
 
         is_elsewhere: returns whether another scheduler has a model.
-        ensure: waits for a model that is loaded on demand; `None` if none is. memory_of: returns
-        the bytes that a version takes, by device, for its statistics.
+        ensure: waits for a model that is loaded on demand; `None` if no model is. memory_of:
+        returns the bytes that a version takes, by device, for its statistics.
         """
         self._ensure = ensure
         self._memory_of = memory_of
@@ -132,7 +132,8 @@ class Control:
     ) -> Message:
         """Describe a model once it is loaded.
 
-        Clients ask before their first request, which would have loaded the model.
+        Clients ask for the description before their first request, which would have loaded the
+        model.
         """
         await ensure(request.name, parse_version(request.version))
         return respond(request)
@@ -212,7 +213,7 @@ def _async_handler(
     request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(call: Call, message: bytes) -> bytes:
-        # Accepting tells the caller that the scheduler is alive, however long models take.
+        # Accepting the call tells the caller that the scheduler is alive, however long models take.
         call.accept()
         with _errors_as_statuses():
             response = await wire_response(request_type.FromString(message))

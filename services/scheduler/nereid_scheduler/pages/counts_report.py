@@ -1,7 +1,7 @@
-"""Reports what this scheduler has counted of its models, for callers that outlive the scheduler.
+"""Reports what this scheduler has counted of its models, to callers that outlive the scheduler.
 
-A report is written on request, and has what has been counted since the caller's last request. The
-module changes no count, and does not know who shows the counts.
+A report is written on request. It has what was counted since the caller's last request. The module
+changes no count, and does not know who shows the counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-# Every caller asks at least once within this time: it pauses for half of it at most.
+# Every caller asks at least once within this time, since it pauses for at most half of it.
 _KNOWN_NS: Final = 10_000_000_000
 
 
 class CountsReport:
-    """Respond to CountsRequests, and keep the counts of ended schedulers that requests bring."""
+    """Responds to CountsRequests, and keeps the counts of ended schedulers that requests bring."""
 
     def __init__(
         self,
@@ -34,16 +34,18 @@ class CountsReport:
         metrics: SchedulerMetrics,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Read the time in nanoseconds since 1970 from `now_ns`."""
+        """now_ns: returns the time in nanoseconds since 1970."""
         self._catalogue = catalogue
         self._metrics = metrics
         self._now_ns = now_ns
         self._source = CountSource(_random())
         self._store = self._source.store
-        # Last change that all callers know, change of the next mark, and time of that mark.
+        # Number of the last change that all callers know; number of the change at the next mark;
+        # time of the mark.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
-        # Last record of each version that is in service here, and of counts beside models.
+        # Maps a version in service here to its last record. `_last_own` is the record of the counts
+        # that belong to no model.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 
@@ -56,12 +58,12 @@ class CountsReport:
         return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:
-        """Return counts that callers may not have yet, although they ask often."""
+        """Return counts that callers may not have yet, even though callers ask often."""
         self._update()
         return self._source.changed_after(self._known_change)
 
     def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
-        """Count a version for the last time, since another scheduler goes on counting it."""
+        """Count a version for the last time, since another scheduler goes on counting for it."""
         self._count(served, runtime)
         del self._last[served]
 
@@ -101,7 +103,7 @@ class CountsReport:
             id=_random(),
             model=served.name,
             version=str(runtime.number),
-            # Clocks of different hosts differ, and may be set back.
+            # Clocks of different hosts differ, and a clock may be set back.
             loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )

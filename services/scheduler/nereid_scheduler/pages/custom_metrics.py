@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
-    """Write the reports' series.
+    """Write the series of all reports.
 
-    Counters with the same name and labels are added up; of gauges the last one counts.
+    Counters with the same name and labels are added up. Of gauges with the same name and labels the
+    last one counts.
     """
     merged: dict[SeriesKey, pb.CustomSeries] = {}
     families: dict[str, Family] = {}

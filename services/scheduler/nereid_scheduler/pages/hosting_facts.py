@@ -1,6 +1,6 @@
-"""Reports what this scheduler knows of the mesh beside its metrics: who runs what, and where.
+"""Reports what this scheduler knows of the mesh beside metrics: which process runs what, where.
 
-Each gateway with a console asks for it, at most once a second. The module changes nothing.
+Each gateway with a console asks for the report, at most once a second. The module changes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 
-# Limits for what is named; owned models beyond the limit are still counted.
+# Maximum number of names. Owned models beyond the limit are still counted.
 _MAX_OWNED: Final = 200
 _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
-# Name of a scheduler without others, which needs no name of its own.
+# Name of a scheduler that is the only one, and so needs no name of its own.
 _ONLY: Final = "scheduler"
 
 
 class HostingFacts:
-    """Respond to Facts calls."""
+    """Responds to Facts calls."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class HostingFacts:
         gateways: Collection[GatewaySession],
         membership: Membership | None = None,
     ) -> None:
-        """Read the facts; without `membership` this is the mesh's only scheduler."""
+        """Read facts from these objects. Without `membership`, the mesh has only this scheduler."""
         self._catalogue = catalogue
         self._loader = loader
         self._gateways = gateways
         self._membership = membership
 
     def respond(self, request: pb.FactsRequest) -> pb.FactsResponse:
-        """Return the facts at this moment."""
+        """Return the facts as they are at this moment."""
         response = pb.FactsResponse(
             executors=map(_executor, self._loader.sessions), schedulers=[self._scheduler()]
         )
@@ -62,7 +62,7 @@ class HostingFacts:
         return response
 
     def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
-        """Yield the batches that instances of these models execute."""
+        """Yield the batches that instances of these models are executing."""
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
             for served, sent in session.executing():

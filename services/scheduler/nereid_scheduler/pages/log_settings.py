@@ -1,6 +1,6 @@
-"""Settings of the logging extension: which levels the services log, and in which format.
+"""Settings of the logging extension: the levels that services log, and the format.
 
-It is pure, and knows no client and no logger. The texts of errors are Triton's.
+The module does no I/O, and handles neither clients nor loggers. Error texts are Triton's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import LogRules
 
-# Field of LogRules, type of its values, and Triton's name of that type, by the setting's name.
+# Maps a setting's name to its field of LogRules, the type of its values, and Triton's name of that
+# type.
 _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_info": ("info", bool, "boolean"),
     "log_warning": ("warning", bool, "boolean"),
@@ -23,12 +24,12 @@ _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_verbose_level": ("verbose", int, "int32"),
     "log_format": ("format", str, "string"),
 }
-# Formats that have other names in Triton.
+# Maps a format to its name in Triton, where that differs.
 _TRITON_FORMAT: Final = {"text": "default"}
 
 
 def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
-    """Return the rules after a client's changes; unknown settings are ignored, as in Triton.
+    """Return the rules after a client's changes. As in Triton, unknown settings are ignored.
 
     Raises:
         NereidError: a value is invalid.
@@ -48,12 +49,12 @@ def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
 
 
 def saved_settings(rules: LogRules) -> dict[str, bool | int | str]:
-    """Return all settings, in the form that `apply_changes` takes."""
+    """Return all settings in the form that `apply_changes` accepts."""
     return {name: getattr(rules, field) for name, (field, _, _) in _SETTINGS.items()}
 
 
 def shown_settings(rules: LogRules, file: str) -> dict[str, bool | int | str]:
-    """Return the settings by name; `file` is where the log is written, empty for standard error."""
+    """Return the settings by name. `file` is the path of the log; empty means standard error."""
     return {
         "log_file": file,
         "log_info": rules.info,

@@ -1,6 +1,6 @@
-"""Settings that clients may change at run time: kept here, sent to every service.
+"""Settings that clients may change at run time: stored here, and sent to every service.
 
-It knows gateways' links and executors' streams only as callbacks.
+The module sees gateways' links and executors' streams only as callbacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MeshSettings:
-    """Keep the current trace and log settings."""
+    """Keeps the current trace and log settings."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class MeshSettings:
     ) -> None:
         """Send changes with the callbacks, which reach all services that are connected now.
 
-        `log` and `trace_config` are the flags' values. Without `records` changes are not recorded.
+        log, trace_config: settings as the flags give them. Without `records`, changes are not
+        recorded.
         """
         self._records = records or SettingRecords(None)
         self._trace = TraceExtensionSettings(parse_trace_config(trace_config))
@@ -62,17 +63,17 @@ class MeshSettings:
             yield command
 
     def restore(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """Apply what clients had changed before the scheduler's start, as it was recorded."""
+        """Apply what clients had changed before the scheduler's start, as the records say."""
         self._records.apply(documents, TRACE, self._restore_trace)
         self._records.apply(documents, LOG, self._apply_log)
 
     async def trace(self, model: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Change the trace settings of a model and return all of them.
 
-        Without a name these are the server's settings. Changes are recorded.
+        Without a name, these are the server's settings. Changes are recorded.
 
         Raises:
-            NereidError: a change was refused, and none was made.
+            NereidError: a change was refused; no change was made.
         """
         if changes:
             self._trace.update(model, changes)
@@ -81,7 +82,7 @@ class MeshSettings:
         return self._trace.shown(model)
 
     async def log(self, changes: Mapping[str, object]) -> dict[str, bool | int | str]:
-        """Change and return the log settings; raises NereidError like `trace`."""
+        """Change and return the log settings. Raises NereidError as `trace` does."""
         if self._apply_log(changes):
             await self._records.record(LOG, log_settings.saved_settings(self._log))
         return log_settings.shown_settings(self._log, self._log_file)
@@ -96,7 +97,7 @@ class MeshSettings:
             self._send_to_gateways(rules)
 
     def _apply_log(self, changes: Mapping[str, object]) -> bool:
-        """Apply changes to the log settings; return whether they have changed anything."""
+        """Apply changes to the log settings; return whether any setting has changed."""
         rules = log_settings.apply_changes(self._log, changes)
         if rules == self._log:
             return False

@@ -1,6 +1,6 @@
 """Writes the scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams.
 
-It is written on request, from the scheduler's counters, and changes none of them.
+The page is written on request, from the scheduler's counters. Writing it changes no counter.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
-# Metrics in the order of metrics.DURATIONS: request, queue, compute input, infer and output.
+# Metrics in the order of metrics.DURATIONS: request, queue, compute input, compute infer and
+# compute output.
 _DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
 class SchedulerMetrics:
-    """Write the scheduler's part of the page."""
+    """Writes the scheduler's part of the metrics page."""
 
     def __init__(  # noqa: PLR0913 - one source of metrics each
         self,
@@ -82,9 +83,10 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write all metrics, but those of hosts and GPUs only if asked for.
+        """Write the metrics. Those of hosts and GPUs are written only if asked for.
 
-        `models` limits them to models by the names that clients use; empty means all models.
+        models: names of models, as clients use them, whose metrics are written; empty means all
+        models.
         """
         self._write_models(page, models)
         usage = self.cache_usage()
@@ -112,7 +114,7 @@ class SchedulerMetrics:
         write_custom(page, reports)
 
     def write_own_counts(self, page: Page) -> int:
-        """Write what is counted beside models; return its sum, which grows with every count."""
+        """Write the counts that belong to no model; return their sum, which grows with each."""
         total = 0
         counts = self._on_demand
         if counts is not None:
@@ -148,7 +150,7 @@ class SchedulerMetrics:
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
 
     def write_version(self, page: Page, served: ServedVersion, model: QueuedRequests) -> Labels:
-        """Write what a version counts and has at the moment; return its labels."""
+        """Write a version's counters and current values; return its labels."""
         labels = model_labels(model, served.namespace)
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
@@ -166,7 +168,7 @@ class SchedulerMetrics:
         return labels
 
     def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
-        """Write each GPU's counts, and the remainder without a GPU unless it is zero."""
+        """Write each GPU's counts, and the remainder that belongs to no GPU unless it is zero."""
         rest = _counts_of(statistics)
         shares = []
         for uuid, share in statistics.gpus.items():
@@ -217,7 +219,7 @@ class SchedulerMetrics:
 
 
 def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
-    """Return the labels of all series of a version: Triton's, and the model's metric_tags."""
+    """Return the labels of all series of a version: Triton's labels and the model's metric_tags."""
     tags = {
         "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
         for tag, value in sorted(model.config.proto.metric_tags.items())
@@ -227,7 +229,7 @@ def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
 
 
 def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
-    """Write the mesh's processors and memory; a host counts once, whatever executors it has."""
+    """Write the mesh's processors and memory. A host counts once, however many executors it has."""
     hosts: dict[str, pb.DeviceUsage] = {}
     for session in sessions:
         if session.usage is not None:
@@ -243,7 +245,7 @@ def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
-    """Write each GPU once, however many executors can use it."""
+    """Write each GPU once, however many executors can use the GPU."""
     gpus: dict[str, pb.GpuUsage] = {}
     for session in sessions:
         if session.usage is not None:
@@ -259,7 +261,7 @@ def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
-    """Return a version's counters by metric; durations are in nanoseconds."""
+    """Return a version's counters by metric. Durations are in nanoseconds."""
     compute = statistics.compute
     return _counts(
         (statistics.success.count, statistics.inference_count, statistics.execution_count),

@@ -1,6 +1,6 @@
-"""RPCs of the model repository extension: index, load and unload, in KServe's messages.
+"""RPCs of the model repository extension: index, load and unload, with KServe's messages.
 
-This only translates; model_control.py decides. The texts of errors are Triton's.
+The module only translates; model_control.py decides. Error texts are Triton's.
 """
 
 from __future__ import annotations

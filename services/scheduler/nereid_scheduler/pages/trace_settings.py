@@ -1,8 +1,8 @@
-"""Settings of the trace extension: the server's, and those of single models.
+"""Settings of the trace extension: those of the server, and those of single models.
 
-A model inherits settings that it does not have; clearing one of the server's restores the value
-from the start. The texts of errors are Triton's, and numbers are parsed as in C. The module is
-pure, and knows no client.
+A model inherits each setting that it does not have itself. Clearing a setting of the server
+restores its value from the start. Error texts are Triton's, and numbers are parsed as in C. The
+module does no I/O, and does not handle clients.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _OFF: Final = "OFF"
 _UINT32: Final = (1 << 32) - 1
 _INT32: Final = (1 << 31) - 1
-# Triton does not trace without the name of a file.
+# Triton does not trace unless a file name is given.
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 
 class TraceExtensionSettings:
-    """Keep the current settings. Values are lists of texts, as in clients' requests."""
+    """Keeps the current settings. Each value is a list of texts, as in clients' requests."""
 
     def __init__(self, config: TraceConfig) -> None:
         self._traces = config.on
@@ -41,13 +41,13 @@ class TraceExtensionSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
-        # Setting trace_count restarts counting. `_turns` has the number of the last restart, by
-        # model; "" is the server.
+        # Setting trace_count restarts counting. `_turns` maps a model to the number of its last
+        # restart; "" stands for the server.
         self._last_turn = 0
         self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
-        """Apply a client's changes, all or none; without a model they are the server's.
+        """Apply a client's changes: either all or none. Without a model they are the server's.
 
         An empty value clears a setting. Unknown settings are ignored, as in Triton.
 
@@ -61,12 +61,12 @@ class TraceExtensionSettings:
             for name, parser in _PARSERS.items()
             if name in changes
         }
-        # A list of levels of which none is known changes nothing.
+        # If no level in the list is known, the list changes nothing.
         changed = {name: value for name, value in parsed.items() if value != []}
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
         if "trace_count" in changed:
-            # Counting restarts even if the value is the same.
+            # Setting the count restarts counting even if the value is the same.
             self._last_turn += 1
             self._turns[model] = self._last_turn
         target = self._models.setdefault(model, {}) if model else self._server
@@ -81,15 +81,15 @@ class TraceExtensionSettings:
             del self._models[model]
 
     def shown(self, model: str) -> dict[str, list[str]]:
-        """Return all settings of a model, inherited ones included; without a name, the server's."""
+        """Return all settings of a model, with those it inherits; without a name, the server's."""
         settings = self._server | self._models.get(model, {}) | self._fixed
         if self._traces and not self._to_file:
-            # Only trace files have this setting.
+            # Only tracing to files has this setting.
             del settings["log_frequency"]
         return settings
 
     def saved(self) -> dict[str, Any]:
-        """Return what clients have changed, in JSON's types, for `restore`."""
+        """Return what clients have changed, as JSON types. `restore` applies it again."""
         server = {name: value for name, value in self._server.items() if value != self._start[name]}
         return {"server": server, "models": dict(self._models), "turns": dict(self._turns)}
 
@@ -98,13 +98,13 @@ class TraceExtensionSettings:
 
         Raises:
             NereidError: a value is invalid, or this server was started without tracing.
-            ValueError, TypeError, KeyError, AttributeError: it is not what `saved` returns.
+            ValueError, TypeError, KeyError, AttributeError: `saved` did not return this value.
         """
         restored = {"": saved["server"]} | saved["models"]
         for model, changes in restored.items():
             known = {name: [str(value) for value in changes[name]] for name in changes}
             self.update(model, {name: known[name] for name in known if name in _PARSERS})
-        # Counting goes on where the same count was counted before.
+        # With the same numbers of restarts, gateways continue counts that they have begun.
         self._turns = {str(model): int(turn) for model, turn in saved["turns"].items()}
         self._turns.setdefault("", 0)
         self._last_turn = max(self._turns.values())
@@ -155,7 +155,7 @@ def _levels(values: list[str]) -> list[str]:
 
 
 def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
-    """Return the only value, and the number that it begins with."""
+    """Return the list's only value, and the number with which it begins."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
     number = parse_c_integer(values[0])

@@ -1,7 +1,7 @@
-"""Counts requests that wait for an instance, by the kind of device that it must be on.
+"""Counts requests that wait for an instance, by the kind of device that the instance needs.
 
-Autoscaling uses this count. It includes requests that are held because no executor has ever loaded
-their model, so that they can start the first executor. The module changes nothing.
+Autoscaling uses the counts. They include requests that are held because no executor has loaded
+their model yet, so that such requests can start the first executor. The module changes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Counter[str]:
-    """Return the number of waiting requests by one of metrics.DEVICES.
+    """Return the number of waiting requests, by kind of device (metrics.DEVICES).
 
-    A request that is held for an ensemble counts for each kind of device that its models need.
+    A request that is held for an ensemble counts once for each kind of device that the ensemble's
+    models need.
     """
     waiting: Counter[str] = Counter()
     for served in catalogue.versions():
@@ -30,7 +31,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
             waiting[device_of_groups(served.runtime.config.proto)] += served.runtime.pending
     names = Counter((request.name, request.version) for request in held)
     for (name, version), count in names.items():
-        # Without devices, the models have yet to be read from the repository.
+        # If there are no devices, the models have not been read from the repository yet.
         for device in _devices(catalogue, name, version, frozenset()) or {"any"}:
             waiting[device] += count
     return waiting
@@ -39,7 +40,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
     """Return the kinds of device that a model needs.
 
-    `above` has the ensembles of which it is a step; by mistake it may be its own step.
+    above: ensembles that have the model as a step. By mistake a model may be its own step.
     """
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):

@@ -1,7 +1,7 @@
 """The ONNX Runtime backend: model.onnx files on the CPU, on CUDA and on TensorRT.
 
-On the CPU a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type), use
-IO binding. STRING tensors exist on the CPU only.
+On the CPU, a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type),
+need IO binding. STRING tensors exist only on the CPU.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
-# Name of a parameter of models, with a value such as "a; b, c".
+# Name of a model parameter that lists sets of outputs, such as "a; b, c".
 _OUTPUT_SETS: Final = "output_sets"
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -79,12 +79,12 @@ _ONNX_BFLOAT16: Final = 16
 
 
 def uses_gpus() -> bool:
-    """Return whether the installed ONNX Runtime has CUDA."""
+    """Return whether the installed ONNX Runtime supports CUDA."""
     return CUDA in ort.get_available_providers()
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return the graph's inputs and outputs, from a session that is not optimised."""
+    """Return the graph's inputs and outputs, from a session without optimisation."""
     path = _model_file(config, version_path)
     options = bare_options()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -118,7 +118,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:
-            # Executors without GPUs, and models that do not ask for it, need not import this.
+            # Executors without GPUs, and models that do not use it, do not need this import.
             from nereid_executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
@@ -142,7 +142,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
 
 
 def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the outputs that can be requested; an empty set stands for all."""
+    """Return the outputs that can be requested. An empty set stands for all outputs."""
     if not config.output:
         return frozenset()
     states = (state.output_name for state in config.sequence_batching.state)
@@ -155,7 +155,7 @@ def _output_sets(
     """Return the sets of outputs that get a session of their own, smallest first.
 
     Raises:
-        InvalidArgument: a set names something that is no output.
+        InvalidArgument: a set names something that is not an output.
     """
     text = parameters_of(config).get(_OUTPUT_SETS, "")
     known = {tensor.name for tensor in description.outputs}
@@ -175,7 +175,7 @@ def _output_sets(
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
     path = find_model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
-        # A model with external data may be a directory.
+        # For a model with external data, the configured name may be a directory that has the file.
         path = require_file(config, path / DEFAULT_FILENAME)
     return path
 
@@ -191,8 +191,8 @@ def _session(  # noqa: PLR0913 (as _pruned_session)
 ) -> ort.InferenceSession:
     """Return a session, if possible without the parts of the graph that no output needs.
 
-    outputs: all that will be requested; an empty set stands for any. settings: those of the
-    backend.
+    outputs: all outputs that will be requested; an empty set stands for any output. settings:
+    settings of the backend.
     """
     if outputs:
         pruned = _pruned_session(config, path, options, chosen, outputs, settings=settings)
@@ -213,7 +213,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
 ) -> ort.InferenceSession | None:
     """Return a session without the parts of the graph that only other outputs need.
 
-    Returns `None` if there are no such parts, or if ONNX Runtime does not load the rest.
+    Returns `None` if there are no such parts, or if ONNX Runtime does not load the remaining graph.
     """
     pruned = prune_outputs(path, outputs)
     if pruned is None:
@@ -229,7 +229,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
         )
         return None
     finally:
-        # The entry must not apply to models that are loaded from their file.
+        # This entry must not apply to models that are loaded from their file.
         options.add_session_config_entry(_WEIGHTS_FOLDER, "")
 
 
@@ -243,7 +243,8 @@ def _open(
     kept = kept_graph(settings, path, model, options, chosen)
     if kept is not None:
         return open_session(kept, model, options)
-    # With the fallback ONNX Runtime replaces a failing provider by the CPU, with a line on stdout.
+    # With its fallback, ONNX Runtime would replace a failing provider with the CPU and print a line
+    # to stdout.
     return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
@@ -254,7 +255,7 @@ def _describe(
     inputs = [*session.get_inputs(), *optional]
     unranked: frozenset[str] = frozenset()
     if any(not node.shape for node in (*inputs, *session.get_outputs())):
-        # ONNX Runtime shows scalars like tensors of unknown rank.
+        # ONNX Runtime shows tensors of unknown rank like scalars.
         unranked = unranked_tensors(path)
     configured = {tensor.name for tensor in config.output}
     optional_names = {node.name for node in optional}
@@ -267,7 +268,7 @@ def _describe(
     described_outputs = [
         _describe_tensor(config, "output", node, unranked)
         for node in session.get_outputs()
-        # A configuration can omit outputs that are no tensors, such as a ZipMap's maps.
+        # A configuration may omit outputs that are not tensors, such as the maps of a ZipMap.
         if not configured or node.name in configured
     ]
     return ModelDescription(tuple(described_inputs), tuple(described_outputs))
@@ -287,7 +288,7 @@ def _describe_tensor(
 
 
 class OnnxModel:
-    """A session and the way to run it; used by its instance's thread alone."""
+    """A session and the way to run it. Only its instance's thread uses it."""
 
     def __init__(
         self,
@@ -302,7 +303,7 @@ class OnnxModel:
         self.capabilities = Capabilities(
             bytes_as_text=True,
             escapes_bytes=escapes_bytes,
-            # CUDA's provider keeps memory and streams for each thread that runs it.
+            # CUDA's provider keeps memory and streams for each thread in which it runs.
             any_thread=not on_gpu,
             leaves_arrays=True,
         )
@@ -314,20 +315,20 @@ class OnnxModel:
         has_text = any(one.datatype == BYTES for one in tensors)
         if has_text and self._bf16:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
-        # IO binding has no strings; with strings a plain run copies to and from the GPU.
+        # IO binding does not support strings. With strings, a plain run copies to and from the GPU.
         self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
-        # The public methods of the session check names again, which costs 2 us.
+        # The public methods of the session check names again, which takes 2 us.
         self._run = getattr(session, "_sess", session).run
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the named outputs, in this order; raise NereidError if the model fails."""
+        """Return the named outputs in this order; raise NereidError if the model fails."""
         try:
             if self._uses_binding:
                 return self._execute_bound(inputs, outputs)
             try:
                 arrays: list[Array] = self._run(outputs, inputs, self._options)
             except UnicodeEncodeError:
-                # Some element is not UTF-8.
+                # Some element of an input is not UTF-8.
                 escaped = {name: escape_strings(array) for name, array in inputs.items()}
                 results = self._run(outputs, escaped, self._options)
                 arrays = [unescape_strings(array) for array in results]
@@ -349,7 +350,7 @@ class OnnxModel:
             else:
                 value = ort.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, value)
-            # This keeps the value alive, which itself refers to the array's memory.
+            # The list keeps the value alive. The value itself only refers to the array's memory.
             values.append(value)
         for name in outputs:
             binding.bind_output(name, "cpu")
@@ -357,7 +358,7 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         arrays = [_to_array(value) for value in binding.get_outputs()]
-        # An output that is an input has the input's memory, which is valid only until the return.
+        # If an output is an input, it has the input's memory, which is valid only until the return.
         return [
             array.copy()
             if any(np.may_share_memory(array, given) for given in inputs.values())
@@ -367,14 +368,14 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """Sessions with fewer outputs beside the one with all outputs.
+    """Sessions with fewer outputs, beside the session with all outputs.
 
-    Each batch runs on the smallest session that has the outputs it requests. pruned_graph has the
+    Each batch runs on the smallest session that has the requested outputs. pruned_graph names the
     assumptions.
     """
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
-        """smaller: models by the sets of their outputs, smallest first."""
+        """smaller: pairs of a set of outputs and the model for it, smallest set first."""
         self.description = whole.description
         self.capabilities = replace(whole.capabilities, any_thread=False)
         self._whole = whole
@@ -382,7 +383,7 @@ class OutputSetsModel:
         self._chosen: dict[tuple[str, ...], OnnxModel] = {}
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the named outputs, in this order; raise NereidError if the model fails."""
+        """Return the named outputs in this order; raise NereidError if the model fails."""
         model = self._chosen.get(tuple(outputs)) or self._choose(outputs)
         return model.execute(inputs, outputs)
 
@@ -404,5 +405,5 @@ def _to_array(value: ort.OrtValue) -> Array:
         return array
     shape = tuple(value.shape())
     size_bytes = 2 * int(np.prod(shape))
-    # The bytes are copied because the memory belongs to the value.
+    # The bytes are copied, because the memory belongs to the value.
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)

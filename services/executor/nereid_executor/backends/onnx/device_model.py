@@ -1,7 +1,7 @@
 """ONNX models whose batches go through device_io.
 
-This has not been tried on a GPU yet; `python -m benchmarks.gpu` does that, on a machine that has
-one.
+The code has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it, on a machine with a
+GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from nereid_executor.backends.onnx.device_settings import DeviceIoSettings
     from nereid_executor.backends.onnx.session_options import Provider
 
-    # Makes a new session with some providers; returns it and the description of the file.
+    # Function that makes a session with these providers. It returns the session and the description
+    # of the file.
     MakeSession = Callable[[Sequence[Provider]], tuple[ort.InferenceSession, ModelDescription]]
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ def load(  # noqa: PLR0913 (called once)
     *,
     device: Device | None = None,
 ) -> DeviceModel:
-    """Return a model on a GPU, by CUDA's number; device replaces that GPU.
+    """Return a model on a GPU, by CUDA's number.
+
+    device: used in place of that GPU.
 
     Raises:
         NereidError: the GPU or ONNX Runtime refuses.
@@ -79,7 +82,7 @@ def load(  # noqa: PLR0913 (called once)
 
 
 def _with_stream(providers: Sequence[Provider], stream: int) -> list[Provider]:
-    """Return providers that execute on this stream, and capture no graphs by themselves."""
+    """Return providers that execute on this stream and do not capture graphs by themselves."""
     return [
         (name, {**options, _STREAM: str(stream), **({_GRAPHS: "0"} if name == CUDA else {})})
         if name in {CUDA, TENSORRT}
@@ -96,8 +99,8 @@ def _load_session(
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
     """Return a session and its description, and whether it captures graphs.
 
-    Triton ignores the setting for ONNX models, so a model that cannot have graphs runs without
-    them.
+    Triton ignores the setting of graphs for ONNX models. Therefore a model that cannot have graphs
+    runs without them.
     """
     if settings.graphs:
         capturing = [
@@ -121,9 +124,9 @@ def make_model(  # noqa: PLR0913 (by keyword)
     settings: DeviceIoSettings,
     resources: ExitStack,
 ) -> DeviceModel:
-    """Return a model on a device, with graphs if the settings ask for them and they are possible.
+    """Return a model on a device, with graphs if they are asked for and possible.
 
-    resources: collects what has to be closed; the model takes it over.
+    resources: collects the objects that have to be closed; the model takes it over.
     """
     graphs = None
     dims: dict[str, Any] = {
@@ -151,7 +154,7 @@ def make_model(  # noqa: PLR0913 (by keyword)
 
 
 def _with_graphs(config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-    """Return the configuration with Triton's setting for graphs switched on."""
+    """Return the configuration in which Triton's setting for graphs is switched on."""
     asking = type(config)()
     asking.CopyFrom(config)
     asking.optimization.cuda.graphs = True

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
 
-# Entries of run options: a run returns once its kernels are enqueued; the number of the graph that
-# a run captures or launches.
+# Keys of run options. With the first, a run returns once its kernels are enqueued. The second has
+# the number of the graph that a run captures or launches.
 _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
-# The host's memory, by ONNX Runtime's name.
+# ONNX Runtime's name of the host's memory.
 HOST: Final = "cpu"
 
 
 class OrtDeviceSession:
-    """A session whose provider has the compute stream; used by its instance's thread alone."""
+    """A session whose provider uses the compute stream. Only its instance's thread uses it."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -41,20 +41,20 @@ class OrtDeviceSession:
         device_number: int,
         graphs: bool = False,
     ) -> None:
-        """device_type, device_number: those of the memory, by ONNX Runtime's names.
+        """device_type, device_number: type and number of the memory's device in ONNX Runtime.
 
-        graphs: the provider captures graphs.
+        graphs: True if the provider captures graphs.
         """
         self._session = session
         self._place = (device_type, device_number)
         places = {} if device_type == HOST else input_places(session, description)
-        # Inputs that the session wants in the host's memory must be bound there: ONNX Runtime would
-        # copy them from the device as they are bound, without waiting for any stream of ours.
+        # Inputs that the session wants in the host's memory must be bound there. If they were bound
+        # on the device, ONNX Runtime would copy them at once, without waiting for our streams.
         self.host_inputs = frozenset(name for name, place in places.items() if place == HOST)
         self.reads_early = None in places.values()
         tensors = (*description.inputs, *description.outputs)
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
-        # numpy has no BF16, which ONNX knows by a number.
+        # Element types. For BF16, which numpy lacks, the type is ONNX's number.
         self._elements: dict[str, Any] = {
             tensor.name: (
                 _ONNX_BFLOAT16 if tensor.datatype == "BF16" else NUMPY_TYPE[tensor.datatype].type
@@ -69,7 +69,7 @@ class OrtDeviceSession:
 
     @translated_errors()
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
-        """Enqueue an execution; return the outputs, which are in ONNX Runtime's memory."""
+        """Enqueue an execution; return the outputs, which are in memory of ONNX Runtime."""
         binding = self._bind_inputs(inputs)
         for name in outputs:
             binding.bind_output(name, *self._place)
@@ -83,7 +83,7 @@ class OrtDeviceSession:
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph on this memory and launch it once; return what launches it again."""
+        """Capture a graph on this memory and launch it once; return a function that launches it."""
         binding = self._bind_inputs(inputs)
         for name, tensor in outputs.items():
             binding.bind_output(
@@ -94,14 +94,14 @@ class OrtDeviceSession:
 
         @translated_errors()
         def launch() -> None:
-            # ONNX Runtime captures in the first run with the number, and launches in all others.
+            # The first run with a graph's number captures the graph. All later runs launch it.
             self._session.run_with_iobinding(binding, options)
 
         launch()
         return launch
 
     def close(self) -> None:
-        """Free the session; called before its stream is destroyed."""
+        """Free the session. Call this before the session's stream is destroyed."""
         del self._session
 
     def _bind_inputs(self, inputs: Mapping[str, DeviceTensor]) -> Any:
@@ -117,13 +117,13 @@ def input_places(
 ) -> dict[str, str | None]:
     """Return where the session wants each input: "cpu", "cuda", or `None` if it does not say.
 
-    Shapes, and inputs of operators that run on the CPU, are wanted in the host's memory.
+    It wants shapes, and inputs of operators that run on the CPU, in the host's memory.
     """
     names = [tensor.name for tensor in description.inputs if not tensor.optional]
     find = getattr(session, "get_input_memory_infos", None)
     infos = [] if find is None else [str(info.name).lower() for info in find()]
     if len(infos) != len(names):
-        # Releases before 1.23 do not tell the places.
+        # ONNX Runtime before 1.23 does not tell the places.
         return dict.fromkeys(names)
     known = {HOST: HOST, "cuda": "cuda", "cudapinned": HOST, "cuda_cpu": HOST}
     return {name: known.get(info) for name, info in zip(names, infos, strict=True)}

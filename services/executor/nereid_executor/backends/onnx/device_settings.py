@@ -1,4 +1,4 @@
-"""Settings of a model's configuration for device_io."""
+"""Settings for device_io in a model's configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 DEVICE_IO: Final = "device_io"
 CACHE_BYTES: Final = "device_input_cache_bytes"
 CACHED_FROM_BYTES: Final = "device_input_cache_min_bytes"
-# Number of batches in flight if copies and execution overlap: one executes, one is copied.
+# Number of batches in flight if copies overlap with execution: one batch executes while another is
+# copied.
 _OVERLAPPING: Final = 2
 _GRAPH_OPTION: Final = "enable_cuda_graph"
 
@@ -27,15 +28,15 @@ class DeviceIoSettings(NamedTuple):
     """Settings of a model whose batches go through device_io."""
 
     options: PipelineOptions
-    # Capture CUDA graphs.
+    # True if CUDA graphs should be captured.
     graphs: bool
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
-    """Return a model's settings, or `None` if ONNX Runtime copies its inputs and outputs.
+    """Return a model's settings; `None` if ONNX Runtime copies the inputs and outputs.
 
-    ONNX Runtime copies one batch after the other for models that ask for nothing else, and for all
-    models with strings, which no GPU has.
+    ONNX Runtime copies one batch after the other for models that ask for nothing else. It does so
+    for all models with strings too, which no GPU supports.
 
     Raises:
         InvalidArgument: the value of a parameter has the wrong type.
@@ -71,8 +72,8 @@ def _tensors(
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
     """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
 
-    Graphs of both need fixed addresses. TensorRT's provider captures by itself, if its option says
-    so.
+    Graphs need fixed addresses in both cases. TensorRT's provider captures graphs by itself, if its
+    own option asks for them.
     """
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:

@@ -1,4 +1,4 @@
-"""Translation of ONNX Runtime's exceptions into Nereid's."""
+"""Translation of ONNX Runtime's exceptions to Nereid's errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nereid.core.errors import Internal, cause_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# ONNX Runtime's exceptions have no base class of their own.
+# ONNX Runtime's exceptions have no common base class.
 ORT_ERRORS: Final = (
     ort_errors.EPFail,
     ort_errors.EngineError,
@@ -33,7 +33,7 @@ _ERROR_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re
 
 @contextmanager
 def translated_errors(prefix: str = "") -> Iterator[None]:
-    """Raise Internal for ONNX Runtime's errors within the context; prefix begins the text."""
+    """Raise Internal for any ONNX Runtime error within the context. `prefix` begins the text."""
     try:
         yield
     except ORT_ERRORS as error:
@@ -41,7 +41,7 @@ def translated_errors(prefix: str = "") -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text for clients of an exception of ONNX Runtime's."""
+    """Return the text that clients see for an exception of ONNX Runtime."""
     match = _ERROR_TEXT.match(str(error))
     if match is None:
         return f"onnx runtime error: {cause_of(error)}"

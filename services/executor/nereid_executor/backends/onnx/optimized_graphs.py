@@ -1,11 +1,11 @@
-"""Graphs that ONNX Runtime has optimised, kept in files, so that later loads need not do it again.
+"""Graphs that ONNX Runtime has optimised. They are kept in files for later loads.
 
-A file is for exactly one model, version of ONNX Runtime, level and kind of processor, because
-layouts are chosen for the processor. The directory may be shared, read-only, or emptied at any
-time.
+A file is valid for exactly one model, version of ONNX Runtime, optimisation level and kind of
+processor, because ONNX Runtime chooses data layouts for the processor. The directory may be shared,
+read-only, or emptied at any time.
 
-The assumption is that a load reads nothing but the model's file. `kept_graph` checks it: an
-optimised graph looks for external weights beside itself.
+The assumption is that a load reads only the model's file. `kept_graph` checks this, since an
+optimised graph would look for external weights in its own directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SETTING: Final = "optimized-graph-directory"
-# A larger graph does not fit into one protobuf message.
+# Maximum bytes of a graph. A larger graph does not fit into one protobuf message.
 _MAX_BYTES: Final = 1 << 30
 
 
@@ -43,9 +43,12 @@ def kept_graph(
     options: ort.SessionOptions,
     chosen: Sequence[Provider],
 ) -> Path | None:
-    """Return the path where the optimised graph of a model is or will be kept, if it may be kept.
+    """Return the path of a model's optimised graph, whether the file exists yet or not.
 
-    path: the model's file. model: the file's path, or the bytes of a part of it that are loaded.
+    Returns `None` if the graph must not be kept.
+
+    path: path of the model's file. model: the same path, or the bytes of the part of the model that
+    is loaded.
     """
     directory = settings.get(SETTING)
     level = options.graph_optimization_level
@@ -66,7 +69,7 @@ def kept_graph(
 def open_session(
     kept: Path, model: str | bytes, options: ort.SessionOptions
 ) -> ort.InferenceSession:
-    """Return a session on the CPU, from the kept graph; keep the graph if it is not there yet."""
+    """Return a session on the CPU from the kept graph. If there is none yet, keep the graph."""
     level = options.graph_optimization_level
     if kept.exists():
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -76,7 +79,8 @@ def open_session(
             _log.warning("the optimised graph %s cannot be loaded: %s", kept, error)
         finally:
             options.graph_optimization_level = level
-    # The graph is written under another name, since others may read the final one meanwhile.
+    # The graph is first written under another name, since other processes may read the final file
+    # meanwhile.
     written = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     options.optimized_model_filepath = str(written)
     try:
@@ -87,7 +91,7 @@ def open_session(
         with contextlib.suppress(OSError):
             written.unlink()
         options.optimized_model_filepath = ""
-        # An error of the model itself is raised here again.
+        # If the model itself is at fault, this call raises the same error again.
         session = _session(model, options)
         _log.warning("the optimised graph %s cannot be kept: %s", kept, error)
     finally:
@@ -101,7 +105,7 @@ def _session(model: str | bytes, options: ort.SessionOptions) -> ort.InferenceSe
 
 @functools.cache
 def _processor() -> str:
-    """Return a text that tells the capabilities of the processor."""
+    """Return a text that describes the capabilities of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,12 +1,13 @@
 """ONNX models without the nodes that only unwanted outputs need.
 
-ONNX Runtime computes every output of a graph, whichever ones a run requests, so nodes that must not
-be computed must not be in the graph. Only the protobuf fields that matter are parsed; the rest is
-copied.
+ONNX Runtime computes every output of a graph, even if a run requests only some of them. So the
+graph must not have nodes that should not be computed. Only the protobuf fields that matter are
+parsed; all other fields are copied.
 
-The assumptions are that a node does nothing but write its outputs, as ONNX says, and that ONNX
-Runtime loads a model from memory as from its file. The latter fails if external weights are links
-to another place: a model that ONNX Runtime refuses is loaded from its file, with all outputs.
+There are two assumptions. First, a node only writes its outputs, as the ONNX standard says. Second,
+ONNX Runtime loads a model from memory as it does from the file. The second fails if external
+weights are links to another place. A model that ONNX Runtime then refuses is loaded from its file,
+with all outputs.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ _DELIMITED: Final = 2
 
 
 class _Node(NamedTuple):
-    # Position of the node's field.
+    # Position at which the node's field begins.
     begin: int
-    # Names of inputs, with those that graphs within the node use from outside.
+    # Names of the node's inputs, and of the outside values that graphs within the node use.
     inputs: set[bytes]
     outputs: list[bytes]
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """Return a model with some outputs alone, and the nodes that they need.
+    """Return a model with only these outputs and the nodes that they need.
 
-    Returns `None` if no node would be spared, if the model does not have these outputs, or if it is
-    no ONNX model, which ONNX Runtime reports better. External weights are found relative to the
-    original file.
+    Returns `None` if no node could be left out, if the model does not have these outputs, or if the
+    file is not an ONNX model, which ONNX Runtime will report with a better error. External weights
+    are found relative to the original file.
     """
     try:
         return _prune(path, wanted)
@@ -122,7 +123,7 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
 
 
 def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
-    """Yield all names that the graphs of an attribute refer to, some of which are their own."""
+    """Yield all names to which an attribute's graphs refer, including names within these graphs."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number not in ATTRIBUTE_GRAPHS or not at:
             continue
@@ -134,7 +135,7 @@ def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
 
 
 def _text(data: mmap.mmap, start: int, end: int, wanted: int) -> bytes:
-    """Return a field of a message, or an empty text if the message does not have it."""
+    """Return a field of a message; empty if the message does not have the field."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number == wanted and at:
             return data[at:stop]

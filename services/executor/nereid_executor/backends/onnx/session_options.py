@@ -41,7 +41,7 @@ _EXECUTION_MODES: Final = {
     0: ort.ExecutionMode.ORT_SEQUENTIAL,
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
-# ONNX Runtime's warnings are advice to the graph's author, repeated for each instance.
+# ONNX Runtime's warnings are advice to the author of the graph, and are repeated for each instance.
 _ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
@@ -57,12 +57,13 @@ _TENSORRT_NAMES: Final = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-# Options that enable TensorRT's caches, and the options with their directories.
+# Maps an option that enables a cache of TensorRT to the option with the cache's directory.
 _CACHES: Final = {
     "trt_engine_cache_enable": "trt_engine_cache_path",
     "trt_timing_cache_enable": "trt_timing_cache_path",
 }
-# CUDA settings that Triton also accepts as parameters of models, with the names of their numbers.
+# CUDA settings that Triton also accepts as model parameters. Each maps the numbers of its values to
+# their names.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -75,7 +76,7 @@ def bare_options() -> ort.SessionOptions:
     """Return the options that every session in this process has."""
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    # Once there are global threads, ONNX Runtime refuses sessions that want their own.
+    # Once global threads exist, ONNX Runtime refuses sessions with threads of their own.
     options.use_per_session_threads = not _make_global_threads.cache_info().currsize
     return options
 
@@ -85,8 +86,8 @@ def session_options(
 ) -> ort.SessionOptions:
     """Return the session options by the configuration and the backend's settings.
 
-    threads: for operators, unless the configuration says how many. With 0 ONNX Runtime takes one
-    for each core of the machine, and binds them to the first ones.
+    threads: number of threads for operators, unless the configuration sets it. If 0, ONNX Runtime
+    starts one for each core of the machine, and binds them to the first cores.
 
     Raises:
         InvalidArgument: an option does not have this value.
@@ -95,7 +96,7 @@ def session_options(
     options = bare_options()
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    # Threads that spin between requests would take the processor from other services.
+    # Threads that spin between requests would take processor time from other services.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     mode = parse_count(config, parameters, "execution_mode")
@@ -129,7 +130,7 @@ def session_options(
 
 @functools.cache
 def _make_global_threads(intra_op: int, inter_op: int) -> None:
-    """Create the thread pool that all sessions share, which a process can do only once."""
+    """Create the thread pool that all sessions share. A process can do this only once."""
     try:
         ort.set_global_thread_pool_sizes(intra_op, inter_op)
     except Exception as error:
@@ -139,7 +140,7 @@ def _make_global_threads(intra_op: int, inter_op: int) -> None:
 def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
     """Return the options of each run."""
     options = ort.RunOptions()
-    # Clients get the error of a run; ONNX Runtime would write it to stderr as well.
+    # Clients get the error of a run. ONNX Runtime would also write it to stderr.
     options.log_severity_level = _FATAL_ONLY
     if _SHRINKAGE in config.parameters:
         options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
@@ -149,7 +150,7 @@ def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
 def register_operators(
     config: model_config_pb2.ModelConfig, version_path: Path, options: ort.SessionOptions
 ) -> None:
-    """Load the libraries of model_operations; relative names are in the model's directory."""
+    """Load the libraries of model_operations. Relative names are in the model's directory."""
     for name in config.model_operations.op_library_filename:
         path = version_path.parent / name
         try:
@@ -165,10 +166,10 @@ def execution_providers(
 ) -> list[Provider]:
     """Return the execution providers for an instance, first choice first.
 
-    gpu: the number of its GPU; `None` for the CPU.
+    gpu: number of the instance's GPU; `None` for the CPU.
 
     Raises:
-        InvalidArgument: an accelerator or a setting of it is unknown.
+        InvalidArgument: an accelerator, or one of its settings, is unknown.
         Unimplemented: the installed ONNX Runtime does not have the accelerator.
         Unavailable: the installed ONNX Runtime cannot use GPUs.
     """
@@ -192,10 +193,10 @@ def execution_providers(
 
 
 def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
-    """Have TensorRT keep its engines and timings in the version's directory.
+    """Let TensorRT keep its engines and timings in the version's directory.
 
-    This applies if the configuration asks for caches without naming a directory, and the version's
-    directory can be written. Otherwise ONNX Runtime uses the working directory of the process.
+    This is done if the configuration asks for caches without naming a directory, and the version's
+    directory is writable. Otherwise ONNX Runtime uses the working directory of the process.
     """
     if not os.access(version_path, os.W_OK):
         return list(providers)
@@ -221,7 +222,7 @@ def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Acceler
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # This is Triton's default; the search runs once for each shape.
+    # Triton's default is the same. The search runs once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
     for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)
@@ -271,7 +272,10 @@ def _cuda_value(config: model_config_pb2.ModelConfig, name: str, value: str) -> 
 
 
 def _numeric_boolean(value: str) -> str:
-    """Return 1 or 0 for true or false, which Triton accepts and ONNX Runtime's providers do not."""
+    """Return 1 for true, 0 for false, and any other value as it is.
+
+    Triton accepts true and false, but ONNX Runtime's providers do not.
+    """
     return {"true": "1", "false": "0"}.get(value.lower(), value)
 
 

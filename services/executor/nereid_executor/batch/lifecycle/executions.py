@@ -1,7 +1,7 @@
 """Records of the batches of one instance, for timelines.
 
-The thread that executes a batch records it after the reply was written. Records are decoded when
-somebody asks for a timeline.
+The thread that executes a batch records it after the reply was written. Records are decoded only
+when a timeline is requested.
 """
 
 # layout: compiled
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Times when the reply was written and when the batch was received; the batch's number and size;
-# durations of its inputs, of the model and of its outputs; bytes of its frame and of the reply.
+# The fields of a record: times when the reply was written and the batch received; the batch's
+# number and size; durations of input, model and output phases; bytes of the frame and of the reply.
 _RECORD: Final = Struct("<9q")
 
 
 class Executions:
-    """Records of one instance's batches, in a ring of their own."""
+    """Records of one instance's batches. They have a ring buffer of their own."""
 
     def __init__(self, recorder: Recorder, model: str, version: str, instance: str) -> None:
         self._named = model, version, instance
@@ -35,7 +35,7 @@ class Executions:
         self._ring: PackedRing = recorder.add_packed_ring(ExecutionRecord, self._read)
 
     def close(self) -> None:
-        """Remove the ring: the instance will execute nothing more."""
+        """Remove the ring, since the instance will execute no more batches."""
         self._recorder.remove_ring(ExecutionRecord, self._ring)
 
     def record(  # noqa: PLR0913, PLR0917 (a record)
@@ -52,7 +52,7 @@ class Executions:
     ) -> None:
         """Record a batch whose reply was written.
 
-        written_ns, received_ns: times. size: the number of requests. input_ns, infer_ns, output_ns:
+        written_ns, received_ns: times. size: number of requests. input_ns, infer_ns, output_ns:
         durations of the phases. bytes_in, bytes_out: sizes of the frame and of the reply; 0 if
         unknown.
         """
@@ -68,7 +68,7 @@ class Executions:
             write_i64_le(piece, bytes_in)
             write_i64_le(piece, bytes_out)
         except ValueError:
-            # A scheduler may use a number that does not fit into 64 bits with a sign.
+            # A scheduler may use a number that does not fit into a signed 64-bit integer.
             self._ring.drop()
             return
         self._ring.end(written_ns)
@@ -89,7 +89,7 @@ class Executions:
 
 
 class NoExecutions(Executions):
-    """The recorder of an instance's batches where no timeline is recorded."""
+    """Recorder of an instance's batches for an executor that records no timeline."""
 
     def __init__(self) -> None:
         pass

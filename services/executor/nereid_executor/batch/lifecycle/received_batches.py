@@ -1,8 +1,8 @@
 """The life of the batches that one instance receives, up to their last response.
 
-This is the executor's side of the instance stream (docs/protocols.md), for all that serve one:
-batches of arrays, batches of requests, and a worker process. It is pure, and the only writer of a
-begun batch's state. The scheduler's side is InstanceBatches.
+This is the executor's side of the instance stream (docs/protocols.md). It serves batches of arrays,
+batches of requests, and worker processes. The module does no I/O. Nothing else writes the state of
+a begun batch. The scheduler's side is InstanceBatches.
 
     state      event                                         next
     -          withdrawal requested                          WITHDRAWN: reported as given back
@@ -18,14 +18,14 @@ begun batch's state. The scheduler's side is InstanceBatches.
     COMPLETE   its last frame was sent                       forgotten, and counted
     any begun  the stream ends                               LOST: no frame of it is sent
 
-A batch of arrays has one frame, which completes it; it ends when that frame was sent.
+A batch of arrays has one frame, which completes the batch. The batch ends when the frame was sent.
 
-While the instance executes, its next batches may lie in its socket, where nobody can remove them. A
-withdrawn batch is therefore skipped when its turn comes. Exactly one side wins: a batch is executed
-and responded to, or it is reported as given back and never executed.
+While the instance executes, its next batches may wait in its socket, from which they cannot be
+removed. A withdrawn batch is therefore skipped when its turn comes. Exactly one side wins: a batch
+is executed and responded to, or it is reported as given back and never executed.
 
-The scheduler may ask for states of sequences while no batch executes; it gets them once none is
-deferred either. Everything else breaks the protocol, which ends the stream.
+The scheduler may ask for states of sequences while no batch executes. It gets the states once no
+batch is deferred either. Any other event breaks the protocol, which ends the stream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class BatchState(Enum):
-    """State of a begun batch, by the table of this module."""
+    """State of a begun batch, by the table in this module's docstring."""
 
     EXECUTING = 1
     DEFERRED = 2
@@ -49,16 +49,17 @@ class BatchState(Enum):
     LOST = 4
 
 
-# Members of an enumeration are slow to look up.
+# Module-level names are faster to look up than members of an enumeration.
 EXECUTING, DEFERRED, COMPLETE, LOST = BatchState
 
 
 class ReceivedBatch:
-    """A batch that its instance has begun; its runner extends it."""
+    """A batch that its instance has begun. Runners have subclasses of it."""
 
-    # The scheduler's number; 0 for a replay or a warm-up, which no scheduler has sent.
+    # Number that the scheduler gave the batch; 0 for a replay or a warm-up, which no scheduler has
+    # sent.
     id: int
-    # The number by which the model knows the batch.
+    # Number by which the model knows the batch.
     number: int
     state: BatchState = EXECUTING
 
@@ -69,14 +70,14 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 class ReceivedBatches(Generic[_B]):
     """The batches of one instance in one session with a scheduler.
 
-    Used by the instance's thread, except for methods that say otherwise. Methods raise
+    Only the instance's thread calls the methods, except for those that say otherwise. Methods raise
     ProtocolError for a message that may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
-        """depth: the number of batches that may execute at once.
+        """depth: number of batches that may execute at the same time.
 
-        decoupled: a batch may still execute after all of its members have responded.
+        decoupled: True if a batch may still execute after all of its members have responded.
         """
         self.depth = depth
         self._decoupled = decoupled
@@ -84,17 +85,17 @@ class ReceivedBatches(Generic[_B]):
         # Number of the last message that was read.
         self.last_read = 0
         self._withdrawn: set[int] = set()
-        # Batches by the model's numbers, the oldest first. A COMPLETE batch stays where it was
-        # until its frame is sent.
+        # Maps the model's number of a batch to the batch, oldest first. A COMPLETE batch keeps its
+        # place until its frame is sent.
         self.executing: dict[int, _B] = {}
         self.deferred: dict[int, _B] = {}
-        # Number and slots of the request for sequences' states that has no reply yet.
+        # Number and slots of the request for sequences' states that has not been replied to.
         self.export: tuple[int, Sequence[int]] | None = None
         # Number of completed batches.
         self.completed = 0
 
     def begin_session(self) -> None:
-        """Forget messages' numbers, since the next scheduler begins with 1; keep begun batches."""
+        """Forget messages' numbers, since the next scheduler starts with 1; keep begun batches."""
         with self._lock:
             self.last_read = self.completed = 0
             self._withdrawn.clear()
@@ -102,7 +103,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- from the scheduler
 
     def read(self, number: int) -> bool:
-        """Note that a batch has come; return False if it was withdrawn, and must not begin."""
+        """Note that a batch was read; return False if it was withdrawn and must not begin."""
         if self.executing and not self.may_begin:
             raise ProtocolError(f"batch {number} comes while {_names(self.executing)} executes")
         if self.export is not None:
@@ -119,7 +120,7 @@ class ReceivedBatches(Generic[_B]):
             return not withdrawn
 
     def withdraw(self, number: int) -> bool:
-        """Prevent a batch from beginning; return False if it was read. From any thread."""
+        """Prevent a batch from beginning; return False if it was read already. Thread-safe."""
         with self._lock:
             if number <= self.last_read:
                 return False
@@ -127,14 +128,14 @@ class ReceivedBatches(Generic[_B]):
             return True
 
     def begin_export(self, number: int, slots: Sequence[int]) -> None:
-        """Note that the scheduler asks for states of sequences."""
+        """Note that the scheduler has asked for states of sequences."""
         if self.executing:
             raise ProtocolError(f"states are asked for while {_names(self.executing)} executes")
         self.read(number)
         self.export = number, slots
 
     def controlled(self, batch_id: int) -> _B | None:
-        """Return the batch that a control is for, or `None` if it has ended."""
+        """Return the batch to which a control belongs, or `None` if the batch has ended."""
         if batch_id > self.last_read:
             raise ProtocolError(f"a control for batch {batch_id}, which has not come")
         return next((batch for batch in self.begun() if batch.id == batch_id), None)
@@ -142,27 +143,29 @@ class ReceivedBatches(Generic[_B]):
     # ---- from the model
 
     def begin(self, batch: _B) -> None:
-        """Let a batch execute that was read, or that no scheduler has sent."""
+        """Let a batch execute. It was read, or no scheduler has sent it."""
         self.executing[batch.number] = batch
 
     def advance(self, batch: _B, *, executed: bool, waiting: bool) -> None:
-        """Change the state of a begun batch that has had responses, or was executed.
+        """Change the state of a begun batch that got responses, or that was executed.
 
-        executed: the model has executed it. waiting: some of its members have no last response.
+        executed: True if the model has executed the batch. waiting: True if some members have no
+        last response.
         """
         if batch.state is EXECUTING:
             if not executed and (waiting or self._decoupled):
                 return
             if waiting:
                 batch.state = DEFERRED
-                # The order matters: busy and begun() must not miss the batch.
+                # The order matters: `busy` and `begun()` must find the batch in one of the two at
+                # any time.
                 self.deferred[batch.number] = batch
                 del self.executing[batch.number]
         if not waiting:
             batch.state = COMPLETE
 
     def end(self, batch: _B) -> None:
-        """Remove a COMPLETE batch, once its last frame was sent or could not be sent.
+        """Remove a COMPLETE batch after its last frame was sent or could not be sent.
 
         Until then the batch keeps the stream open.
         """
@@ -174,9 +177,9 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return the reply's number and the slots whose states are to be given now, if any.
+        """Return the number of the reply and the slots whose states must be sent now, if any.
 
-        States are given once no response can change them.
+        States are sent only when no response can change them any more.
         """
         if self.executing or self.deferred:
             return None
@@ -199,25 +202,25 @@ class ReceivedBatches(Generic[_B]):
 
     @property
     def busy(self) -> bool:
-        """State of the instance: some request waits for a response. May be read by any thread."""
+        """True if some request waits for a response. Any thread may read this."""
         return bool(self.executing or self.deferred)
 
     @property
     def may_begin(self) -> bool:
-        """State of the instance: another batch may come beside those that execute."""
+        """True if another batch may begin beside those that execute."""
         return len(self.executing) < self.depth
 
     def oldest(self) -> _B | None:
-        """Return the oldest batch that executes; batches end in the order of their beginning."""
+        """Return the oldest batch that executes. Batches end in the order in which they began."""
         return next(iter(self.executing.values()), None)
 
     def find(self, number: int) -> _B | None:
-        """Return the batch that the model knows by this number, unless its stream has ended."""
+        """Return the batch with this number of the model; `None` if its stream has ended."""
         return self.executing.get(number) or self.deferred.get(number)
 
     def begun(self) -> list[_B]:
-        """Return batches with deferred responses, then those that execute. From any thread."""
-        # The order matters: a batch that becomes deferred meanwhile must not be missed.
+        """Return the batches with deferred responses, then those that execute. Thread-safe."""
+        # The order matters: a batch that becomes deferred between the two reads must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]
 

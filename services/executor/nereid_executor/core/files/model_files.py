@@ -1,4 +1,4 @@
-"""Identities of a model's files, by their content and not by their dates."""
+"""Identities of a model's files. They depend on the files' content, not on their dates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from nereid.backends.file_digests import identity_of
 
-# A file's path, its size in bytes, and what tells its content from any other.
+# A file's path, its size in bytes, and a value that distinguishes its content from any other.
 FileIdentity = tuple[str, int, bytes | tuple[int, ...]]
 
-# The executor gets the configuration in its commands.
+# This file is ignored, since the executor gets the configuration in its commands.
 _CONFIG = "config.pbtxt"
 
 
@@ -23,10 +23,10 @@ class ModelFiles:
     beside: frozenset[FileIdentity]
 
     def same_in(self, later: ModelFiles | None) -> bool:
-        """Return whether a load would find the same files as now.
+        """Return whether a load would find the same files again.
 
-        later: the files as they are later; `None` if they cannot be read. Models may add files
-        beside the versions while they run, so further ones are allowed there.
+        later: files at a later time; `None` if they cannot be read. Models may add files beside the
+        versions while they run, so additional files are allowed there.
         """
         return later is not None and self.version == later.version and self.beside <= later.beside
 
@@ -38,7 +38,7 @@ def read_model_files(version_path: Path) -> ModelFiles | None:
     try:
         _add_files(version_path, version)
         if not version_path.name.isdecimal():
-            # The version is an export, which has other models beside it.
+            # The version is an export, so the files beside it belong to other models.
             return ModelFiles(frozenset(version), frozenset())
         with os.scandir(version_path.parent) as entries:
             for entry in entries:
@@ -56,7 +56,7 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                # Python writes this directory.
+                # Python itself writes this directory.
                 if entry.name != "__pycache__":
                     _add_files(Path(entry.path), found)
             else:
@@ -64,5 +64,5 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
 
 
 def _add_file(entry: os.DirEntry[str], found: set[FileIdentity]) -> None:
-    # The identity is that of a link's target, since Kubernetes exchanges targets.
+    # For a link, the identity is that of its target, since Kubernetes replaces targets.
     found.add((entry.path, entry.stat().st_size, identity_of(Path(entry.path))))

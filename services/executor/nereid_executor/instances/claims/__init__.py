@@ -1,3 +1,3 @@
-"""Claims of sessions on instances, and what they are told of begun executions."""
+"""Claims of sessions on instances, and reports to the sessions of executions that have begun."""
 
 # layout: covered, pure

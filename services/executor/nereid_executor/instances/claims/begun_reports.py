@@ -1,6 +1,6 @@
-"""Reports to schedulers of requests that an executor has begun, before it grants them instances.
+"""Reports of begun requests, which schedulers get before they are granted instances.
 
-This is the executor's side of first runs (docs/protocols.md). Pure.
+This is the executor's side of first runs (docs/protocols.md). The module does no I/O.
 
     event                              decision
     a session begins                   it knows the requests that its hello named
@@ -12,8 +12,8 @@ This is the executor's side of first runs (docs/protocols.md). Pure.
     claims are granted                 each session gets a report of new requests, then the grants,
                                        unless these are held
 
-A scheduler that gets an instance may run a request again that was begun here for another scheduler,
-so it has to know that first.
+A scheduler that gets an instance could run a request that this executor has already begun for
+another scheduler. Therefore the scheduler must first be told of such requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class BegunReport(NamedTuple):
     """A report to a scheduler that these requests have begun.
 
-    query: the number of the query that it replies to, if any.
+    query: number of the scheduler's query to which this replies, if any.
     """
 
     session: Hashable
@@ -44,32 +44,32 @@ class _Query(NamedTuple):
 
 
 class BegunReports:
-    """The reports of one executor; decisions are to be carried out in their order."""
+    """The reports of one executor. Decisions must be carried out in their order."""
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
-        """begun_ids: returns the requests that have begun, in any session."""
+        """begun_ids: returns the ids of the requests that have begun, in any session."""
         self._begun_ids = begun_ids
-        # Open sessions, oldest first, and the begun requests that each of them knows. A scheduler
-        # that has not accepted the executor yet gets its reports after the hello.
+        # Maps an open session, oldest first, to the begun requests that its scheduler knows. A
+        # scheduler that has not accepted the executor yet gets its reports after the hello.
         self._known: dict[Hashable, set[int]] = {}
-        # Sessions that have ended, and whose begun requests are not all known yet.
+        # Sessions that have ended, but whose begun requests are not all known yet.
         self._ending: set[Hashable] = set()
         self._held: list[Grant] = []
-        # Schedulers that have asked for an instance, by session until it has ended. Nothing is
-        # begun for a scheduler before it asks.
+        # Maps a session to the name of a scheduler that has asked for an instance, until the
+        # session has ended. Nothing is begun for a scheduler before it asks.
         self._schedulers: dict[Hashable, str] = {}
         self._queries: list[_Query] = []
 
     def session_joined(self, session: Hashable, hello_ids: Iterable[int]) -> None:
-        """Note that a hello which names these requests was sent to a scheduler."""
+        """Note that a scheduler was sent a hello, which names these requests."""
         self._known[session] = set(hello_ids)
 
     def session_commanded(self, session: Hashable, scheduler: str) -> None:
-        """Note that a scheduler of this name asks for an instance."""
+        """Note that the scheduler of this name has asked for an instance."""
         self._schedulers[session] = scheduler
 
     def session_asks(self, session: Hashable, number: int, scheduler: str) -> list[BegunReport]:
-        """Note that a scheduler asks what was begun for a lost one; return reports that are due."""
+        """Note that a scheduler asks what was begun for a lost one; return the reports now due."""
         self._queries.append(_Query(session, number, scheduler))
         return self._reply_to_queries()
 
@@ -84,16 +84,16 @@ class BegunReports:
         self.session_disconnected(session)
 
     def session_ended(self, session: Hashable) -> list[BegunReport | Grant]:
-        """Return reports and grants that are due once an ended session's begun requests are known.
+        """Return the reports and grants due now that an ended session's begun requests are known.
 
-        Most of its instances have finished by then.
+        Most of the session's instances have finished by then.
         """
         self._ending.discard(session)
         self._schedulers.pop(session, None)
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
 
     def grant(self, grants: Iterable[Grant]) -> list[BegunReport | Grant]:
-        """Return the reports and grants that are due, as sessions may have these instances."""
+        """Return the reports and grants that are due, as sessions may now have these instances."""
         self._held += grants
         if not self._held or self._ending:
             return []
@@ -117,6 +117,6 @@ class BegunReports:
         return BegunReport(session, [number for number in ids if number not in known], query)
 
     def _report(self, *, always: bool = False) -> list[BegunReport]:
-        """Return a report for each session; `always` includes reports without any news."""
+        """Return a report for each session with news; `always`: also for those without news."""
         reports = [self._news_of(session) for session in self._known]
         return [report for report in reports if report.ids or always]

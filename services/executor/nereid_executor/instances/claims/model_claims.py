@@ -1,6 +1,7 @@
-"""Claims of sessions on models: a model's instances serve one session at a time. Pure.
+"""Claims of sessions on models: a model's instances serve one session at a time.
 
-Two schedulers that both believe to be a model's owner therefore never share it here.
+If two schedulers both believe that they own a model, they never share its instances on this
+executor. The module does no I/O.
 
     state   event                        next                       granted
     free    claim by A                   held by A                  that claim
@@ -11,8 +12,8 @@ Two schedulers that both believe to be a model's owner therefore never share it 
     held    A's holds expire             as with its last release   all claims of the best
 
 The best of the waiting sessions is the one with the largest rank: epoch, then name. The end of a
-session releases nothing. Its instances are released one by one when they have finished what they
-execute, and expire() releases those that take too long.
+session does not release its instances. They are released one by one when they have finished what
+they execute. expire() releases those that take too long.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Rank(NamedTuple):
-    """Precedence of a scheduler that waits for a model, which the largest rank gets."""
+    """Precedence of a scheduler that waits for a model. The scheduler with the largest is next."""
 
     epoch: int
     scheduler: str
@@ -52,30 +53,30 @@ class _Model:
 
 
 class ModelClaims:
-    """The claims on the models of one executor; instances have their sessions' numbers."""
+    """The claims on the models of one executor. Instances have the numbers of their sessions."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Model] = {}
 
     def holder(self, model: str) -> Hashable | None:
-        """Return the session that has instances of a model."""
+        """Return the session that has instances of a model, or `None`."""
         held = self._models.get(model)
         return None if held is None else held.holder
 
     def claim(self, model: str, session: Hashable, instance: int, rank: Rank) -> bool:
-        """Claim an instance for a session; return False if the session waits for a Grant."""
+        """Claim an instance for a session; return False if the session has to wait for a Grant."""
         held = self._models.setdefault(model, _Model(session))
         if held.holder == session:
             held.instances.add(instance)
             return True
         waiting = held.waiting.setdefault(session, _Waiting(rank))
-        # The last command of a session has its current rank.
+        # The session's latest command has its current rank.
         waiting.rank = rank
         waiting.instances.append(instance)
         return False
 
     def release(self, model: str, session: Hashable, instance: int) -> list[Grant]:
-        """Release an instance that a session has or waits for; ignore an unknown one."""
+        """Release an instance that a session has or waits for. Ignore an unknown instance."""
         held = self._models.get(model)
         if held is None:
             return []
@@ -90,12 +91,12 @@ class ModelClaims:
         return []
 
     def end_waiting(self, session: Hashable) -> None:
-        """Drop the claims that an ended session waits for."""
+        """Drop the claims for which an ended session waits."""
         for held in self._models.values():
             held.waiting.pop(session, None)
 
     def expire(self, session: Hashable) -> list[Grant]:
-        """Release all instances of an ended session, whatever they still execute."""
+        """Release all instances of an ended session, even if they still execute."""
         grants: list[Grant] = []
         for model, held in list(self._models.items()):
             if held.holder == session:

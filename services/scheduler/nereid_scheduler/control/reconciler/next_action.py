@@ -1,7 +1,7 @@
-"""Decides what to do next for a model by comparing what is desired with what is served.
+"""Decides what to do next for a model: compares what is desired with what is served.
 
-It is pure: nothing is changed here. An ensemble that a client loads waits for the models of its
-steps, which are loaded first, as in Triton; cycles are refused. The texts of errors are Triton's.
+The module changes nothing. If a client loads an ensemble, the ensemble waits for the models of its
+steps, which are loaded first, as in Triton; cycles are refused. Error texts are Triton's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Do(Enum):
-    """Action for a model."""
+    """An action for a model."""
 
     FIND = "find it, or the models of its steps, in the repositories"
     FIND_RECORDED = "find it as its record says, which another scheduler may have written"
@@ -41,19 +41,19 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
-# Actions after which the model is looked at again.
+# Actions after which the next action for the model is decided again.
 FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
 
 
 class Action(NamedTuple):
-    """Next action of a model, with what it is about."""
+    """The next action for a model, with its arguments."""
 
     do: Do
     # Names of models to find.
     names: tuple[str, ...] = ()
-    # Models of an ensemble's steps to load.
+    # Models of an ensemble's steps that have to be loaded.
     steps: tuple[FoundModel, ...] = ()
-    # Reason for a refusal.
+    # Reason why the model is refused.
     error: NereidError | None = None
 
 
@@ -65,7 +65,7 @@ _ENDING_ACTIONS: Final = {
 
 
 def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Action:
-    """Return the next action for `model`, which is the first generation of its name."""
+    """Return the next action for `model`, which is the oldest pending generation of its name."""
     if model.why in _ENDING_ACTIONS:
         return Action(_ENDING_ACTIONS[model.why])
     if model.superseded or _is_served_already(model, catalogue):
@@ -78,7 +78,7 @@ def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogu
     if model.files_pending:
         return Action(Do.READ_FILES)
     if model.why is Why.STEP and not found.exists:
-        # The ensemble reports the missing step as its own error.
+        # The ensemble reports the missing step as the ensemble's own error.
         return Action(Do.KEEP)
     if found.error is not None:
         return Action(Do.REFUSE, error=_refusal(model, found, found.error))
@@ -110,9 +110,10 @@ def is_unload_remembered(
     *,
     brought: bool,
 ) -> bool:
-    """Return whether an unload must be recorded, because a start would or might load the model.
+    """Return whether to record an unload, because a later start would or might load the model.
 
-    `brought`: a load request brought the files, so the model comes back only by its record.
+    brought: a load request brought the model's files, so only its record would bring the model
+    back.
     """
     if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
         return True
@@ -150,7 +151,7 @@ def _refusal(model: DesiredModel, found: FoundModel, error: NereidError) -> Nere
 def _compose(
     model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
 ) -> Action:
-    """Find the models of an ensemble's steps that are not served, then have them loaded."""
+    """Find the models of an ensemble's steps that are not served; then load them."""
     models = {**model.steps, found.name: found}
     missing = dict.fromkeys(
         step
@@ -162,7 +163,7 @@ def _compose(
         return Action(Do.FIND, names=tuple(missing))
 
     def composed_of(name: str) -> list[str]:
-        """Return a model's step models as it is to be loaded, or else as it is served."""
+        """Return the models of a model's steps: as it will be loaded, or else as it is served."""
         if name in models:
             return step_models(models[name].draft)
         return [step for draft in catalogue.drafts(name, "") for step in step_models(draft)]
@@ -170,7 +171,8 @@ def _compose(
     def pending_in(name: str) -> Iterable[str]:
         return model.steps if name == found.name else desired.pending_steps(name)
 
-    # Concurrent loads with overridden configurations could wait for each other.
+    # Two concurrent loads with overridden configurations could wait for each other, so look for a
+    # cycle among pending loads too.
     cycle = cycle_error(found.name, composed_of) or cycle_error(found.name, pending_in)
     if cycle:
         text = f"load failed for model '{found.name}': {cycle}\n"

@@ -1,9 +1,10 @@
-"""Carries out the actions that make served models match desired ones, one at a time per model.
+"""Makes served models match desired ones: carries out actions, one at a time per model.
 
-Events are changes of what is desired and ends of actions. On each, `reconcile` asks next_action.py
-what is due, begins it, and reports the result to DesiredModels. The reconciler reads repositories
-in threads and has the loader load and unload. It alone changes which models the catalogue has. A
-load that fails leaves the old versions in service. It does not decide what is desired.
+Events are changes of what is desired, and ends of actions. On each event `reconcile` asks
+next_action.py which action is due, begins the action, and later reports its result to
+DesiredModels. The reconciler reads repositories in threads, and has the loader load and unload.
+Nothing else changes which models the catalogue has. If a load fails, the old versions stay in
+service. What is desired is decided elsewhere.
 """
 
 # layout: not pure, uses asyncio
@@ -54,17 +55,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Reasons for loads whose failures nobody else logs or returns.
+# Reasons for loads whose failures are neither logged nor returned elsewhere.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# Requests of clients after which the model is no longer loaded or unloaded on demand.
+# Requests of clients that end the model's loading and unloading on demand.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
 class Sources(NamedTuple):
     """Collaborators that only some schedulers have.
 
-    These are models that are loaded on demand, records of what clients load and unload, and other
-    schedulers of the mesh.
+    They are the models that are loaded on demand, the records of what clients load and unload, and
+    the moves of models between the schedulers of the mesh.
     """
 
     on_demand: OnDemand = NO_ON_DEMAND
@@ -73,7 +74,7 @@ class Sources(NamedTuple):
 
 
 class Reconciler:
-    """Make served models match desired ones. Create it inside the event loop that it runs in."""
+    """Makes served models match desired ones. Create it inside the event loop that it runs in."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
@@ -94,13 +95,13 @@ class Reconciler:
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._load_writes = LoadWrites()
-        # Reloads in progress.
+        # Maps a desired model to its load in progress.
         self._reloads: dict[DesiredModel, ModelReload] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in a task that `close` cancels; unexpected errors are logged.
+        """Run `work` in a task that `close` cancels; log unexpected errors.
 
-        After `close` has been called the task is cancelled at once.
+        If `close` has been called already, the task is cancelled at once.
         """
         task = asyncio.get_running_loop().create_task(work)
         if self._closed:
@@ -117,7 +118,7 @@ class Reconciler:
                 _log.error("unexpected error in a load or unload", exc_info=error)
 
     async def close(self) -> None:
-        """Cancel all tasks; models stay as they are."""
+        """Cancel all tasks. The models stay as they are."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -133,7 +134,7 @@ class Reconciler:
     # ---- actions
 
     def reconcile(self) -> None:
-        """Begin all actions that are due now."""
+        """Begin all actions that are due."""
         taken_over: list[DesiredModel] = []
         for model in self._desired.unwanted_loads():
             self.spawn(self._abandon_load(model, self._reloads.get(model)))
@@ -153,7 +154,7 @@ class Reconciler:
         self._notify_if_awaited_changed()
 
     async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
-        """End a load that an unload waits for: code of the model's author may never return."""
+        """Abandon a load that an unload waits for: code of the model's author may never return."""
         await asyncio.sleep(self._rules.unload_patience_s)
         if reload is not None and self._reloads.get(model) is reload:
             for version in reload.abandon():
@@ -184,7 +185,7 @@ class Reconciler:
         except NereidError as error:
             if model.why in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
-            # Waiters keep the error; its traceback would keep the model's files alive.
+            # Waiting callers keep the error. Its traceback would keep the model's files in memory.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
             self._end_unexpectedly(model)
@@ -224,12 +225,13 @@ class Reconciler:
             records = await self._recorded.records.read_again()
             known = [records[name] for name in names if name in records]
             found = await self._recorded.find_outlines(record for record in known if record.loaded)
-            # A client's unload may have been the last thing that the lost scheduler did.
+            # A model whose record says that it was unloaded is not searched for: a client's unload
+            # may have been the last thing that the lost scheduler did.
             others = [name for name in names if name not in records]
             found |= await asyncio.to_thread(
                 lambda: {name: self._repositories.require(name) for name in others}
             )
-            # Clients may have loaded or unloaded some of them meanwhile.
+            # Clients may have loaded or unloaded some of the models during the search.
             pending = {model.name: model for model in models if not model.superseded}
             wanted = [found[name] for name in pending if name in found]
             for chosen in refuse_cycles(in_load_order(self._moves.select(wanted))):
@@ -253,7 +255,7 @@ class Reconciler:
                 self._catalogue.set_model(_refused_model(found, error))
         elif isinstance(found.error, NoVersion):
             if self._catalogue.model(model.name) is None and found.digest:
-                # As in Triton, the model is known from now on.
+                # As in Triton, the model is known from now on, although it has no version.
                 self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
         elif model.why is Why.BY_NAME and found.error is not None:
             _log_failure(model, found.error)
@@ -262,7 +264,7 @@ class Reconciler:
     # ---- loads and unloads
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        """Stop loading a model on demand that a client loads or unloads."""
+        """Stop loading a model on demand, since a client loads or unloads it."""
         if model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 
@@ -274,7 +276,7 @@ class Reconciler:
     async def _load(self, model: DesiredModel, _: Action) -> None:
         name, found = model.name, model.found
         assert found is not None, "loaded before it was found"
-        # The load begins at once, so requests that wait for the model go on waiting.
+        # The load begins at once, so requests that wait for the model keep waiting.
         self._end_deferring(model)
         if model.why is Why.POLLED:
             found = replace(found, hosts=self._on_demand.hosts_of(name))
@@ -314,8 +316,8 @@ class Reconciler:
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
-            # All versions but those that were loading have been handed over; the result of these
-            # loads no longer matters.
+            # Another scheduler owns the model now. All versions but those that were loading have
+            # been handed over, so the result of these loads does not matter.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
@@ -325,7 +327,7 @@ class Reconciler:
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
 
     async def _note_writes(self, served: ServedModel, found: FoundModel) -> None:
-        """Count files that a model's loads write as loaded, so that polls ignore them."""
+        """Treat files that the model's own loads write as loaded, so that polling ignores them."""
         after = await asyncio.to_thread(self._repositories.require, found.name)
         if after.error is not None or not self._load_writes.add_load(found, after):
             return
@@ -343,17 +345,19 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        # The model may have been handed over while it was loaded.
+        # The model may have been handed over while it was loaded. `requested` still says then
+        # whether a client or a flag named it.
         by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
     def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
-        """Stop accepting requests for a model and return what remains to await.
+        """Stop accepting requests for a model; return a coroutine for the rest of the unload.
 
-        That is the write of its record or, for a model that makes way, the release of its memory.
+        The coroutine writes the model's record or, for a model that makes way for others, waits
+        until its memory is released.
         """
         name = model.name
-        # Ask before its versions end, on which the result depends.
+        # Decide this before the versions end, since the result depends on them.
         remembered = is_unload_remembered(
             name,
             self._desired,
@@ -393,18 +397,18 @@ class Reconciler:
         self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
     ) -> None:
         await asyncio.gather(*ends)
-        # The model may have come back, or be loading for a client that did not know yet.
+        # The model may be in service again, or a client whose view is old may be loading it.
         current = self._catalogue.model(model.name) is model
         if current and model.unloaded and not self._owns(model.name):
             self._catalogue.remove_model(model)
 
 
 class _ReportedError(InvalidArgument):
-    """Failed load whose reason has already been logged."""
+    """A failed load whose reason has already been logged."""
 
 
 def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:
-    """Return a model that cannot be loaded, as the index shows it."""
+    """Return a model that cannot be loaded, with the reason for the index."""
     model = ServedModel(
         found.name, reason=reason_of(error.code, error.message), namespace=found.namespace
     )

@@ -3,8 +3,8 @@
 A file that changes while a model is loaded may have been changed by the load or by a user, and
 looking once does not show which. Therefore the model counts as changed at first, and is loaded
 again. Files that nobody touches between the two loads and that change again during the second one
-are written by the loads themselves, and belong to what was loaded. It is pure: it compares states
-of files and reads none.
+are written by the loads themselves, and belong to what was loaded. The module does no I/O: it
+compares states of files that the caller has read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class _Load(NamedTuple):
-    # Paths that changed during the load, and whether some of them were new.
+    # Paths that changed during the load, and whether some of these files were new.
     changed: frozenset[str]
     had_new: bool
     after: frozenset[FileState]
 
 
 class LoadWrites:
-    """Keep what the last load of each model has changed, by the models' names."""
+    """Keeps, by the model's name, which files the last load of the model has changed."""
 
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}
@@ -42,9 +42,10 @@ class LoadWrites:
             return False
         watched = changed | last.changed
         if any(path in watched for path, _ in last.after ^ found.files):
-            # Somebody else writes these files as well.
+            # These files changed between the loads, so something other than a load writes them as
+            # well.
             return False
-        # A load may give a file another name each time.
+        # A load may write a file under another name each time.
         return all(path in last.changed or (last.had_new and path in new) for path in changed)
 
     def forget(self, name: str) -> None:

@@ -1,6 +1,6 @@
-"""Reads a model's directory for its configuration and versions, wherever it is.
+"""Reads a model's directory for its configuration and versions, wherever the directory is.
 
-It knows names and bytes of files, not what a configuration means.
+The module knows names and bytes of files, not what a configuration means.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.models.revision import FileState
 
-# Files that tools write beside the model.onnx that they export: MLflow, Hugging Face's Optimum.
+# Files that MLflow and Hugging Face's Optimum write beside the model.onnx that they export.
 EXPORT_MARKS: Final = ("MLmodel", "config.json")
 _EXPORTED: Final = "model.onnx"
-# Places of that file: in the directory itself, or in the folder where Transformers.js has it.
+# Folders in which such an export may have model.onnx: the directory itself, or "onnx", as for
+# Transformers.js.
 _EXPORT_PLACES: Final = (".", "onnx")
 _MAX_VERSION: Final = (1 << 63) - 1
 
@@ -34,7 +35,7 @@ class ModelFolder(Protocol):
 
     @property
     def path(self) -> Path:
-        """Path of a directory on this host; its name is always the model's."""
+        """Path of a directory on this host. Its last part is always the model's name."""
 
     @property
     def url(self) -> str:
@@ -44,7 +45,7 @@ class ModelFolder(Protocol):
         """Return the names of the folders in the directory."""
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the names of everything in one of its folders."""
+        """Return the names of everything in one of the directory's folders."""
 
     def has_file(self, name: str) -> bool:
         """Return whether there is a file at this path in the directory."""
@@ -53,11 +54,11 @@ class ModelFolder(Protocol):
         """Return a small file's content; raise FileNotFoundError if there is none."""
 
     def digest(self, version: int) -> bytes:
-        """Return 16 bytes for the files of a version and those that all versions share."""
+        """Return a 16-byte digest of a version's files and of the files that all versions share."""
 
     @property
     def files(self) -> Collection[FileState]:
-        """Files of which digests were made; empty for an object store, where no load writes."""
+        """Files that were digested; empty for an object store, where loads do not write."""
 
 
 class LocalFolder:
@@ -74,7 +75,7 @@ class LocalFolder:
         return [place.name for place in self.path.iterdir() if place.is_dir()]
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the names of everything in one of its folders."""
+        """Return the names of everything in one of the directory's folders."""
         return [place.name for place in (self.path / folder).iterdir()]
 
     def has_file(self, name: str) -> bool:
@@ -86,11 +87,11 @@ class LocalFolder:
         return read_regular_file(self.path / name)
 
     def digest(self, version: int) -> bytes:
-        """Return 16 bytes for the files of a version and those that all versions share."""
+        """Return a 16-byte digest of a version's files and of the files that all versions share."""
         return self._digest(str(version), beside=True)
 
     def digest_export(self, place: str) -> bytes:
-        """Return 16 bytes for the files of an export."""
+        """Return a 16-byte digest of the files of an export."""
         return self._digest(place, beside=False)
 
     def _digest(self, place: str, *, beside: bool) -> bytes:
@@ -101,7 +102,7 @@ class LocalFolder:
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:
-    """Return the folders that are versions: whole numbers without a leading zero, sorted."""
+    """Return the folders that are versions, sorted: whole numbers without a leading zero."""
     numbers = (
         int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name
     )
@@ -109,10 +110,10 @@ def version_numbers(names: Iterable[str]) -> list[int]:
 
 
 def find_export(folder: LocalFolder) -> str:
-    """Return the place in a directory of an export's files, or an empty string if it is none.
+    """Return the folder with an export's files; empty if the directory is not an export.
 
-    An MLflow model with ONNX, or a Hugging Face export, is a model with one version and without
-    a configuration. A directory with anything of Triton's layout is never an export.
+    An MLflow model with ONNX, or a Hugging Face export, is a model with one version and without a
+    configuration. A directory that has any part of Triton's layout is never an export.
     """
     if not any(map(folder.has_file, EXPORT_MARKS)) or folder.has_file(CONFIG_FILE):
         return ""

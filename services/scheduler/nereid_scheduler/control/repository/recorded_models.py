@@ -1,7 +1,8 @@
-"""Finds models that clients had loaded again, as their records say.
+"""Finds models that clients had loaded, so that they can be loaded again as their records say.
 
-It works in two steps, because this scheduler may own only some of the models: the composition is
-read of all models, but the files that the last load request brought only of those to be loaded.
+There are two steps, because this scheduler may own only some of the models. First the composition
+of all models is read. Then the files that the last load request brought are read, but only for the
+models that this scheduler loads.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _NO_FILES: Final = (
 
 
 def require_allowed_files(override: Override | None, *, allowed: bool) -> None:
-    """Raise InvalidArgument if the override has files and load requests may not bring any."""
+    """Raise InvalidArgument if the override has files but load requests must not bring any."""
     if override is not None and override.files and not allowed:
         raise InvalidArgument(_NO_FILES)
 
 
 class RecordedModels:
-    """Find recorded models in the repositories and in the state. Use it in one event loop."""
+    """Finds recorded models in the repositories and in the state. Use it in one event loop."""
 
     def __init__(
         self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool
@@ -46,8 +47,8 @@ class RecordedModels:
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
         """Return the models by name.
 
-        A model with files of its own is an outline: only what its configuration composes is
-        known, and `find` reads the rest.
+        If a load request brought a model's files, the model is returned as an outline: only what
+        its configuration composes is known. `find` reads the rest.
         """
         chosen = list(records)
         outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])
@@ -56,7 +57,7 @@ class RecordedModels:
     async def find(self, record: ModelRecord) -> FoundModel:
         """Return a model with the files that its last load request brought.
 
-        Waits for as long as these files cannot be read.
+        Waits until these files can be read.
         """
         try:
             override = await self.records.read_override(record)

@@ -1,8 +1,8 @@
-"""Reads model repositories: which models there are, their versions and configurations.
+"""Reads model repositories: the models in them, with their versions and configurations.
 
-File systems may be slow: once requests are served, call this in a thread. A model that cannot be
-used is reported with its error and does not affect the others. It does not decide which models are
-served.
+File systems may be slow, so once requests are served, the methods must be called in a thread. A
+model that cannot be used is reported with its error and does not affect the others. The module does
+not decide which models are served.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Namespace of models whose files load requests bring; no repository has this name.
+# Namespace of models whose files a load request brings. No repository has this name.
 _OVERRIDES: Final = "load-request"
 _EXPORTED_VERSION: Final = 1
-# Reason that Triton's index shows.
+# Reason that is Triton's text in the index.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
 class _Place(NamedTuple):
-    """Folders of models with one name; more than one folder if the name is not unique."""
+    """The folders of models with one name: more than one if the name is not unique."""
 
     plain_name: str
     namespace: str
@@ -79,16 +79,16 @@ class _Place(NamedTuple):
 class Repositories:
     """Model repositories, in directories or object stores.
 
-    With `namespacing` each repository is a namespace, and all names here are qualified.
+    With `namespacing` each repository is a namespace, and all names in this class are qualified.
     """
 
     paths: Sequence[str]
-    # Value of --model-config-name, which is preferred in each model.
+    # Value of --model-config-name: configuration that is preferred in each model's directory.
     config_name: str = ""
     namespacing: bool = False
-    # Repositories in object stores, by their paths.
+    # Maps a repository's path to the repository, for those in object stores.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
-    # Reasons why repositories could not be listed last, by their paths.
+    # Maps a repository's path to the reason why its last listing failed.
     problems: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
@@ -103,20 +103,21 @@ class Repositories:
     def scan(self) -> list[FoundModel]:
         """Return all models, sorted by name.
 
-        A name in two repositories is refused in both, unless repositories are namespaces.
+        If a name is in two repositories, both models are refused, unless repositories are
+        namespaces.
         """
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
     def find(self, name: str, override: Override | None = None) -> FoundModel | None:
-        """Return one model as it is now, or as the override says; `None` if there is none."""
+        """Return a model as it is now, or as the override says; `None` if there is none."""
         if override is not None and override.files:
             return self._write_override(name, override)
         places = self._places_of(name)
         return self._read(name, places, override) if name in places else None
 
     def require(self, name: str, override: Override | None = None) -> FoundModel:
-        """Return one model like `find`, with an error if it is missing or cannot be read."""
+        """Return a model as `find` does; if it is missing or cannot be read, with an error."""
         try:
             found = self.find(name, override)
         except StoreError as error:
@@ -131,19 +132,19 @@ class Repositories:
         return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
-        """Return the outline of a model made of a load request's files: what it composes.
+        """Return the outline of a model that a load request brings: the models that it composes.
 
-        The files are not needed; `config` is the configuration of the override. Raises
-        InvalidArgument if that is not valid.
+        Only `config`, the override's configuration, is needed, not the files. Raises
+        InvalidArgument if the configuration is not valid.
         """
         namespace = _OVERRIDES if self.namespacing else ""
         found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
         return self._in_namespace(found, namespace, {})
 
     def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
-        """Return the models that a load request names, which may be none.
+        """Return the qualified names of the models that a load request names; there may be none.
 
-        An override's files are a model in a namespace of their own.
+        A model that consists of an override's files is in a namespace of its own.
         """
         if not self.namespacing:
             return [name]
@@ -154,7 +155,7 @@ class Repositories:
         ]
 
     def _places(self, *, all_files: bool = False) -> dict[str, _Place]:
-        """Return the places of all models; `all_files` lists whole object stores, once each."""
+        """Return the places of all models. `all_files`: list each object store once as a whole."""
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
@@ -188,21 +189,22 @@ class Repositories:
     def _places_of(self, name: str) -> dict[str, _Place]:
         """Return the places that matter for one model.
 
-        Other directories are looked at only if they may matter, since a load on demand must not
-        cost more in a repository with many models.
+        Other directories are read only if they may matter, since a load on demand must not cost
+        more in a repository with many models.
         """
         if self.namespacing or self.stored:
             return self._places()
         paths = [Path(repository) / name for repository in self.paths]
-        # Names come from clients, so they must not lead to other directories.
+        # The name comes from a client, so it must not lead to a directory outside the repository.
         found: list[ModelFolder] = [
             LocalFolder(path) for path in paths if path.name == name and _is_model(path)
         ]
-        # Listing shows whether there is no such model, or a repository cannot be read.
+        # If nothing was found, the listing tells whether the model does not exist or a repository
+        # cannot be read.
         return {name: _Place(name, "", found)} if found else self._places()
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
-        """Return a model that consists of the files of a load request alone."""
+        """Return a model that consists only of the files in a load request; write the files."""
         namespace = _OVERRIDES if self.namespacing else ""
         try:
             directory = write_files(override.files, override.directory)
@@ -221,7 +223,7 @@ class Repositories:
     ) -> FoundModel:
         plain, namespace, folders, _ = places[name]
         if len(folders) > 1:
-            # Clients see this error, so it has no paths.
+            # Clients see this error, so it does not contain paths.
             return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
         found = _ModelReader(plain, folders[0], self.config_name, override).read()
         return self._in_namespace(found, namespace, places)
@@ -231,7 +233,7 @@ class Repositories:
     ) -> FoundModel:
         """Return the model, which was read under its plain name, under its qualified name.
 
-        Namespaces in its configuration are ignored, as in Triton.
+        As in Triton, namespaces in the model's configuration are ignored.
         """
         if is_ensemble(found.draft):
             having: dict[str, dict[str, None]] = {}
@@ -270,7 +272,7 @@ def _is_model(path: Path) -> bool:
 
 
 class _ModelReader:
-    """Read one model directory."""
+    """Reads the directory of one model."""
 
     def __init__(
         self, name: str, folder: ModelFolder, config_name: str, override: Override | None
@@ -285,7 +287,7 @@ class _ModelReader:
         self._export = ""
 
     def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
-        """Return the model; if it cannot be read, with an error at its latest version."""
+        """Return the model. If it cannot be read, return it with an error at its latest version."""
         error: NereidError
         draft = config_pb.ModelConfig()
         try:
@@ -313,7 +315,8 @@ class _ModelReader:
         except Exception:
             _log.exception("model '%s' cannot be read", self._name)
             error = Internal(INTERNAL_MESSAGE)
-        # The index shows the error at the latest version: the policy's may be unknown.
+        # The index shows the error at the latest available version, since the version policy may be
+        # unknown.
         return self._found(config_pb.ModelConfig(), self._available[-1:], error, directory)
 
     def _found(
@@ -346,7 +349,8 @@ class _ModelReader:
                 self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
                 return
         self._available = tuple(version_numbers(self._folder.subfolders()))
-        # Digests are made before the load: files written during it count as a change next time.
+        # Digests are made before the load, so that a file that is written during the load counts as
+        # a change at the next poll.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
         if self._custom_config and self._folder.has_file(self._custom_config):
@@ -373,12 +377,13 @@ class _ModelReader:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
-        # This finds errors that do not depend on the model file; an ensemble has no model file.
+        # Completing the configuration finds errors that do not depend on the model file. An
+        # ensemble has no model file.
         complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:
-        """Return the latest version's files, from which the backend may have to be guessed."""
+        """Return the names of the latest version's files, which may show what the backend is."""
         if not self._available:
             return []
         return self._folder.names_in(self._export or str(self._available[-1]))

@@ -6,12 +6,12 @@ for other work. The states of a store are:
     state   event                                               next state
     normal  fewer than _STUCK_CALLS calls are overdue           normal; calls run
     normal  _STUCK_CALLS calls are overdue                      stuck
-    stuck   a call is made, and no earlier one is in time       stuck; it fails at once, but goes on
-                                                                by itself to probe the store
-    stuck   a call is made, and another one is in time          stuck; it fails at once
+    stuck   a call is made, and all running ones are overdue    stuck; its caller gets an error at
+                                                                once, but the call runs as a probe
+    stuck   a call is made, and some running one is in time     stuck; the call fails at once
     stuck   a call succeeds                                     normal
 
-It knows nothing about what the calls do.
+The module does not know what the calls do.
 """
 
 from __future__ import annotations
@@ -31,28 +31,31 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
-# A call that takes longer is logged.
+# Seconds after which a call is logged as slow.
 _SLOW_S: Final = 10.0
-# Limit for calls at a time.
+# Maximum number of calls that run at the same time.
 _MAX_CALLS: Final = 16
-# So many overdue calls mean that the store does not respond.
+# Number of overdue calls from which the store is considered stuck.
 _STUCK_CALLS: Final = 2
 
 
 class StoreCalls:
-    """Run calls of one repository's store. Errors name its URL. Threads may share it."""
+    """Runs the calls to one repository's store.
+
+    Errors name the repository's URL. Several threads may use one object.
+    """
 
     def __init__(self, url: str, most_calls: int = _MAX_CALLS) -> None:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()
-        # Times at which the running calls are overdue.
+        # Maps a running call to the time at which it is overdue.
         self._deadlines: dict[Future[object], float] = {}
         # Time of the last call that succeeded.
         self._succeeded_s = 0.0
 
     def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
-        """Return what the call returns. A longer call goes on, and its result is dropped.
+        """Return the result of a call. If the call takes too long, it goes on without its caller.
 
         Raises:
             StoreError: the call raised it, or the store did not respond in time.
@@ -75,7 +78,7 @@ class StoreCalls:
             return self._await(done, deadline)
         except TimeoutError:
             if done.done():
-                # The call itself timed out.
+                # The call itself raised the TimeoutError.
                 raise
             raise StoreError(f"{self._url}: no response within {limit_s:g} s") from None
 

@@ -1,9 +1,9 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
-A listing that fails changes nothing: the models of the last successful one remain. A listing
-without models counts, if there were models before, only when the next one of its kind is empty too:
-stores and proxies that are being repaired also list nothing. It does not read model files;
-executors fetch them.
+If a listing fails, nothing changes: the models of the last successful listing remain. If a listing
+is empty but there were models before, it counts only when the next listing of the same kind is
+empty too, because stores and proxies that are being repaired also list nothing. Model files are not
+read: executors fetch them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Limit for configurations and labels, which are read into memory.
+# Maximum bytes of a configuration or labels file, which is read into memory.
 _MAX_FILE_BYTES: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# Limits for waiting for the store: for one model; for names, if those of the last listing are
-# known, since each load of any model asks for them; for all objects, of which there may be any
-# number.
+# Seconds to wait for the store, for: one model; names only, if the names of the last listing are
+# known (each load of any model asks for them); all objects, of which there may be any number.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
-# Limit for reasons in the log between two listings that succeed.
+# Maximum number of reasons that are logged between two successful listings.
 _MAX_REASONS: Final = 16
 
-# Models by their names, or their names alone.
+# A collection of models: either models by name, or names alone.
 _Models = TypeVar("_Models", bound="Collection[str]")
 
 
@@ -53,12 +52,12 @@ class _Content(NamedTuple):
 
 
 class _LastListing(Generic[_Models]):
-    """Last listing that counts."""
+    """The last listing that counts."""
 
     def __init__(self) -> None:
-        # `None` until a listing has succeeded.
+        # Models of the listing; `None` until a listing has succeeded.
         self.models: _Models | None = None
-        # Set if the last listing was empty, so that `models` are from an earlier one.
+        # True if the last listing was empty, so that `models` are those of an earlier listing.
         self.doubted = False
 
 
@@ -70,7 +69,7 @@ class StoredFolder:
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:
-        """Read this model's `listing`; `None` means that it is listed when it is needed."""
+        """Read this model's `listing`; with `None` the model is listed when that is needed."""
         self._repository = repository
         self._known = listing
         self.path = Path(name)
@@ -87,7 +86,7 @@ class StoredFolder:
         return sorted(self._listing.subfolders())
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the names of everything in one of its folders."""
+        """Return the names of everything in one of the directory's folders."""
         return self._listing.names_in(folder)
 
     def has_file(self, name: str) -> bool:
@@ -114,8 +113,8 @@ class StoredRepository:
     ) -> None:
         """Read the repository in `store`.
 
-        `config_name` is --model-config-name, for configurations that are read in advance. `limit_s`
-        is how long a client's request, or all other repositories, wait for the store.
+        config_name: value of --model-config-name, for configurations that are read in advance.
+        limit_s: seconds that a client's request, or all other repositories, wait for the store.
         """
         self.store = store
         self._calls = StoreCalls(str(store.url))
@@ -128,21 +127,22 @@ class StoredRepository:
         self._names: _LastListing[list[str]] = _LastListing()
         # Reason why the last listing failed; empty if it succeeded.
         self._problem = ""
-        # Reasons that have been logged since the last successful listing; they may alternate.
+        # Reasons that were logged since the last successful listing. Reasons may alternate, so all
+        # are kept.
         self._logged: set[str] = set()
-        # Contents of small files that were read, by key.
+        # Maps a key to the content of a small file that was read.
         self._contents: dict[str, _Content] = {}
 
     @property
     def problem(self) -> str:
-        """Reason why the repository could not be listed last; empty if it could."""
+        """Reason why the last listing of the repository failed; empty if it succeeded."""
         return self._problem
 
     def list_all(self) -> dict[str, StoredFolder]:
-        """Return all models with all of their files, by one listing.
+        """Return all models with all of their files, from one listing.
 
         Raises:
-            StoreError: the listing failed, and so did all earlier ones.
+            StoreError: this listing and all earlier ones failed.
         """
         before = self._models.models or {}
         models = self._list(self.store.list_models, self._models, _LISTING_LIMIT_S)
@@ -153,7 +153,7 @@ class StoredRepository:
         return {name: StoredFolder(self, name, listing) for name, listing in models.items()}
 
     def list_names(self) -> dict[str, StoredFolder]:
-        """Return all models without listing their files; raise StoreError like `list_all`."""
+        """Return all models without their files; raise StoreError as `list_all` does."""
         limit_s = _LISTING_LIMIT_S
         if self._names.models is not None:
             limit_s = min(self._limit_s, _NAMES_LIMIT_S)
@@ -161,11 +161,11 @@ class StoredRepository:
         return {name: StoredFolder(self, name) for name in names}
 
     def list_model(self, name: str) -> ModelListing:
-        """Return the listing of one model, empty if there is none; may raise StoreError."""
+        """Return the listing of one model, empty without such a model; may raise StoreError."""
         return self._calls.run(lambda: self.store.list_model(name), self._limit_s)
 
     def read(self, key: str, stored: StoredObject) -> bytes:
-        """Return the content of a small object, which is read once; may raise StoreError."""
+        """Return the content of a small object. It is fetched only once. May raise StoreError."""
         known = self._contents.get(key)
         if known is not None and known.stored == stored:
             return known.content
@@ -179,7 +179,11 @@ class StoredRepository:
     def _list(
         self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float
     ) -> _Models:
-        """Return a new listing, or the last one if it fails; raise StoreError if there is none."""
+        """Return a new listing, or the last one if listing fails.
+
+        Raises:
+            StoreError: listing has failed, and there is no earlier listing.
+        """
         try:
             models = self._calls.run(list_, limit_s)
         except StoreError as error:
@@ -221,10 +225,10 @@ class StoredRepository:
             _log.info("model repository %s can be listed again", self.store.url)
 
     def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
-        """Read configurations of models that have changed, several at a time.
+        """Read the configurations of models that have changed, several at a time.
 
-        A configuration that cannot be read is read again, and its error is reported, with its
-        model.
+        A configuration that cannot be read is read again together with its model, which then
+        reports the error.
         """
         with self._lock:
             for key in [key for key in self._contents if key.partition("/")[0] not in models]:
@@ -250,7 +254,7 @@ class StoredRepository:
 def open_stored_repositories(
     paths: Sequence[str], environ: Mapping[str, str], config_name: str = ""
 ) -> dict[str, StoredRepository]:
-    """Return those repositories that are in object stores, without calling the stores yet."""
+    """Return the repositories that are in object stores. Do not call the stores yet."""
     return {
         path: StoredRepository(ObjectStore(parse_store_url(path), environ), config_name)
         for path in paths

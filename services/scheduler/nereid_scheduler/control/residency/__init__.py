@@ -1,6 +1,6 @@
-"""Models beyond memory: which models on demand are in memory, and on which executors.
+"""Models beyond memory: decides which models on demand are in memory, and on which executors.
 
-policy.py decides, popularity.py counts how much models are requested, budgets.py has what flags
-say, and sizes.py how much memory models took; these are pure. use.py reads what models are used
-for, and on_demand.py has them loaded and unloaded.
+policy.py decides; popularity.py counts how much models are requested; budgets.py has the memory
+budgets from the flags; sizes.py has the memory that models took. These four do no I/O. use.py reads
+the use of models, and on_demand.py has models loaded and unloaded.
 """

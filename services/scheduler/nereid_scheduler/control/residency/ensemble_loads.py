@@ -1,7 +1,7 @@
-"""Loads ensembles on demand: the models of their steps first, wherever they fit.
+"""Loads ensembles on demand: first the models of their steps, on the executors where they fit.
 
-While a model waits for memory the reconciler does not know it: the residency policy says where it
-is loaded, or that the models of an ensemble do not fit into memory together.
+A model that waits for memory is not known to the reconciler. The residency policy decides where the
+model is loaded, or that the models of an ensemble do not fit into memory together.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Interval at which an ensemble checks that its models still fit into memory together.
+# Seconds between checks whether an ensemble's models still fit into memory together.
 _RETRY_S: Final = 0.05
 
 
 class AwaitedModels:
-    """Names of models whose loads calls or ensembles are waiting for."""
+    """Names of models whose loads are awaited by calls or by ensembles."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class AwaitedModels:
 
     @contextmanager
     def adding(self, names: Iterable[str]) -> Iterator[None]:
-        """Add these names for as long as the context lasts."""
+        """Add these names while the context is open."""
         added = list(names)
         self._counts.update(added)
         try:
@@ -55,10 +55,10 @@ class AwaitedModels:
 
 
 class EnsembleLoads:
-    """Load ensembles with the models of their steps.
+    """Loads ensembles together with the models of their steps.
 
-    With budgets one ensemble at a time gets the memory for its models: two ensembles that each have
-    half of theirs would wait for each other.
+    With budgets, only one ensemble at a time gets memory for its models. Two ensembles that each
+    have half of their models would wait for each other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
@@ -74,11 +74,11 @@ class EnsembleLoads:
 
         Args:
             desired: Receives the requests for loads of ensembles.
-            residency: Says which models wait for memory, and what fits.
-            use: Says which models are ready.
+            residency: Decides which models wait for memory, and what fits.
+            use: Reads which models are ready.
             want: Has a model loaded; returns `None` if it is in service.
-            awaited: Names to which the models of steps are added while an ensemble waits.
-            timeout_s: Time that an ensemble waits for the models of its steps.
+            awaited: Receives the names of the steps' models while an ensemble waits.
+            timeout_s: Seconds that an ensemble waits for the models of its steps.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -88,11 +88,11 @@ class EnsembleLoads:
         self._awaited = awaited
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
-        # With budgets: the ensemble that is being loaded, if there is one.
+        # With budgets: the name of the ensemble that is being loaded, if there is one.
         self.turn: set[str] = set()
 
     async def load(self, name: str) -> NereidError | None:
-        """Load an ensemble and its parts, which may be ensembles; return the error if it fails."""
+        """Load an ensemble and its parts, which may be ensembles; return an error if that fails."""
         turns = self._residency.budgets
         try:
             async with asyncio.timeout(self._timeout_s), self._lock if turns else nullcontext():
@@ -135,7 +135,8 @@ class EnsembleLoads:
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
         """Return the parts of an ensemble that are loaded on demand.
 
-        These are the models by name, and the ensembles, innermost first, including itself.
+        The first result maps a model's name to the model. The second has the ensembles, innermost
+        first, including this one.
         """
         parts, pending = {name: self._models[name].found}, [name]
         while pending:

@@ -1,8 +1,9 @@
 """Loads models at their first requests, and unloads models that make way for others.
 
-policy.py decides, and the reconciler loads and unloads. A request that finds its model in service
-never comes here: the time of a model's last use, and whether it is in use, are read from its
-statistics and its queue when a decision needs them. It does not know how a model is loaded.
+policy.py decides, and the reconciler loads and unloads. A request whose model is in service does
+not reach this module. When a decision needs the time of a model's last use, or whether it is in
+use, these are read from the model's statistics and queue. The module does not know how a model is
+loaded.
 """
 
 from __future__ import annotations
@@ -43,27 +44,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Parameter of a model that is to be loaded at the start, as without --lazy-loading.
+# Model parameter that can make a model load at the start, as without --lazy-loading.
 PARAMETER: Final = "lazy_loading"
-# Interval at which models in use are checked again while others wait for their memory.
+# Seconds between checks of models in use while others wait for their memory.
 _RETRY_S: Final = 0.05
-# If nothing was loaded or unloaded for so long, popular models that are idle may make way although
-# less popular ones are in use.
+# If nothing was loaded or unloaded for this many seconds, popular models that are idle may make way
+# even though less popular models are in use.
 _STALLED_S: Final = 2.0
-# Time in which a failed load is not tried again: each attempt may take seconds of an executor.
+# Seconds during which a failed load is not tried again. Each attempt may take seconds of an
+# executor's time.
 _FAILED_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class OnDemandCounts:
-    """Numbers of loads that requests began, and of unloads that made way."""
+    """Numbers of loads that requests have started, and of unloads that made way for models."""
 
     loads: int = 0
     unloads: int = 0
 
 
 class OnDemand:
-    """Models of one scheduler that are loaded on demand."""
+    """The models of one scheduler that are loaded on demand."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
@@ -86,9 +88,9 @@ class OnDemand:
             loader: Executors and their instances.
             residency: Decides which models are in memory.
             popularity: Counts requests of models on demand.
-            timeout_s: Time that an ensemble waits for the models of its steps.
+            timeout_s: Seconds that an ensemble waits for the models of its steps.
             held_models: Returns the models of requests that wait for a load, once for each request.
-            record_sizes: Keeps measured sizes for the next scheduler.
+            record_sizes: Stores measured sizes for the next scheduler.
             timeline: Records waits for memory.
         """
         self._desired = desired
@@ -103,19 +105,19 @@ class OnDemand:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
-        # Outcomes of models whose load is pending.
+        # Maps the name of a model whose load is pending to the load's outcome.
         self._loads: dict[str, Outcome] = {}
-        # Models for whose loads calls and ensembles wait; requests wait in the load queue.
+        # Models whose loads are awaited by calls and ensembles. Requests wait in the load queue.
         self._awaited = AwaitedModels()
         self._ensembles = EnsembleLoads(
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Time of the last load or unload, or of the first model that began to wait.
+        # Monotonic time of the last load or unload, or of the start of the first wait.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
-        # Times at which models began to wait for memory, as far as they still wait.
+        # Maps a model that waits for memory to the time when its wait began.
         self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
@@ -123,7 +125,7 @@ class OnDemand:
         self._sizes = ModelSizes(saved)
 
     async def close(self) -> None:
-        """Cancel what is pending; models stay as they are."""
+        """Cancel pending work. The models stay as they are."""
         if self._retry is not None:
             self._retry.cancel()
         for task in self._tasks:
@@ -133,38 +135,38 @@ class OnDemand:
     # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
-        """Leave a found model to its first request; return False if it must be loaded now."""
+        """Leave a model to its first request; return False if the model must be loaded now."""
         name = found.name
         if found.error is not None or not _is_lazy(found.draft):
             return False
         if name not in self._models and self._catalogue.is_known(name):
             return False
         self._desired.defer(found)
-        # A model that is in memory is reloaded like any other.
+        # A model that is in memory is reloaded as any other model.
         return not self._use.is_ready(name)
 
     def hosts_of(self, name: str) -> frozenset[str] | None:
-        """Return the executors on which a model is reloaded, or `None` for all."""
+        """Return the executors on which a model is reloaded; `None` means all executors."""
         if not self._budgets or name not in self._models:
             return None
         return frozenset(self._residency.executors_of(name)) or None
 
     def forget(self, name: str) -> None:
-        """Stop handling a model that a client loaded or unloaded for good, or that was deleted."""
+        """Stop handling a model that was deleted, or that a client loaded or unloaded for good."""
         self._desired.end_deferring(name)
         actions = self._residency.forget(name, self._usages())
         if name in self._loads:
-            # Requests that wait for the model check what has become of it.
+            # Requests that wait for the model check again what its state is.
             self._end_load(name, None)
         self._act(actions)
 
     def on_reloaded(self, name: str) -> None:
-        """Measure a model in memory that was reloaded: it may take more memory, or less."""
+        """Measure a model that was reloaded in memory, since its size may have changed."""
         if self._residency.status(name) is Status.RESIDENT:
             self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
     def retain(self, names: Container[str]) -> None:
-        """Forget models that are not in `names`, since they are in no repository any more."""
+        """Forget models that are not in `names`: no repository has them any more."""
         for name in [known for known in self._models if known not in names]:
             self.forget(name)
 
@@ -173,11 +175,11 @@ class OnDemand:
     def request(self, name: str, number: int) -> bool:
         """Return whether a request for a model that is not in service waits for a load.
 
-        The load begins now unless it is pending already. `number` is that of the version; -1 stands
-        for the latest.
+        Unless the load is pending already, it begins now. `number` is the version's number; -1
+        means the latest version.
 
         Raises:
-            NereidError: the model's load has just failed.
+            NereidError: the model's load has failed a short time ago.
         """
         known = self._catalogue.find_on_demand(name)
         if known is None or not known.has(number):
@@ -192,7 +194,7 @@ class OnDemand:
     async def ensure(self, name: str, number: int) -> None:
         """Wait until a model is in service, if its first request would load it.
 
-        Clients ask for its metadata and configuration before they can make a request.
+        Clients ask for the model's metadata and configuration before they can make a request.
 
         Raises:
             NereidError: the model cannot be loaded.
@@ -208,13 +210,13 @@ class OnDemand:
             raise model.error.with_traceback(None)
 
     def on_executors(self) -> None:
-        """Update the executors, since some have joined or left."""
+        """Update the set of executors, since some have joined or left."""
         self._sync_executors()
 
     # ---- loads and unloads
 
     def _want(self, known: OnDemandModel) -> Outcome | None:
-        """Have a model loaded and return its outcome, or `None` if it is in service."""
+        """Have a model loaded and return the load's outcome; `None` if the model is in service."""
         name = known.name
         if name in self._loads:
             return self._loads[name]
@@ -239,7 +241,7 @@ class OnDemand:
             paths = [known.found.version_path(version) for version in known.found.versions]
             file_bytes = await asyncio.to_thread(_file_bytes, paths)
         if name not in self._models:
-            # The model was forgotten meanwhile.
+            # The model was forgotten while its files were measured.
             return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
@@ -248,9 +250,9 @@ class OnDemand:
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
-        """Return what a model needs by executor and device; empty without budgets.
+        """Return the bytes that a model needs, by executor and device; empty without budgets.
 
-        `file_bytes` is the size of the files of all its versions.
+        file_bytes: size of the files of all versions of the model.
         """
         if not self._budgets:
             return {}
@@ -267,7 +269,7 @@ class OnDemand:
                 continue
             needs[session.name] = {device: size * versions for device, size in sizes.items()}
         if not needs and self._loader.sessions:
-            # The load itself reports what is wrong.
+            # The load itself will report what is wrong with the configuration.
             needs = {session.name: {} for session in self._loader.sessions}
         return needs
 
@@ -279,12 +281,12 @@ class OnDemand:
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
         self._moved_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
-            # The model was forgotten, or its executor was lost and another one is to load it.
+            # The model was forgotten, or its executor was lost and another executor will load it.
             return
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
-            # Without this, an executor that joins would load the model, whatever else it has.
+            # Without this, an executor that joins would load the model without regard to memory.
             self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
@@ -303,7 +305,7 @@ class OnDemand:
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
             load.set_result(None if known is None else known.error)
-        # Requests that wait for the model check again.
+        # Requests that wait for the model check its state again.
         self._loader.notify_change()
 
     def _begin_unload(self, name: str) -> None:
@@ -332,7 +334,7 @@ class OnDemand:
             self._retry = loop.call_later(_RETRY_S, self._on_retry)
 
     def _record_waits(self) -> None:
-        """Record waits for memory that have ended, and note those that have begun."""
+        """Record the waits for memory that have ended, and note the waits that have begun."""
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
         for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
@@ -346,7 +348,8 @@ class OnDemand:
         self._retry = None
         held = self._use.held()
         for name in self._residency.waiting:
-            # Models of lost executors that are still in service have requests, but no load.
+            # Only models with a load are considered: a model whose executor was lost may still be
+            # in service, and have requests but no load.
             if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
@@ -356,7 +359,7 @@ class OnDemand:
         self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _move(self, name: str, executor: str) -> None:
-        """Load a model on another executor, since its own was lost; its requests wait."""
+        """Load a model on another executor, since its own was lost. Its requests wait."""
         for served in self._catalogue.running(name):
             self._loader.load_on(served, frozenset([executor]))
         if name not in self._loads:
@@ -367,13 +370,14 @@ class OnDemand:
         joined, left = names - self._executors, self._executors - names
         self._executors = names
         if joined:
-            # A load that failed on other executors, or without any, may succeed on the new one.
+            # A load that failed on other executors, or without any executor, may succeed on the new
+            # one.
             for known in self._models.values():
                 known.error = None
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
         for name in self._loads if joined else ():
-            # The model's needs on the new executor are not known yet.
+            # The policy does not know what the model needs on the new executor.
             if self._residency.status(name) is Status.WAITING:
                 self._spawn(self._place_model(name))
         for name in sorted(left):
@@ -382,7 +386,8 @@ class OnDemand:
             ]
             self._act(self._residency.remove_executor(name, self._usages()))
             for model in lost:
-                # Load it elsewhere if requests wait for it, or else when the next one comes.
+                # If requests wait for the model, load it on another executor. Otherwise the next
+                # request does.
                 if model in self._loads or self._use.in_use(model):
                     self._spawn(self._place_model(model))
                 else:
@@ -391,13 +396,13 @@ class OnDemand:
     # ---- what is known
 
     def _usages(self) -> dict[str, Usage]:
-        """Return the use of the models in service, including those that are loaded for good."""
+        """Return the use of all models in service, including models that are loaded for good."""
         if not self._budgets:
             return {}
         for name in self._use.others():
             self._residency.pin(name, self._measure(name))
         needed = self._use.held() | self._loads.keys()
-        # Ensembles that wait for their turn need nothing yet.
+        # An ensemble that waits for its turn does not need memory yet.
         waiting = {name for name in needed if self._is_pending_ensemble(name)}
         return self._use.usages((needed - waiting) | self._ensembles.turn)
 
@@ -406,7 +411,7 @@ class OnDemand:
         return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
-        """Return what a model takes on each executor by device; keep it for the next decision."""
+        """Return a model's bytes by executor and device; keep its sizes for the next decision."""
         memory = self._use.memory(name)
         by_device: dict[str, list[int]] = {}
         for devices in memory.values():
@@ -431,7 +436,7 @@ class OnDemand:
 
 
 class NoOnDemand(OnDemand):
-    """The models of a scheduler that loads none on demand."""
+    """The models on demand of a scheduler that loads no model on demand."""
 
     def __init__(self) -> None:
         pass
@@ -474,7 +479,7 @@ NO_ON_DEMAND: Final = NoOnDemand()
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
-    """Return whether a model is loaded on demand, which a parameter of it may prevent."""
+    """Return whether a model is loaded on demand. One of its parameters may prevent that."""
     if PARAMETER not in draft.parameters:
         return True
     text = draft.parameters[PARAMETER].string_value
@@ -486,7 +491,7 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
 
 
 def _file_bytes(versions: Iterable[str]) -> int:
-    """Return the size of the versions' files. Blocks."""
+    """Return the size of the versions' files in bytes. The call blocks."""
     total = 0
     for version in versions:
         for directory, _, names in os.walk(version):

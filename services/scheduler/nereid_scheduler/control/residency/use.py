@@ -1,6 +1,6 @@
-"""Reads what the models in service are used for, and what memory they take, when that is needed.
+"""Reads the use of the models in service, and the memory that they take, when that is needed.
 
-Nothing is recorded per request: a model's queue and its statistics have all of it.
+Nothing is recorded per request: all of it is in each model's queue and statistics.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class ModelUse:
-    """Read the use of one scheduler's models.
+    """Reads the use of one scheduler's models.
 
-    Every method takes time by the models in service, not by the models of the repository.
+    The cost of every method grows with the models in service, not with the models in the
+    repository.
     """
 
     def __init__(
@@ -58,16 +59,16 @@ class ModelUse:
         return any(True for _ in self._ready_versions(name))
 
     def in_use(self, name: str) -> bool:
-        """Return whether a model has requests without their last response, or live sequences."""
+        """Return whether a model has live sequences, or requests without their last response."""
         return any(runtime.in_use for _, runtime in self._ready_versions(name))
 
     def others(self) -> set[str]:
-        """Return the models that are ready and not loaded on demand."""
+        """Return the models that are ready and are not loaded on demand."""
         names = {served.name for served in self._loader.versions}
         return {name for name in names - self._on_demand.keys() if self.is_ready(name)}
 
     def held(self) -> set[str]:
-        """Return the qualified names of models on demand that requests wait for."""
+        """Return the qualified names of the models on demand for which requests wait."""
         found = map(self._catalogue.find_on_demand, set(self._held_models()))
         return {model.name for model in found if model is not None}
 
@@ -77,7 +78,7 @@ class ModelUse:
         return sum(model is not None and model.name == name for model in found)
 
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
-        """Return the use of the models in service; the `needed` ones must not make way now."""
+        """Return the use of the models in service. Models in `needed` must not make way now."""
         used_ms: dict[str, float] = {}
         requests: Counter[str] = Counter()
         busy = set(needed)
@@ -110,7 +111,7 @@ class ModelUse:
         }
 
     def memory(self, name: str) -> dict[str, dict[str, list[int]]]:
-        """Return the bytes of each of a model's instances, by executor and device."""
+        """Return the bytes that each instance of a model takes, by executor and device."""
         sizes_by_executor: dict[str, dict[str, list[int]]] = {}
         for served, _ in self._ready_versions(name):
             for session in self._loader.sessions:
@@ -122,7 +123,7 @@ class ModelUse:
         return sizes_by_executor
 
     def _steps_of(self, names: Iterable[str]) -> set[str]:
-        """Return the models that ensembles need; ensembles may contain ensembles."""
+        """Return the models that ensembles need. Steps may be ensembles too."""
         steps: set[str] = set()
         pending = list(names)
         while pending:

@@ -1,1 +1,1 @@
-"""Several schedulers in one mesh: who is a member, which models each owns, how models move."""
+"""Several schedulers in one mesh: the members, the models that each owns, and how models move."""

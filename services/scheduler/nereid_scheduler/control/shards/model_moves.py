@@ -1,8 +1,8 @@
-"""Moves models among schedulers: those that this one owns are served here, others handed over.
+"""Moves models among schedulers: serves those that this one owns, hands over the others.
 
-Finds out which models belong together, from the repositories and from what peers have in service,
-and asks for loads and hand-overs (desired_models.py carries the requests). It knows no stream, and
-does not decide when members' changes are acted on.
+The module finds out which models belong together, from the repositories and from what peers have in
+service. It asks for loads and hand-overs through desired_models.py. It does not handle streams, and
+does not decide when changes of the members are acted on.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 
 class ModelMoves:
-    """Models of one scheduler of several.
+    """The models of one of several schedulers.
 
-    Implements shard.ShardModels, and selects the models that the reconciler and model control load.
+    The class implements shard.ShardModels, and selects the models that the reconciler and model
+    control load.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
@@ -52,8 +53,8 @@ class ModelMoves:
     ) -> None:
         """Collect models from these sources.
 
-        `mode` is that of model control. `on_regrouped` is called when other models belong together
-        than before, so that owners may have changed.
+        mode: mode of model control. on_regrouped: called when the groups of models that belong
+        together have changed, so that owners may have changed.
         """
         self._owned = owned
         self._membership = membership
@@ -64,12 +65,12 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
-        # Qualified names of models whose load requests have not ended.
+        # Qualified names of models with a load request that has not ended.
         self._loading: set[str] = set()
-        # Models of lost members that other members own now and have not named yet: these members
-        # may have stood still, and wait for their peers.
+        # Models of lost members which other members own now but have not announced yet. These
+        # members may have stood still, and wait for their peers.
         self._unclaimed: set[str] = set()
-        # Models of the last scan, by qualified name.
+        # Maps a qualified name to the model that the last scan found.
         self._found: dict[str, FoundModel] = {}
 
     async def scan(self) -> None:
@@ -79,7 +80,7 @@ class ModelMoves:
         self.update_groups()
 
     def _expected_models(self) -> set[str]:
-        """Return the models that some member must have, or is about to take over."""
+        """Return the models that some member must have, or will soon take over."""
         expected = self._unclaimed.union(*self._membership.lost_models.values())
         if self._mode != EXPLICIT:
             found = self._found.values()
@@ -87,13 +88,13 @@ class ModelMoves:
         return expected
 
     def owner(self, plain_name: str) -> str | None:
-        """Return the owner of a model by its plain name, or `None` if there is no member."""
+        """Return the owner of the model with this plain name, or `None` if there is no member."""
         return self._owned.owner(self._names(plain_name)[0])
 
     def _names(self, plain_name: str) -> list[str]:
-        """Return the models that clients may mean by a name, which have one owner.
+        """Return the models that clients may mean by a name; they all have one owner.
 
-        If there are none, that is the name itself.
+        If there is no such model, return the name itself.
         """
         if not self._repositories.namespacing:
             return [plain_name]
@@ -111,7 +112,7 @@ class ModelMoves:
         return next((holder for holder in holders if holder is not None), None)
 
     def has_moved(self, plain_name: str) -> bool:
-        """Return whether another scheduler has, or will have, a model that is missing here."""
+        """Return whether a model that is not served here is, or will be, at another scheduler."""
         names = self._names(plain_name)
         lost_models = self._membership.lost_models.values()
         lost = any(not models.isdisjoint(names) for models in lost_models)
@@ -124,7 +125,7 @@ class ModelMoves:
     def location(self, plain_name: str) -> str | None:
         """Return the member to call about a model, or `None` if there is no member.
 
-        That is its owner, unless another member still has the model.
+        This is the model's owner, unless another member still has the model.
         """
         owner = self.owner(plain_name)
         holder = self._holder(plain_name)
@@ -136,7 +137,7 @@ class ModelMoves:
         return self._holder(plain_name) is not None
 
     def all_named(self) -> bool:
-        """Return whether every model to be served is served, or is being loaded, somewhere."""
+        """Return whether every model that should be served is served or being loaded somewhere."""
         peers = self._membership.peers.values()
         return self._expected_models() <= self.served().models.union(
             *(peer.models for peer in peers)
@@ -145,7 +146,7 @@ class ModelMoves:
     # ---- load requests
 
     async def learn_model(self, plain_name: str, override: Override | None) -> None:
-        """Read a model that is to be loaded, which may be new or composed differently by now.
+        """Read a model that will be loaded: it may be new, or composed differently than before.
 
         Raises:
             NereidError, OSError: the model cannot be read.
@@ -165,7 +166,7 @@ class ModelMoves:
         names = self._repositories.qualified_names(plain_name, override)
         if override is None:
             return self._find_qualified(names)
-        # The override's files are left out; the load itself writes them.
+        # The override's files are ignored here; the load itself writes them.
         draft = parse_override(override.config)
         namespaces = [name.removesuffix(plain_name).removesuffix("::") for name in names]
         return [
@@ -178,9 +179,9 @@ class ModelMoves:
 
     @contextmanager
     def loading(self, plain_name: str) -> Iterator[None]:
-        """Tell peers how a model is composed while a load request for it lasts.
+        """Tell peers how a model is composed while a load request for the model lasts.
 
-        Peers that have models of its steps must hand them over for the load to succeed.
+        For the load to succeed, peers must hand over the models of the steps.
         """
         names = {model.name for model in self._found.values() if model.plain_name == plain_name}
         self._loading |= names
@@ -201,7 +202,7 @@ class ModelMoves:
     # ---- selection of models
 
     def select(self, found: list[FoundModel]) -> list[FoundModel]:
-        """Return the models of a scan, or of the start, that this scheduler owns."""
+        """Return those of the found models that this scheduler owns."""
         if self._mode != EXPLICIT:
             self._found = {}
         self._found.update((model.name, model) for model in found)
@@ -217,7 +218,7 @@ class ModelMoves:
     # ---- ShardModels
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
-        """Ask for loads of models that this scheduler owns now, and hand the others over."""
+        """Ask for loads of the models that this scheduler owns now; hand over the others."""
         owned = self._owned
         self._desired.end_moves(lost_models)
         moved = [model for model in self._catalogue.models() if not owned.owns(model.name)]
@@ -239,13 +240,13 @@ class ModelMoves:
                     self._take_over(found.name, found)
 
     def _take_over(self, name: str, found: FoundModel | None = None) -> None:
-        """Ask for a model unless it is in service or has failed; without `found` it is searched."""
+        """Ask for a model unless it is in service or has failed; without `found`, search for it."""
         if not self._catalogue.is_known(name):
             awaited_as = self.plain_name(name)
             self._desired.add(name, Why.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:
-        """Note that live schedulers pass these models to one another."""
+        """Note that these models move between live schedulers."""
         new = self._desired.begin_moves(names)
         if new:
             loop = asyncio.get_running_loop()
@@ -253,7 +254,8 @@ class ModelMoves:
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names
-        # The models may have been unloaded, so that no member will name them.
+        # The models may have been unloaded. No member will announce them then, so stop waiting
+        # after a time.
         if names:
             loop = asyncio.get_running_loop()
             loop.call_later(self._times.claim_s, self._unclaimed.difference_update, names)
@@ -267,7 +269,7 @@ class ModelMoves:
         return self._owned.set_groups(compositions)
 
     def served(self) -> Peer:
-        """Return the models that this scheduler announces to its peers, with their compositions."""
+        """Return the models that this scheduler announces to peers, with their compositions."""
         models = [model for model in self._catalogue.models() if self._has(model)]
         names = {model.name for model in models if not model.unloaded or model.reason}
         names |= self._awaited().keys()
@@ -287,13 +289,13 @@ class ModelMoves:
         )
 
     def named(self) -> tuple[str, ...]:
-        """Return the plain names of models whose requests this scheduler accepts."""
+        """Return the plain names of the models whose requests this scheduler accepts."""
         models = self._catalogue.models()
         names = {model.plain_name for model in models if self._has(model)}
         return tuple(sorted(names.union(self._awaited().values())))
 
     def on_member_lost(self) -> None:
-        """Prepare for requests of lost members, which may be sent again to this scheduler."""
+        """Prepare for requests of lost members: clients may send them again to this scheduler."""
         self._loader.begin_takeover(self._membership.lost_models)
 
     # ---- inside
@@ -307,7 +309,7 @@ class ModelMoves:
 
 
 class NoMoves(ModelMoves):
-    """The models of the mesh's only scheduler, which owns them all."""
+    """The models of a mesh's only scheduler, which owns all models."""
 
     def __init__(self) -> None:
         pass
@@ -333,9 +335,10 @@ NO_MOVES: Final = NoMoves()
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return what belongs together by the repositories.
+    """Return the names that belong together, according to the repositories.
 
-    That is an ensemble with its steps, and models of one name in several namespaces.
+    An ensemble belongs together with the models of its steps. So do models of one name in several
+    namespaces.
     """
     found = list(found)
     compositions = [(model.name, tuple(step_models(model.draft))) for model in found]
@@ -347,7 +350,7 @@ def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, 
 
 
 def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the compositions of served ensembles, which load requests may have changed."""
+    """Return the compositions of served ensembles. Load requests may have changed them."""
     return [
         (version.name, tuple(step_models(version.draft)))
         for version in catalogue.versions()

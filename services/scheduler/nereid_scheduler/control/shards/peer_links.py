@@ -1,6 +1,6 @@
-"""Streams among schedulers: one dialled to each address, and those that other schedulers dial.
+"""Streams among schedulers: one is dialled to each address, and other schedulers dial theirs.
 
-It carries states. Who is a member, and what follows from that, is decided elsewhere.
+The streams carry states. Other modules decide who is a member, and what follows from that.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class PeerEvents(Protocol):
-    """Receiver of peers' states."""
+    """Receiver of the states that peers send."""
 
     def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
-        """Handle the state that the scheduler at the other end has sent."""
+        """Handle a state that the scheduler at the other end has sent."""
 
     def on_peer_lost(self, stream: PeerStream) -> None:
         """Handle the end of a stream."""
 
 
 class PeerStream:
-    """One stream and the channel that it is on, which is `None` if the peer has dialled."""
+    """One stream and its channel, which is `None` if the peer has dialled."""
 
     def __init__(self, address: str, channel: Channel | None = None) -> None:
         self.address = address
         self.channel = channel
         self.link: Link[pb.PeerState] | None = None
-        # Set while a scheduler is at the other end; it may be this one.
+        # True while a scheduler is at the other end. It may be this scheduler itself.
         self.connected = False
 
     def send(self, state: pb.PeerState) -> None:
@@ -47,7 +47,7 @@ class PeerStream:
 
 
 class PeerLinks:
-    """Hold all streams of one scheduler. Call `set_state` before anything else."""
+    """Holds all streams of one scheduler. Call `set_state` before anything else."""
 
     def __init__(self, open_channel: Callable[[str], Channel], events: PeerEvents) -> None:
         self._open_channel = open_channel
@@ -68,13 +68,13 @@ class PeerLinks:
         return all(stream.connected for stream in self._dialled.values())
 
     def set_state(self, state: pb.PeerState) -> None:
-        """Send a state to all peers now, and to those that connect later."""
+        """Send a state to all peers now, and to peers that connect later."""
         self._state = state
         for stream in (*self._dialled.values(), *self._accepted):
             stream.send(state)
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Dial these addresses and hang up on all others."""
+        """Dial these addresses, and hang up on all others."""
         wanted = dict.fromkeys(addresses)
         for address in [dialled for dialled in self._dialled if dialled not in wanted]:
             self._hang_up(self._dialled.pop(address))
@@ -83,7 +83,7 @@ class PeerLinks:
                 self._dialled[address] = self._dial(address)
 
     def accept(self, call: Call) -> None:
-        """Accept a stream that a peer has opened, and send it the state."""
+        """Accept a stream that a peer has opened, and send the peer this scheduler's state."""
         stream = PeerStream(call.peer)
         self._accepted[stream] = None
 
@@ -97,7 +97,7 @@ class PeerLinks:
         stream.send(self._state)
 
     async def close(self) -> None:
-        """End all streams, after everything that was sent before."""
+        """End all streams, after everything that has been sent so far."""
         streams = [*self._dialled.values(), *self._accepted]
         self._dialled.clear()
         self._accepted.clear()
@@ -139,7 +139,8 @@ class PeerLinks:
 
 
 async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
-    # The link's last state is sent in this turn of the loop.
+    # The link sends its last state in this turn of the event loop, so the channel is closed in the
+    # next.
     if link is not None:
         await link.drain()
     await asyncio.sleep(0)
@@ -147,14 +148,14 @@ async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
 
 
 class _PeerCodec:
-    """Codec of frames with one state: if several are pending, the last one counts."""
+    """Codec of frames with one state each. If several states are pending, the last one counts."""
 
     def size_bytes(self, item: pb.PeerState) -> int:  # noqa: ARG002 (a frame has one item)
-        """Return 0, so that pending states share a frame, which holds the last one."""
+        """Return 0, so that pending states share a frame. The frame holds the last state."""
         return 0
 
     def encode(self, items: list[pb.PeerState]) -> bytes:
-        """Return the frame of the last state."""
+        """Return a frame with the last state."""
         return items[-1].SerializeToString()
 
     def decode(self, frame: bytes) -> list[pb.PeerState]:

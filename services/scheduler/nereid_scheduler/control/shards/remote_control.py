@@ -1,10 +1,10 @@
 """Handles control calls in a mesh with several schedulers, where a call may go to any of them.
 
 A call about one model is passed on to the scheduler that has it. A call about all models is made to
-all schedulers, and their responses are merged. A call that was passed on has FORWARDED_KEY and goes
-no further. A scheduler that does not respond in time does not count as ready, the index shows its
-models as unavailable, and the other pages lack it. This module knows how calls are distributed, not
-what they do.
+all schedulers, and their responses are merged. A call that was passed on carries FORWARDED_KEY and
+is not passed on again. If a scheduler does not respond in time, the mesh does not count as ready,
+the index shows the scheduler's models as unavailable, and the other pages omit them. The module
+knows how calls are distributed, not what they do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FORWARDED: Final = ((FORWARDED_KEY, "1"),)
 
 
 class _OneModel(NamedTuple):
-    """Call about one model, whose name is in this field of the request."""
+    """A call about one model, whose name is in the request's field `field`."""
 
     request_type: type[Message]
     field: str
@@ -55,8 +55,8 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
-# Gateways show no counter before they have these. A scheduler that hangs is left out meanwhile, and
-# its counts are kept.
+# Seconds to wait for counts. Gateways show no counter before they have the counts. A scheduler that
+# hangs is left out meanwhile, and its earlier counts are kept.
 _COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
@@ -68,19 +68,19 @@ _ONE_MODEL: Final = {
 
 
 class RemoteControl:
-    """Handlers of control calls for one scheduler of several."""
+    """Handlers of control calls for one of several schedulers."""
 
     def __init__(
         self, shard: Shard, moves: ModelMoves, own: Handlers, reply_limit_s: float
     ) -> None:
-        """Distribute calls among `own`, the handlers for this scheduler's models, and the others.
+        """Pass calls to `own`, the handlers for this scheduler's models, and to other schedulers.
 
-        Another scheduler has `reply_limit_s` seconds to respond.
+        reply_limit_s: seconds that another scheduler has to respond.
         """
         self._reply_limit_s = reply_limit_s
         self._shard = shard
         self._moves = moves
-        # Set when this scheduler has started; calls wait for that.
+        # Set when this scheduler has started. Calls wait for it.
         self.started = asyncio.Event()
         self._own = LocalChannel(Handlers(unary=own.unary, async_unary=own.async_unary))
         self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
@@ -104,7 +104,8 @@ class RemoteControl:
         merging = self._merging.get(path)
 
         async def handle(call: Call, message: bytes) -> bytes:
-            # Accepting shows the caller that this scheduler is live, however long models take.
+            # Accepting the call shows the caller that this scheduler is live, however long models
+            # take.
             call.accept()
             if path == _SERVER_READY and not self.started.is_set():
                 return kserve_pb2.ServerReadyResponse().SerializeToString()
@@ -124,13 +125,13 @@ class RemoteControl:
         return handle
 
     def _is_takeover_due(self) -> bool:
-        """Return whether nobody has a lost scheduler's models yet, as this scheduler sees it."""
+        """Return whether, as this scheduler sees it, nobody has a lost scheduler's models yet."""
         return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     # ---- one model
 
     def _channel_to(self, model: str) -> Channel | None:
-        """Return a channel to the scheduler that has or shall have a model; `None` for this one."""
+        """Return a channel to the scheduler that has or will have a model; `None` for this one."""
         name = self._moves.location(model)
         if name is None or name == self._shard.name:
             return None
@@ -158,19 +159,19 @@ class RemoteControl:
         return await channel.unary(path, message, metadata=_FORWARDED)
 
     async def _load_here(self, message: bytes) -> bytes:
-        """Load a model that this scheduler owns, or owns according to another scheduler."""
+        """Load a model that this scheduler owns, by its own view or by another scheduler's."""
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
             return await self._own.unary(_LOAD, message)
 
     async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """Learn how a model is composed, which may be new or have changed."""
+        """Learn how a model is composed: it may be new, or its composition may have changed."""
         try:
             override = read_override(request.parameters)
             await self._moves.learn_model(request.model_name, override)
         except (NereidError, OSError):
-            # The load itself reports what is wrong.
+            # The load itself will report what is wrong.
             return
 
     async def _statistics(self, path: str, message: bytes) -> bytes:
@@ -186,7 +187,8 @@ class RemoteControl:
     async def _trace_setting(self, path: str, message: bytes) -> bytes:
         request = _parsed(kserve_pb2.TraceSettingRequest, message)
         model = request.model_name
-        # The other schedulers do not know whether the model is ready.
+        # Call the scheduler that has the model first: the others do not know whether the model is
+        # ready.
         first = (self._moves.location(model) if model else None) or self._shard.name
         return await self._change(path, message, first, changes=bool(request.settings))
 
@@ -195,7 +197,7 @@ class RemoteControl:
         return await self._change(path, message, self._shard.name, changes=bool(request.settings))
 
     async def _change(self, path: str, message: bytes, first: str, *, changes: bool) -> bytes:
-        """Call `first`; if the call changes settings, call the others; return its response."""
+        """Call `first`; if the call changes settings, call the others; return first's response."""
         response = await self._call(first, path, message)
         if isinstance(response, RpcError):
             raise response
@@ -236,7 +238,8 @@ class RemoteControl:
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
 
     async def _metrics(self, path: str, message: bytes) -> bytes:
-        # Every scheduler knows all executors' devices; they are taken from this one's page.
+        # Every scheduler knows the devices of all executors. They are taken from this scheduler's
+        # page.
         responses = await self._call_all(path, message)
         pages = {
             name: nereid_pb.MetricsResponse.FromString(response).exposition
@@ -246,7 +249,8 @@ class RemoteControl:
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
 
     async def _counts(self, path: str, message: bytes) -> bytes:
-        # By protobuf's definition the concatenation of messages has the schedulers of all of them.
+        # In protobuf, concatenated messages parse as one merged message, so the result has the
+        # schedulers of all responses.
         limit_s = min(self._reply_limit_s, _COUNTS_LIMIT_S)
         return b"".join(_responses(await self._call_all(path, message, limit_s)))
 
@@ -261,9 +265,9 @@ class RemoteControl:
         return merge_facts(parsed, silent)
 
     async def _drain_executor(self, path: str, message: bytes) -> bytes:
-        # The first scheduler by name that the executor has joined decides, whichever one was asked:
-        # of two calls at once, the second is decided in view of the first. The executor leaves all
-        # schedulers if one of them asks it to.
+        # The executor has joined several schedulers. The first of them by name decides, whichever
+        # scheduler was asked: of two concurrent calls, the second is then decided with knowledge of
+        # the first. The executor leaves all schedulers if one of them asks it to.
         outcome: bytes | RpcError = b""
         for name in sorted({*self._shard.membership.members, self._shard.name}):
             outcome = await self._call(name, path, message)
@@ -276,7 +280,7 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """Return the responses by scheduler, this one's first. `limit_s`: instead of the usual."""
+        """Return the responses by scheduler, this one's first. `limit_s`: not the usual limit."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(

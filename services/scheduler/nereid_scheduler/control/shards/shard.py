@@ -1,10 +1,10 @@
 """One scheduler as a member of a mesh with several schedulers.
 
-Holds the streams to its peers and acts on changes of the members (member_changes.py decides when).
-Models of a lost member are taken over at once. A member that joins gets models after a short time
-without other changes, so that schedulers that start together do not pass models on to one another.
-A scheduler that starts owns nothing before it knows its peers and has as many executors and
-gateways as they have. How models are loaded and handed over is left to `ShardModels`.
+The module holds the streams to peers, and acts on changes of the members (member_changes.py decides
+when). Models of a lost member are taken over at once. A member that joins gets models only after a
+short time without other changes, so that schedulers that start together do not pass models to one
+another. A scheduler that starts owns nothing until it knows its peers and has as many executors and
+gateways as they have. `ShardModels` loads models and hands them over.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _START_POLL_S: Final = 0.01
 
 
 class ShardModels(Protocol):
-    """Models of a scheduler, which follow the members."""
+    """The models of a scheduler, which move when the members change."""
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Load what this scheduler owns now, and hand over the rest.
 
-        `lost_models` were in service at members that were lost or are leaving; `leaving` are those
-        at the members that are leaving.
+        lost_models: models that were in service at members that were lost or are leaving.
+        leaving: those of them whose members are leaving.
         """
 
     def update_groups(self) -> bool:
         """Learn from all peers which models belong together; return whether owners may change."""
 
     def served(self) -> Peer:
-        """Return the models and compositions of this scheduler; other fields are ignored."""
+        """Return this scheduler's models and compositions. The caller ignores the other fields."""
 
     def named(self) -> tuple[str, ...]:
-        """Return the models whose requests it accepts, by the names that clients use."""
+        """Return the models whose requests this scheduler accepts, by their plain names."""
 
     def on_member_lost(self) -> None:
-        """Prepare for requests of a lost member, which may be sent again to this scheduler."""
+        """Prepare for requests of a lost member: clients may send them again to this scheduler."""
 
 
 class Shard:
-    """Member of a mesh with several schedulers. Create it inside the event loop that it runs in."""
+    """A member of a mesh with several schedulers. Create it inside its event loop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (two by keyword)
         self,
@@ -77,7 +77,7 @@ class Shard:
         Args:
             membership: Members as this scheduler sees them.
             owned: Models that this scheduler owns.
-            models: Models that are loaded and handed over.
+            models: Loads models and hands them over.
             addresses: Addresses of the other schedulers; they may include this one's.
             open_channel: Opens a channel to another scheduler.
             send_notice: Sends a notice to all gateways.
@@ -105,14 +105,14 @@ class Shard:
     # ---- the start and the end
 
     async def start(self) -> None:
-        """Find the peers; return when this scheduler owns models."""
+        """Find the peers; return once this scheduler owns models."""
         self._send_state()
         self._watching = asyncio.ensure_future(self._watch_addresses())
         self._on_beat()
         await self._wait_until(self._is_prepared)
         self.membership.start()
         self._send_state()
-        # The other schedulers announce themselves at about the same time.
+        # Other schedulers that start at about the same time announce themselves in this time.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self.changes.start()
         self._set_members()
@@ -121,7 +121,7 @@ class Shard:
         _log.info("scheduler '%s' has started; other schedulers: %s", self.membership.name, others)
 
     def leave(self) -> bool:
-        """Hand all models over to the other members; return False if there are none."""
+        """Hand over all models to the other members; return False if there are no other members."""
         self.membership.leave()
         self._set_members()
         others = bool(self.membership.members)
@@ -146,7 +146,7 @@ class Shard:
         self.links.accept(call)
 
     def channel_to(self, name: str) -> Channel | None:
-        """Return a channel for calls to a peer, or `None` if none is open that this one dialled."""
+        """Return a channel to a peer; `None` if no stream that this one dialled leads to it."""
         stream = self.membership.stream_of(name, self.links.dialled)
         return stream.channel if isinstance(stream, PeerStream) else None
 
@@ -159,7 +159,7 @@ class Shard:
 
     @property
     def epoch(self) -> int:
-        """Epoch of this scheduler's view of the members; 0 until it has started."""
+        """Epoch of this scheduler's view of the members; 0 until the scheduler has started."""
         return self.membership.epoch
 
     def notice(self) -> Ownership:
@@ -168,21 +168,22 @@ class Shard:
         return Ownership(membership.name, membership.epoch, self.models.named(), membership.leaving)
 
     def regroup(self) -> None:
-        """Move models after a change of which models belong together."""
+        """Move models, since the groups of models that belong together have changed."""
         if self.changes.started:
             self.models.move_models(frozenset(), frozenset())
             self.update()
 
     def models_changed(self) -> None:
-        """Announce changes of this scheduler's models in the next turn of the loop."""
+        """Announce the changes of this scheduler's models in the next turn of the event loop."""
         if self.changes.started and not self._update_due:
             self._update_due = True
             self._loop.call_soon(self.update)
 
     def update(self) -> None:
-        """Announce what has changed since the last announcement."""
+        """Announce everything that has changed since the last announcement."""
         self._update_due = False
-        # Gateways come first: they must know before requests are returned to them.
+        # Send to gateways first: they must know the new owners before requests are returned to
+        # them.
         notice = self.notice()
         if notice != self._sent_notice:
             self._sent_notice = notice
@@ -273,7 +274,7 @@ class Shard:
     # ---- inside
 
     def _is_prepared(self) -> bool:
-        """Return whether all peers are known, and as many executors and gateways are here."""
+        """Return whether all peers are known, and enough executors and gateways are connected."""
         connected = bool(self.links.dialled) and self.links.all_connected
         if not connected:
             return False

@@ -1,1 +1,1 @@
-"""Clients and scans as sources of what is desired."""
+"""Clients and scans of repositories, which are the sources of what is desired."""

@@ -1,8 +1,7 @@
 """Turns requests of clients, flags and repository scans into loads and unloads.
 
-The mode of model control (none, explicit or poll) decides which of them count. Repositories are
-read in threads; the reconciler loads and unloads. The texts of errors are Triton's. It does not
-know how a model is loaded.
+The mode of model control (none, explicit or poll) decides which of these sources count.
+Repositories are read in threads. The reconciler loads and unloads models. Error texts are Triton's.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _STOPPING: Final = "the scheduler is stopping; repeat the call when the next one
 
 
 class ModelControl:
-    """Ask for loads and unloads. Use it in one event loop."""
+    """Asks the reconciler for loads and unloads. Use it in one event loop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
@@ -69,13 +68,13 @@ class ModelControl:
     # ---- the start and the end
 
     def await_records(self) -> None:
-        """Expect `restore` to say later which models clients had loaded."""
+        """Note that `restore` will say later which models clients had loaded."""
         self._desired.await_records(awaited=True)
 
     async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
-        """Begin the first loads, and polling in its mode.
+        """Begin the first loads and, in poll mode, polling.
 
-        `records` has models that were loaded or unloaded before the scheduler's start, by name.
+        records: maps a model's name to its record, if it was loaded or unloaded before the start.
         """
         recorded = await self._find_recorded(records)
         unloaded = {name for name, record in records.items() if not record.loaded}
@@ -107,7 +106,7 @@ class ModelControl:
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
         """Load and unload models as their records say; return when the loads have begun.
 
-        Called when the records become known only after the start.
+        Called if the records become known only after the start.
         """
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
@@ -121,7 +120,7 @@ class ModelControl:
     async def first_loads(self) -> bool:
         """Wait for the first loads; return whether all succeeded.
 
-        Loads of models that clients had loaded before are not waited for.
+        Models that clients had loaded before are not waited for.
         """
         return not any(await asyncio.gather(*self._first_loads))
 
@@ -133,12 +132,12 @@ class ModelControl:
         return self._moves.select(refuse_cycles(in_load_order(found)))
 
     async def _begin_loads(self) -> None:
-        """Reconcile at once, so that the first request finds the models' states."""
+        """Reconcile at once, so that the first request finds the states of the models."""
         self._reconciler.reconcile()
         await asyncio.sleep(0)
 
     async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Find models that were loaded before, with their overrides but not the files of these."""
+        """Return models that were loaded before, with their overrides, but without the files."""
         loaded = [record for record in records.values() if record.loaded]
         if not loaded:
             return {}
@@ -180,7 +179,8 @@ class ModelControl:
                 if name not in found:
                     found[name] = self._repositories.require(name)
                 pending += step_models(found[name].draft)
-        # A missing model of a step is an error of its ensemble, not of a model.
+        # If the model of a step is missing, its ensemble reports that, so no model is returned for
+        # it.
         return [
             model
             for name, model in found.items()
@@ -197,10 +197,10 @@ class ModelControl:
     ) -> None:
         """Serve a model as it is in its repository now, or as the override says.
 
-        `permitted` has the models that may be its steps; `None` permits all.
+        permitted: models that may be steps of the model; `None` permits all.
 
         Raises:
-            NereidError: the model cannot be served; what was served before still is.
+            NereidError: the model cannot be served. What was served before is still served.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -214,7 +214,7 @@ class ModelControl:
         await self._carry_out(self._load_all(name, override))
 
     async def _load_all(self, name: str, override: Override | None) -> None:
-        """Load the models of this plain name."""
+        """Load all models of this plain name."""
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
@@ -222,16 +222,16 @@ class ModelControl:
             await self._fulfil(qualified, Why.BY_NAME, override=override)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model; return when it accepts no more requests, before its last one has ended.
+        """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        With `dependents` the models of its steps are unloaded as well, unless they were loaded by
-        name or are used by others.
+        dependents: also unload the models of its steps, unless they were loaded by name or others
+        use them.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
 
     async def _unload_all(self, name: str, *, dependents: bool) -> None:
-        """Unload the models of this plain name."""
+        """Unload all models of this plain name."""
         names = self._catalogue.qualified_names(name)
         steps = {
             step
@@ -246,7 +246,7 @@ class ModelControl:
                 await self._fulfil(step, Why.UNLOADED)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
-        """Do work that goes on if the client disconnects, until the scheduler stops."""
+        """Do work that goes on until the scheduler stops, even if the client disconnects."""
         task = self._reconciler.spawn(work)
         await asyncio.wait([task])
         if task.cancelled():
@@ -254,7 +254,7 @@ class ModelControl:
         try:
             await task
         finally:
-            # Break the same reference cycle as in `_fulfil`.
+            # This breaks the same reference cycle as in `_fulfil`.
             del task, work
 
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
@@ -263,11 +263,12 @@ class ModelControl:
             try:
                 raise error
             finally:
-                # The traceback has this frame: a cycle with the files that a load may bring.
+                # The error's traceback refers to this frame. The reference cycle would keep files
+                # that a load request brought.
                 del error, rest
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
-        """Return the models of the repositories and those in service."""
+        """Return the models of the repositories and the models in service."""
         try:
             names = await asyncio.to_thread(self._repositories.names)
         except OSError as error:
@@ -286,19 +287,20 @@ class ModelControl:
             try:
                 found = await asyncio.to_thread(self._repositories.scan)
             except OSError as error:
-                # A disk that cannot be read must not unload models.
+                # If a disk cannot be read, its models must not be unloaded.
                 _log.error("a model repository cannot be read: %s", error)
                 continue
             self._ask_for_changes(found)
 
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
-        """Load models that are new or have changed; unload those that were deleted."""
+        """Load models that are new or have changed, and unload those that were deleted."""
         desired = self._desired
         for model in self._select(found):
             if desired.is_busy(model.name) or not desired.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
-                # As in Triton, neither of the two is served; the next poll refuses the model.
+                # As in Triton, neither of two models with one name is served. The next poll refuses
+                # the name.
                 self._desired.add(model.name, Why.UNLOADED)
                 continue
             if not self._defers(model):

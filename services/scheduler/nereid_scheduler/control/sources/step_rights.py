@@ -1,6 +1,6 @@
-"""Checks that a principal may use the models that a load request makes steps of its model.
+"""Checks whether a principal may use the models that a load request makes steps of its model.
 
-The check is needed because a principal that may use an ensemble uses its steps' models through it.
+The check is needed because a principal that may use an ensemble also uses the models of its steps.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class StepRights:
-    """Check the configurations of load requests against existing models."""
+    """Checks the configurations in load requests against existing models."""
 
     def __init__(self, repositories: Repositories, catalogue: Catalogue) -> None:
         self._repositories = repositories
         self._catalogue = catalogue
 
     async def check(self, name: str, override: Override | None, permitted: PermittedModels) -> None:
-        """Check the steps of the model of this plain name, and the steps of these steps.
+        """Check the steps of the model of this plain name, and in turn the steps of these models.
 
-        A model that cannot be read has no steps here; its load fails.
+        A model that cannot be read counts as having no steps; its load will fail.
 
         Raises:
-            PermissionDenied: a step is not one of the permitted models.
+            PermissionDenied: the model of a step is not one of the permitted models.
         """
         drafts = await asyncio.to_thread(self._read_drafts, name, override)
         pending = [(name, step) for draft in drafts for step in step_models(draft)]

@@ -1,10 +1,12 @@
 """State that outlives a scheduler's process.
 
-It consists of which models clients have loaded and unloaded, and how, and of the settings that
-clients have changed. docs/operators/state.md says what of that comes back when.
+The state says which models clients have loaded and unloaded, and how, and which settings clients
+have changed. docs/operators/state.md says what is restored when.
 
-records: how one record is written and which records are refused (pure). store: the interface of
-what keeps records. files: records in a directory. cache_store: records in Redis, through the cache.
-recorder: writes changes, one after another, beside the requests. model_records, setting_records:
-what the records say.
+records: how a record is encoded, and which records are refused. No I/O.
+store: interface of the stores that keep records.
+files: records in a directory.
+cache_store: records in Redis, through the cache service.
+recorder: writes changes one after another, so that requests do not wait.
+model_records, setting_records: what the records say.
 """

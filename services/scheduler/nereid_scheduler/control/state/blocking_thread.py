@@ -1,7 +1,7 @@
-"""Runs blocking calls one after another in a thread that nobody waits for when it hangs.
+"""Runs blocking calls one after another in a thread; if it hangs, the process can still end.
 
-The standard library's executors are joined when the interpreter ends, so that a disk that hangs
-would keep the process from ending. It knows nothing of the calls.
+The interpreter waits at its end for the threads of the standard library's executors. With them, a
+disk that hangs would keep the process from ending. The module does not know what the calls do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlockingThread:
-    """Thread that starts with the first call."""
+    """A thread that starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,7 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a call, or raise its exception; the call outlives a cancellation."""
+        """Return the result of a call, or raise its exception. The call outlives a cancellation."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 
@@ -55,7 +55,7 @@ class BlockingThread:
         return await done
 
     def close(self) -> None:
-        """Let the thread end after the calls that it has."""
+        """Let the thread end after the calls that it has been given."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Stores records in Redis through the cache service, which has the connection and its password."""
+"""Stores records in Redis through the cache service, which has the connection and the password."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
     from nereid.rpc import Channel
 
-# Limit for the files of a record: Redis serves nobody else while it copies them.
+# Maximum bytes of the files of one record. Redis serves no other client while it copies them.
 _MAX_FILES_BYTES: Final = 32 << 20
 
 
 class CacheStore:
-    """StateStore in Redis. It does not close the channel, which its creator owns."""
+    """StateStore in Redis. The creator of the channel closes it."""
 
     max_files_bytes: int | None = _MAX_FILES_BYTES
 
     def __init__(self, channel: Channel, mesh: str, limit_s: float = DEFAULT_TIMES.state_s) -> None:
-        """Keep records under the name `mesh` in Redis; each call may take `limit_s` seconds."""
+        """Keep records under the name `mesh` in Redis. Each call may take `limit_s` seconds."""
         self._channel = channel
         self._mesh = mesh
         self._limit_s = limit_s
 
     async def read_all(self) -> dict[str, bytes]:
-        """Return all records by their names."""
+        """Return all records, by name."""
         return dict((await self._read()).records)
 
     async def read(self, name: str) -> bytes:
-        """Return one record, empty if there is none."""
+        """Return one record; empty if there is none."""
         return (await self._read(record=name)).records[name]
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by their digests, without those that are missing."""
+        """Return files of a record by digest. Files that are missing are left out."""
         return dict((await self._read(record=name, files=digests)).files)
 
     async def write(
@@ -53,7 +53,7 @@ class CacheStore:
         await self._write(record=name, expected=expected)
 
     async def set_aside(self, name: str) -> str:
-        """Rename a damaged record; return its new place, for the log."""
+        """Rename a damaged record; return its new place as a text for the log."""
         return (await self._write(record=name, damaged=True)).aside
 
     async def close(self) -> None:

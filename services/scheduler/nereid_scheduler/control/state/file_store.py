@@ -1,4 +1,4 @@
-"""Stores records in a directory: StateFiles in a thread of its own, so that a disk may hang."""
+"""Stores records in a directory: calls StateFiles in a thread, because a disk may hang."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class CallQueue(Protocol):
-    """Queue that runs blocking calls one after another; BlockingThread is one."""
+    """Queue that runs blocking calls one after another. BlockingThread has this interface."""
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a call, or raise its exception."""
         ...
 
     def close(self) -> None:
-        """End the queue: there are no further calls."""
+        """Close the queue: no further calls will be made."""
 
 
 class FileStore:
@@ -32,20 +32,20 @@ class FileStore:
     max_files_bytes: int | None = None
 
     def __init__(self, files: StateFiles, calls: CallQueue | None = None) -> None:
-        """Read and write the files in `calls`, which is a thread by default."""
+        """Read and write `files` in `calls`, a queue that is a thread of its own by default."""
         self._files = files
         self._calls: CallQueue = BlockingThread("state files") if calls is None else calls
 
     async def read_all(self) -> dict[str, bytes]:
-        """Return all records by their names."""
+        """Return all records, by name."""
         return await self._calls.run(self._files.read_all)
 
     async def read(self, name: str) -> bytes:
-        """Return one record, empty if there is none."""
+        """Return one record; empty if there is none."""
         return await self._calls.run(self._files.read, name)
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by their digests, without those that are missing."""
+        """Return files of a record by digest. Files that are missing are left out."""
         return await self._calls.run(self._files.read_files, name, digests)
 
     async def write(
@@ -59,9 +59,9 @@ class FileStore:
         await self._calls.run(self._files.delete, name, expected)
 
     async def set_aside(self, name: str) -> str:
-        """Rename a damaged record; return its new place, for the log."""
+        """Rename a damaged record; return its new place as a text for the log."""
         return await self._calls.run(self._files.set_aside, name)
 
     async def close(self) -> None:
-        """End the thread after pending calls, which are not waited for."""
+        """Let the thread end after the pending calls, without waiting for them."""
         self._calls.close()

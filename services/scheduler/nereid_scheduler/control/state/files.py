@@ -4,10 +4,11 @@
     records/NAME            a record; NAME.new while it is written, NAME.damaged if it was set aside
     files/NAME/DIGEST       the files that the record names
 
-A file is written under another name, synchronised and renamed. Files are written before the record
-that names them; files that no record names are deleted after it. If the process or the machine ends
-in between, a record and its files are therefore the old ones or the new ones. Everything here
-blocks: FileStore has a thread. The module knows names and bytes, not what records say.
+A file is written under another name, synchronised and renamed. The files that a record names are
+written before the record; files that no record names any more are deleted after the record was
+written. If the process or the machine ends in between, the record and its files are therefore
+either all old or all new. All calls of this module block: FileStore makes them in a thread. The
+module knows names and bytes, not what records say.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DAMAGED: Final = ".damaged"
 
 
 def directory_error(path: str) -> str:
-    """Return why a directory must not be used for state; empty if it may, or does not exist."""
+    """Return why a directory must not hold state; empty if it may, or if it does not exist."""
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -53,14 +54,14 @@ class StateFiles:
     """One directory of records. Each call may raise StateError."""
 
     def __init__(self, path: str, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """Keep records in `path`. Tests pass `on_step`, which is called before each step."""
+        """path: directory of the records. on_step: for tests; it is called before each step."""
         self._path = Path(path)
         self._records = self._path / "records"
         self._files = self._path / "files"
         self._on_step = on_step
 
     def read_all(self) -> dict[str, bytes]:
-        """Return all records by their names."""
+        """Return all records, by name."""
         with _os_errors("read"):
             self._require_private()
             try:
@@ -74,13 +75,13 @@ class StateFiles:
             }
 
     def read(self, name: str) -> bytes:
-        """Return one record, empty if there is none."""
+        """Return one record; empty if there is none."""
         with _os_errors("read"):
             self._require_private()
             return _read(self._records / name)
 
     def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by their digests, without those that are missing."""
+        """Return files of a record by digest. Files that are missing are left out."""
         contents = {}
         with _os_errors("read"):
             self._require_private()
@@ -178,7 +179,7 @@ class StateFiles:
 
 
 def _read(path: Path) -> bytes:
-    """Return a record, empty if there is none; one that is too long is truncated, so damaged."""
+    """Return a record, empty if there is none. Truncate one that is too long: it is damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Records of what clients have loaded and unloaded: one for each model.
+"""Records of what clients have loaded and unloaded: one record for each model.
 
 A scheduler that owns a model therefore reads and writes only the record of that model. The module
-knows what records say, not where they are kept.
+knows what records say, not where they are stored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
-    """Return a model's record, or `None` if the record is about something else.
+    """Return a model's record, or `None` if the record is not about a model.
 
     Raises:
-        DamagedRecord: a value of the document is of another type.
+        DamagedRecord: a value in the document has the wrong type.
     """
     if not key.startswith(MODEL_PREFIX):
         return None
@@ -58,17 +58,17 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
 
 
 class ModelRecords:
-    """Read and write models' records. Use it in one event loop."""
+    """Reads and writes the records of models. Use it in one event loop."""
 
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
-        """Pause for `retry_s` seconds after the store could not be read."""
+        """retry_s: seconds to wait after the store could not be read."""
         self._recorder = recorder
         self._retry_s = retry_s
-        # Records as they will be when all pending changes have been written.
+        # Maps a model's name to its record as it will be once all pending changes are written.
         self._known: dict[str, ModelRecord] = {}
 
     def parse(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelRecord]:
-        """Return the models' records among these documents, by the models' names.
+        """Return the records of models among these documents, by the model's name.
 
         Records that have changed since the recorder read the documents are left out.
         """
@@ -90,22 +90,22 @@ class ModelRecords:
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
-        """Return all records as they are now, since other schedulers write them too.
+        """Return all records as they are now: other schedulers write them too.
 
-        Waits for as long as the store cannot be read.
+        Waits until the store can be read.
         """
         waiting = "models that are taken over wait for the state"
         return self.parse(await self._read_patiently(self._recorder.read, waiting))
 
     def last_files(self, name: str) -> bool:
-        """Return whether a model was last loaded with files of its own."""
+        """Return whether the model's last load request brought files."""
         known = self._known.get(name)
         return known is not None and bool(known.files or known.lost)
 
     async def read_override(self, record: ModelRecord) -> Override | None:
         """Return the override of a model's last load, or `None` if it had none.
 
-        Waits for as long as the store cannot be read.
+        Waits until the store can be read.
 
         Raises:
             Internal: some of the files are missing or damaged.
@@ -126,7 +126,7 @@ class ModelRecords:
         return Override(record.config or "", files, record.directory)
 
     async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
-        """Record a load. Waits for the record, for a limited time; the write may fail."""
+        """Record a load. Wait a limited time until the record is written; writing may fail."""
         if override is not None and override.files:
             self._put_with_files(name, override)
         else:
@@ -135,13 +135,16 @@ class ModelRecords:
         await self._recorder.written(model_key(name))
 
     async def record_request(self, name: str) -> None:
-        """Record that a client has loaded a model by name that is in service as it is."""
+        """Record that a client has loaded a model by name which is already in service as it is."""
         known = self._known.get(name)
         if known is None or not (known.loaded and known.by_name):
             await self.record_load(name, None, by_name=True)
 
     async def record_unload(self, name: str, *, kept: bool) -> None:
-        """Record an unload. `kept`: without a record the next start would load the model."""
+        """Record an unload.
+
+        kept: keep a record of the unload, since otherwise the next start would load the model.
+        """
         key = model_key(name)
         if kept:
             self._put(ModelRecord(name, loaded=False))
@@ -151,7 +154,7 @@ class ModelRecords:
         await self._recorder.written(key)
 
     async def _read_patiently(self, read: Callable[[], Awaitable[_T]], waiting: str) -> _T:
-        """Read until the store responds; `waiting` tells the log what waits."""
+        """Read until the store responds. `waiting` is a text for the log that says what waits."""
         logged = False
         while True:
             try:
@@ -199,7 +202,7 @@ class ModelRecords:
 
 
 class NoModelRecords(ModelRecords):
-    """The records of a scheduler that keeps none."""
+    """The records of a scheduler that keeps no records."""
 
     def __init__(self) -> None:
         pass

@@ -10,9 +10,9 @@
                                                                       `retry_s`, with its fallback
                                                                       document if it has one
 
-A store that hangs holds up only the recorder's own task: a caller waits for its record for a
-limited time, and not at all while an earlier write still hangs. The module does not know what the
-records say.
+If the store hangs, only the recorder's own task hangs: a caller waits a limited time for its record
+to be written, and does not wait while an earlier write still hangs. The module does not know what
+the records say.
 """
 
 from __future__ import annotations
@@ -42,29 +42,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Number of times that a record is written over those of other schedulers before this fails.
+# Maximum number of attempts to write a record over those of other schedulers.
 _ATTEMPTS: Final = 3
 
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """Record to write, or to delete if `document` is `None`."""
+    """A record to write, or to delete if `document` is `None`."""
 
     key: str
     document: Mapping[str, Any] | None
     files: Mapping[str, bytes]
-    # Document to write if that fails: it has no files, which must not wait in memory.
+    # Document to write if writing `document` fails. It names no files, because files must not wait
+    # in memory.
     fallback: Mapping[str, Any] | None
     over_others: bool
-    # Set when the change has been written, or has failed once.
+    # Set when the change has been written, or an attempt to write it has failed.
     tried: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class StateRecorder:
-    """Read and write the records of one scheduler.
+    """Reads and writes the records of one scheduler.
 
-    Call `read` first: until it has succeeded, nothing is written. `failures` counts the reads and
-    writes that did not succeed, for the metrics.
+    Call `read` first: nothing is written until it has succeeded. `failures` counts the reads and
+    writes that failed, for the metrics.
     """
 
     def __init__(
@@ -79,39 +80,40 @@ class StateRecorder:
         """Keep records in `store`.
 
         Args:
-            store: Keeps records by name.
-            secret: Secret of `records.encode_record`.
-            wait_s: Time that a caller waits for its record at most.
-            retry_s: Pause after a failure.
-            max_record_bytes: Limit for one record without its files.
+            store: Stores records by name.
+            secret: The `secret` argument of `records.encode_record`.
+            wait_s: Maximum seconds that a caller waits for its record.
+            retry_s: Seconds to wait after a failure.
+            max_record_bytes: Maximum bytes of one record without its files.
         """
         self._store = store
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # Heads that a write has to find, by the records' names; `None` if it must be read first.
+        # Maps a record's name to the head that the next write expects; `None` if the record must be
+        # read first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._disabled = False
-        # A caller has waited in vain, so others do not wait until a write returns.
+        # True if a caller has waited in vain. Other callers then do not wait until a write returns.
         self._stalled = False
         self._failing = False
         self.failures = 0
 
     @property
     def max_files_bytes(self) -> int | None:
-        """Limit for the files of one record; `None` means no limit."""
+        """Maximum bytes of the files of one record; `None` means no limit."""
         return self._store.max_files_bytes
 
     async def read(self) -> dict[str, Mapping[str, Any]]:
-        """Return all documents by their keys.
+        """Return all documents, by key.
 
-        Damaged records are set aside. If a newer scheduler has written a record, there are no
-        documents, and none will be written. Call it again when others may have written records that
-        are this scheduler's now.
+        Damaged records are set aside. If a newer scheduler has written a record, no documents are
+        returned and nothing will be written. Call it again when other schedulers may have written
+        records that belong to this scheduler now.
 
         Raises:
             StateError: the store cannot be read; nothing has changed.
@@ -123,7 +125,7 @@ class StateRecorder:
             self.failures += 1
             raise
         documents = {}
-        # Records that were written meanwhile may be newer than what was read.
+        # Records that were written during the read may be newer than what was read.
         known = {name for name, head in self._heads.items() if before.get(name, b"") is not head}
         for name in self._heads.keys() - stored.keys() - known:
             del self._heads[name]
@@ -149,7 +151,7 @@ class StateRecorder:
         return documents
 
     async def read_files(self, key: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by their digests, unchecked; may raise StateError."""
+        """Return files of a record by digest. They are not checked. May raise StateError."""
         try:
             return await self._store.read_files(record_name(key), digests)
         except StateError:
@@ -169,25 +171,25 @@ class StateRecorder:
         *,
         over_others: bool = False,
     ) -> None:
-        """Have a record written.
+        """Queue a record for writing.
 
         Args:
             key: Key of the record.
             document: What the record says.
-            files: All files that the document names, by their digests.
+            files: All files that the document names, by digest.
             fallback: Document to write if the files cannot be written.
             over_others: Write even if another scheduler has written the record since it was read.
         """
         self._add(_Change(key, document, files or {}, fallback, over_others))
 
     def delete(self, key: str) -> None:
-        """Have a record deleted, with its files."""
+        """Queue a record and its files for deletion."""
         unread = self._writer is None
         if unread or key in self._pending or self._heads.get(record_name(key), b"") != b"":
             self._add(_Change(key, None, {}, None, over_others=False))
 
     async def written(self, key: str) -> None:
-        """Wait for the last change of a record, for a limited time; it may have failed then."""
+        """Wait a limited time for the last change of a record. It may have failed after that."""
         change = self._pending.get(key)
         if change is None or self._stalled:
             return
@@ -199,7 +201,7 @@ class StateRecorder:
             self._on_failure(f"no response for {self._wait_s:g} s")
 
     async def close(self) -> None:
-        """Give pending changes a last chance, then close the store."""
+        """Try once more to write pending changes, then close the store."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._stalled else self._wait_s):
                 for change in list(self._pending.values()):
@@ -214,7 +216,7 @@ class StateRecorder:
             return
         earlier = self._pending.pop(change.key, None)
         if earlier is not None:
-            # The earlier change will not be written, so nobody needs to wait for it any more.
+            # The earlier change will not be written, so end the waits for it.
             earlier.tried.set()
         self._pending[change.key] = change
         self._changed.set()
@@ -232,7 +234,7 @@ class StateRecorder:
                 await self._changed.wait()
 
     async def _try_change(self, change: _Change) -> bool:
-        """Write a change; return False if it failed and is still pending."""
+        """Write a change; return False if that failed and the change is still pending."""
         try:
             await self._write(change)
         except StateConflict as error:
@@ -257,7 +259,8 @@ class StateRecorder:
         name = record_name(change.key)
         for attempt in range(1, _ATTEMPTS + 1):
             expected = self._heads.get(name, b"")
-            # A write that fails may have been done, or not.
+            # If a write fails, it is unknown whether the store has done it, so the record must be
+            # read first.
             self._heads[name] = None
             if expected is None:
                 expected = head_of(await self._store.read(name))
@@ -280,9 +283,10 @@ class StateRecorder:
         return head_of(data)
 
     async def _fall_back(self, change: _Change) -> None:
-        """Delete the store's record, which is wrong now, and drop the files of the change.
+        """Delete the store's record, which is now wrong, and drop the files of the change.
 
-        If the store cannot have the new record it should have none: a full disk allows that.
+        If the new record cannot be stored, there should be no record at all. Deleting works even on
+        a full disk.
         """
         if change.fallback is not None:
             change.document, change.files, change.fallback = change.fallback, {}, None
@@ -292,7 +296,7 @@ class StateRecorder:
                 await self._store.delete(name, head_of(await self._store.read(name)))
 
     def _disable(self) -> None:
-        """Stop writing for good."""
+        """Stop writing for ever."""
         self._disabled = True
         for change in self._pending.values():
             change.tried.set()

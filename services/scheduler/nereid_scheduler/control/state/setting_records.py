@@ -1,6 +1,6 @@
 """Records of the trace and log settings that clients have changed, for the whole mesh.
 
-Any scheduler writes them: the last change counts, as it does for clients.
+Any scheduler writes them. The last change counts, as it does for clients.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 TRACE: Final = "settings/trace"
 LOG: Final = "settings/log"
-# Measured memory of models, which the next scheduler need not measure again.
+# Key of the measured memory of models, so that the next scheduler need not measure it again.
 SIZES: Final = "models/sizes"
 
 
 class SettingRecords:
-    """Write settings, and have them applied when they have been read."""
+    """Writes settings, and has settings applied once they have been read."""
 
     def __init__(self, recorder: StateRecorder | None) -> None:
-        """Record nothing without a recorder."""
+        """Write records with `recorder`; without it nothing is recorded."""
         self._recorder = recorder
 
     async def record(self, key: str, document: Mapping[str, Any]) -> None:
-        """Record settings. Waits for the record, for a limited time; the write may fail."""
+        """Record settings. Wait a limited time until the record is written; writing may fail."""
         if self._recorder is not None:
             self._recorder.put(key, document, over_others=True)
             await self._recorder.written(key)
@@ -42,11 +42,11 @@ class SettingRecords:
         key: str,
         restore: Callable[[Mapping[str, Any]], object],
     ) -> None:
-        """Have `restore` apply what the recorder has read, unless it has changed since."""
+        """Call `restore` with what the recorder has read, unless the settings changed since."""
         if self._recorder is None or key not in documents or self._recorder.is_pending(key):
             return
         try:
             restore(documents[key])
         except (NereidError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # An example is a trace setting of a server that is now started without tracing.
+            # For example, trace settings are refused if the server is now started without tracing.
             _log.warning("%s as clients had changed them are not restored: %s", key, error)

@@ -1,4 +1,4 @@
-"""A scheduler's state: its records, and how they are read at the start."""
+"""The state of a scheduler: its records, and how they are read at the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY_S: Final = 1.0
 
 
 class SchedulerState:
-    """Records of a scheduler: what it writes, and what it has found."""
+    """The records of a scheduler: the objects that write them, and what was found at the start."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class SchedulerState:
         start_s: float = DEFAULT_TIMES.state_s,
         retry_s: float = _RETRY_S,
     ) -> None:
-        """Keep records in `store`; without a store nothing outlives this scheduler.
+        """Keep records in `store`. Without a store nothing outlives this scheduler.
 
         Args:
-            store: Keeps records by name.
-            secret: Secret of `records.encode_record`.
-            start_s: Time that a start waits for the store.
-            retry_s: Pause after a failed read.
+            store: Stores records by name.
+            secret: The `secret` argument of `records.encode_record`.
+            start_s: Seconds that the start waits for the store.
+            retry_s: Seconds to wait after a failed read.
         """
         self._recorder = None if store is None else StateRecorder(store, secret)
         self._start_s = start_s
@@ -54,13 +54,14 @@ class SchedulerState:
 
     @property
     def failures(self) -> int | None:
-        """Number of reads and writes that did not succeed; `None` if there is no store."""
+        """Number of reads and writes that failed; `None` if there is no store."""
         return None if self._recorder is None else self._recorder.failures
 
     async def read(self, on_read_after: Callable[[Documents], Awaitable[None]]) -> Documents | None:
-        """Return all documents by their keys.
+        """Return all documents, by key.
 
-        Returns `None` if the store cannot be read now; `on_read_after` is called as soon as it can.
+        Returns `None` if the store cannot be read now. `on_read_after` is then called as soon as it
+        can be read.
         """
         recorder = self._recorder
         if recorder is None:
@@ -82,7 +83,7 @@ class SchedulerState:
         return None
 
     async def close(self) -> None:
-        """Write pending changes, in a limited time."""
+        """Write pending changes, for a limited time, and close the store."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

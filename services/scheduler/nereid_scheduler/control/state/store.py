@@ -1,4 +1,4 @@
-"""Interface of the stores that keep records. A store knows names and bytes, not what they say."""
+"""Interface of the stores that keep records. A store knows names and bytes, not what they mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StateError(Exception):
-    """The store cannot be read or written; the text gives the reason."""
+    """The store cannot be read or written. The text gives the reason."""
 
 
 class StateConflict(StateError):
@@ -17,26 +17,26 @@ class StateConflict(StateError):
 
 
 class StateStore(Protocol):
-    """Store of records. Each call may raise StateError.
+    """A store of records. Each call may raise StateError.
 
-    A write is done wholly or not at all, even if the process or the machine ends meanwhile, and
-    only if the record still has the head `expected` (see `head_of`; empty: there must be no
-    record).
+    A write is done completely or not at all, even if the process or the machine ends meanwhile. It
+    is done only if the stored record still has the head `expected` (see `head_of`); if `expected`
+    is empty, there must be no record.
     """
 
-    # Limit for the files of one record; `None` means no limit.
+    # Maximum bytes of the files of one record; `None` means no limit.
     max_files_bytes: int | None
 
     async def read_all(self) -> dict[str, bytes]:
-        """Return all records by their names."""
+        """Return all records, by name."""
         ...
 
     async def read(self, name: str) -> bytes:
-        """Return one record, empty if there is none."""
+        """Return one record; empty if there is none."""
         ...
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by their digests, without those that are missing."""
+        """Return files of a record by digest. Files that are missing are left out."""
         ...
 
     async def write(
@@ -50,9 +50,9 @@ class StateStore(Protocol):
         ...
 
     async def set_aside(self, name: str) -> str:
-        """Rename a damaged record, over an earlier one; return its new place, for the log."""
+        """Rename a damaged record, replacing an earlier one; return its new place for the log."""
         ...
 
     async def close(self) -> None:
-        """Release what is open; pending calls may never return."""
+        """Release what is open. Pending calls may never return."""
         ...

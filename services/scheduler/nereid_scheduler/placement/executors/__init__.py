@@ -1,1 +1,1 @@
-"""Sessions of executors: what they have, what ends them, what becomes of their batches."""
+"""Sessions of executors: what executors host, what ends a session, and what becomes of batches."""

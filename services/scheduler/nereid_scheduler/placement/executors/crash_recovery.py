@@ -14,7 +14,7 @@ report and the end of the stream arrive over different connections, in either or
     unreported  the instance reconnects or is unloaded, or its      recovered, without a report
                 executor leaves: no report will come
 
-It knows no queue: the model version fails and requeues entries.
+The module does not handle queues: the model version fails requests or queues them again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 
 
 class CrashRecovery:
-    """Handle each lost instance once; `placed` has all instances by number."""
+    """Handle each lost instance once.
+
+    placed: maps an instance's number to the instance, for all instances.
+    """
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        # Instances whose stream broke before their executor's report, each with the cause to give
-        # if its batches run again.
+        # Maps an instance's number to the instance, if its stream broke before its executor sent a
+        # crash report. The text is the cause to give if the instance's batches run again.
         self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
@@ -52,7 +55,7 @@ class CrashRecovery:
             _recover(placed, cause, report)
 
     def on_report(self, session: Session, number: int, report: CrashReport) -> None:
-        """Recover the instance that an executor's crash report is about, or store the report."""
+        """Recover the instance that an executor's crash report names, or store the report."""
         unreported = self._unreported.get(number)
         placed = self._placed.get(number) if unreported is None else unreported[0]
         if placed is None or placed.session is not session:
@@ -65,16 +68,17 @@ class CrashRecovery:
         elif stream > instance.crash_stream or (
             stream == instance.crash_stream and instance.stream is not None
         ):
-            # The last responses, or the stream itself, may still be on their way.
+            # The stream has not ended here: its last responses, or even its start, may still
+            # arrive.
             instance.crash_reports[stream] = report
-        # Otherwise the instance has had another stream since, and the batches that were lost with
-        # the old one have been recovered.
+        # In any other case the instance has had another stream since the crash, and the batches of
+        # the old stream have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
-        """Stop waiting for a report, since the instance has another stream with this number.
+        """Stop waiting for a crash report: the instance has opened the stream of this number.
 
-        The instance begins no batch that was sent before. If a report comes at all, it is too late
-        to say which batches had begun.
+        The instance does not begin any batch that was sent on an earlier stream. A report that
+        still comes is too late to say which batches had begun.
         """
         self.on_no_report(placed.session, placed.instance.id)
         reports = placed.instance.crash_reports
@@ -82,14 +86,14 @@ class CrashRecovery:
             del reports[earlier]
 
     def on_no_report(self, session: Session, number: int) -> None:
-        """Recover without a report: the instance begins no old batch, and no crash is reported."""
+        """Recover the instance without a report. It begins no old batch, and reports no crash."""
         unreported = self._unreported.get(number)
         if unreported is not None and unreported[0].session is session:
             del self._unreported[number]
             _recover(*unreported, None)
 
     def on_executor_left(self, session: Session) -> None:
-        """Recover all instances of an executor whose session ended; it reports nothing more."""
+        """Recover all instances of an executor whose session ended: no more reports come."""
         for number, (placed, _) in list(self._unreported.items()):
             if placed.session is session:
                 self.on_no_report(session, number)
@@ -104,5 +108,5 @@ def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> 
             report.error_status.code, report.error_status.message, accepted=True
         )
         model.fail_begun(placed.instance, report.begun, error)
-    # Batches that the report does not cover had not begun.
+    # Batches that the report does not name had not begun.
     model.lose_instance(placed.instance, cause, begun=report is None)

@@ -1,7 +1,7 @@
-"""Tracks Describe commands without a reply: which executor reads which version's model file.
+"""Keeps Describe commands that wait for a reply: which executor reads which version's model file.
 
-An executor reads a version's model file to complete its configuration. What is done with the
-description is the caller's decision.
+An executor reads the model file of a version so that the version's configuration can be completed.
+The caller decides what to do with the description in the reply.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _log = logging.getLogger(__name__)
 
 
 class DescribeCommands:
-    """Keep the pending commands; only one executor at a time reads a version's model file."""
+    """Keeps the pending commands. Only one executor at a time reads a version's model file."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
-        """Take command numbers from `numbers`, which other commands may share."""
+        """numbers: yields the next command number; other commands may draw from it too."""
         self._numbers = numbers
-        # `None` in place of the version means that it is not to be loaded any more.
+        # Maps a command's number to the version and the executor's session. The version is `None`
+        # once it should not be loaded any more.
         self._pending: dict[int, tuple[ServedVersion | None, Session]] = {}
 
     def begin(self, served: ServedVersion, session: Session) -> pb.ExecutorCommand:
-        """Return the command to send to an executor now, and wait for its reply."""
+        """Return the command to send to an executor now, and expect a reply to it."""
         command = next(self._numbers)
         self._pending[command] = (served, session)
         describe = pb.Describe(
@@ -48,7 +49,7 @@ class DescribeCommands:
     def end(self, session: Session, command: int) -> ServedVersion | None:
         """Return the version that an executor's reply describes.
 
-        Returns `None` if the command is unknown or the version is not to be loaded any more.
+        Returns `None` if the command is unknown, or if the version should not be loaded any more.
         """
         served, describer = self._pending.get(command, (None, None))
         if describer is not session:
@@ -61,13 +62,13 @@ class DescribeCommands:
         return served
 
     def drop_version(self, served: ServedVersion) -> None:
-        """Ignore the reply for a version that is not to be loaded any more."""
+        """Ignore the reply for a version that should not be loaded any more."""
         for command, (described, describer) in self._pending.items():
             if described is served:
                 self._pending[command] = None, describer
 
     def drop_executor(self, session: Session) -> Iterator[ServedVersion]:
-        """Forget the commands of a lost executor; yield the versions that it was to describe."""
+        """Forget the commands to a lost executor; yield the versions that it should describe."""
         for command, (served, describer) in list(self._pending.items()):
             if describer is session:
                 del self._pending[command]

@@ -2,10 +2,11 @@
 
 An executor that is drained does what it does on SIGTERM.
 
-In a mesh with several schedulers it is enough to ask one of them: an executor leaves all. The
-scheduler that decides is the first by name that the executor has joined. Only executors that have
-joined the same scheduler count as others that could serve: the rest may be asked to leave by
-another scheduler at this moment, or may have left without having announced it here.
+In a mesh with several schedulers it is enough to ask one scheduler: the executor leaves all of
+them. Of the schedulers that the executor has joined, the first by name decides. To check that other
+executors remain, this scheduler counts only executors that have joined it. Any other executor may
+be asked to leave by another scheduler at this moment, or may have left without telling this
+scheduler.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# An executor announces that it leaves before it finishes its batches.
+# Seconds to wait for the announcement. An executor announces that it leaves before it finishes its
+# batches, so the wait is short.
 _CONFIRM_LIMIT_S: Final = 5.0
 _NOT_ALLOWED: Final = (
     "executors may be drained with --model-control-mode=explicit, as models may be loaded and"
@@ -37,7 +39,7 @@ _MAX_NAMED: Final = 5
 
 
 class Drains:
-    """Drain executors that have joined one scheduler."""
+    """Drains executors that have joined one scheduler."""
 
     def __init__(
         self,
@@ -52,19 +54,20 @@ class Drains:
         Args:
             sessions: Returns the sessions of all executors that have joined.
             facts: Returns the facts of the whole mesh.
-            for_all: Any client may drain executors, as any client may load and unload models.
-            confirm_limit_s: Time that an executor has to announce that it leaves.
+            for_all: True if any client may drain executors, as any client may load and unload
+                models.
+            confirm_limit_s: Seconds to wait for an executor to announce that it leaves.
         """
         self._sessions = sessions
         self._facts = facts
         self._for_all = for_all
         self._confirm_limit_s = confirm_limit_s
-        # Set once the executor has announced that it leaves, or its stream has ended. Concurrent
-        # calls for one executor share the event.
+        # Maps an executor's session to an event that is set once the executor has announced that it
+        # leaves, or its stream has ended. Concurrent calls for one executor share the event.
         self._ends: dict[Session, asyncio.Event] = {}
 
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
-        """Ask an executor to leave, and wait until it has announced that it does.
+        """Ask an executor to leave, and wait until it has announced that it leaves.
 
         Raises:
             PermissionDenied: the client may not change the mesh.
@@ -72,7 +75,7 @@ class Drains:
                 does not allow that.
             NotFound: no executor has this name.
             Unimplemented: the executor does not know the command.
-            Unavailable: the executor has not announced in time that it leaves, or was lost, or a
+            Unavailable: the executor did not announce in time that it leaves, or was lost. Or some
                 scheduler does not say which models have other executors.
         """
         if not (self._for_all or request.authorized):
@@ -119,14 +122,14 @@ class Drains:
         return pb.DrainExecutorResponse()
 
     def on_left(self, session: Session) -> None:
-        """End the waits for an executor that said that it leaves, or whose Join stream ended."""
+        """End the waits for an executor that announced to leave, or whose Join stream ended."""
         end = self._ends.pop(session, None)
         if end is not None:
             end.set()
 
 
 def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
-    """Return what would have no executor if the one of this name left, or an empty string.
+    """Return what would have no executor without the named one, or an empty string.
 
     Args:
         facts: Executors of the mesh and the models that they host.

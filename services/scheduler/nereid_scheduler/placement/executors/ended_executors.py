@@ -1,4 +1,4 @@
-"""Keeps what models' custom metrics counted on executors that have left: counters must not fall."""
+"""Keeps the custom metrics of executors that have left, so that models' counters never fall."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# So many executors' counts are kept apart, so that one that comes back is not counted twice.
+# The counts of this many executors are kept separately, so that an executor that comes back is not
+# counted twice.
 _MAX_ENDED: Final = 64
 
 
@@ -20,9 +21,10 @@ class EndedExecutors:
     """Custom counters of executors that have left, for the metrics page."""
 
     def __init__(self) -> None:
-        # By executors' processes, which may join again with the same counters.
+        # Maps an executor's process to its counters. The process may join again with the same
+        # counters.
         self._counted: dict[str, list[pb.CustomSeries]] = {}
-        # Sums of executors that ended earlier, by model and series.
+        # Maps a model and a series to the sum over executors that left earlier.
         self._total: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
 
     def add(self, session: Session) -> None:
@@ -40,10 +42,10 @@ class EndedExecutors:
                 self._total[key] = sum_of(self._total.get(key), series)
 
     def read(self, models: Container[str], sessions: Collection[Session]) -> pb.CustomMetrics:
-        """Return what is kept of these models.
+        """Return the counters that are kept for these models.
 
-        A model's metrics end with its unload. An executor with a session in `sessions` reports by
-        itself what it has counted, so nothing is kept for it any more.
+        A model's metrics end when the model is unloaded. An executor with a session in `sessions`
+        reports its counters itself, so its kept counters are dropped.
         """
         for session in sessions:
             if session.custom_metrics is not None:

@@ -1,6 +1,7 @@
-"""Executors that have joined, and the instances that each one has of each version.
+"""Executors that have joined, and the instances of each version that each executor hosts.
 
-It knows executors as streams that accept commands, not the transport, and decides nothing.
+An executor is seen only as a stream that accepts commands. The module does not know the transport,
+and makes no decisions.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class CommandStream(Protocol):
-    """Scheduler's end of a Join stream; nereid.rpc.Call is one."""
+    """Scheduler's end of a Join stream. nereid.rpc.Call has this interface."""
 
     def send(self, message: bytes) -> None:
-        """Write a message; nothing happens once the stream is broken."""
+        """Write a message. Nothing happens if the stream is broken."""
 
     def finish(self) -> None:
         """End the stream."""
@@ -31,14 +32,16 @@ class CommandStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class HostedVersion:
-    """Instances of one version that one executor has or is loading."""
+    """Instances of one version that one executor hosts or is loading."""
 
     instances: dict[int, RemoteInstance] = field(default_factory=dict)
-    # Memory that each instance's load took, as its executor says, in bytes by device.
+    # Maps an instance's number to the memory that its load took: bytes by device, as the executor
+    # reported them.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
-    # Set once all instances have been ready at the same time.
+    # True once all instances have been ready at the same time.
     completed: bool = False
-    # During a resize: instances that are loading, and those to unload when they are ready.
+    # During a resize: the numbers of the instances that are loading, and of those to unload once
+    # the loading ones are ready.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
     # Reason why an awaited instance failed to load.
@@ -56,13 +59,14 @@ class Session:
 
     hello: pb.Hello
     stream: CommandStream
-    # Key of the executor's process (core.methods.EXECUTOR_KEY); empty if it has sent none.
+    # Key of the executor's process (core.methods.EXECUTOR_KEY); empty if the executor has sent
+    # none.
     process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
-    # Set when the stream has ended.
+    # True when the stream has ended.
     gone: bool = False
-    # Last reports of the executor about its devices and about its models' own metrics.
+    # Last reports of the executor: about its devices, and about its models' custom metrics.
     usage: pb.DeviceUsage | None = None
     custom_metrics: pb.CustomMetrics | None = None
 
@@ -72,23 +76,23 @@ class Session:
         return self.hello.name
 
     def is_same_process(self, process: str) -> bool:
-        """Return whether a stream with this EXECUTOR_KEY comes from this executor's process."""
+        """Return whether this EXECUTOR_KEY is the one of the executor's process."""
         return bool(process) and hmac.compare_digest(process.encode(), self.process.encode())
 
     def executing(self) -> Iterator[tuple[ServedVersion, SentBatch]]:
-        """Yield the batches that the executor's instances execute, with their versions."""
+        """Yield the batches that the executor's instances are executing, with their versions."""
         for served, hosted in self.hosted.items():
             for instance in hosted.instances.values():
                 if instance.batches.first is not None:
                     yield served, instance.batches.first
 
     def send(self, command: pb.ExecutorCommand) -> None:
-        """Send a command to the executor; nothing happens once its stream is broken."""
+        """Send a command to the executor. If its stream is broken, do nothing."""
         self.stream.send(command.SerializeToString())
 
 
 def memory_of(served: ServedVersion, sessions: Iterable[Session]) -> dict[str, int]:
-    """Return the bytes that a version's instances take on all executors, by device."""
+    """Return the bytes of memory that a version's instances take on all executors, by device."""
     bytes_by_device: dict[str, int] = {}
     for session in sessions:
         hosted = session.hosted.get(served)
@@ -100,7 +104,7 @@ def memory_of(served: ServedVersion, sessions: Iterable[Session]) -> dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class PlacedInstance:
-    """Instance with its version, its executor, and the version's slot that it fills there."""
+    """An instance with its version, its executor, and the slot of the version that it fills."""
 
     instance: RemoteInstance
     served: ServedVersion

@@ -1,8 +1,8 @@
 """Collects timelines: the scheduler's own records, and those of executors over their Join streams.
 
-Executors are asked at once, so that they report the same seconds. Their frames are held, up to a
-limit, until the caller has read what comes before them. It knows how records are gathered, not what
-they mean.
+All executors are asked at the same time, so that they report the same seconds. Frames of an
+executor are held, up to a limit, until the caller has read the frames before them. The module
+gathers records and does not interpret them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
 
 _SILENCE_LIMIT_S: Final = 5.0
-# Limit for frames of all executors that wait for their callers.
+# Maximum bytes of all executors' frames that wait to be read by callers.
 _MAX_HELD_BYTES: Final = 256 << 20
 _NOT_RECORDED: Final = "it records nothing (--timeline-seconds=0), or is of an older release"
 _LOST: Final = "it was lost meanwhile"
@@ -38,7 +38,7 @@ _TOO_MUCH: Final = "executors have more records than are held for a timeline; as
 
 @dataclass(slots=True, eq=False)
 class _Report:
-    """Reply of one executor to a query."""
+    """One executor's reply to a query."""
 
     session: Session
     alignment: Alignment
@@ -54,7 +54,7 @@ class _Report:
 
 
 class Timelines:
-    """Collect the timelines of one scheduler and its executors."""
+    """Collects the timelines of one scheduler and its executors."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Timelines:
         Args:
             timeline: The scheduler's own records.
             sessions: Returns the sessions of all executors.
-            silence_limit_s: Time for which an executor may send nothing.
-            max_held_bytes: Limit for executors' frames that wait to be read.
+            silence_limit_s: Seconds for which an executor may send nothing.
+            max_held_bytes: Maximum bytes of executors' frames that wait to be read.
         """
         self._recorder = timeline.recorder
         self._own: OwnFrames | None = None

@@ -1,7 +1,7 @@
-"""Accepts the executors' streams: Join for each executor, Execute for each ready instance.
+"""Accepts the executors' streams: one Join per executor, one Execute per ready instance.
 
-Translates between messages and the loader's events, and checks that messages are well formed. A
-stream that ends means that an executor or an instance is lost; the loader decides what follows.
+The module translates messages to calls of the loader, and checks that messages are well formed.
+When a stream ends, an executor or an instance is lost; the loader decides what follows.
 """
 
 # layout: compiled
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Limit for an executor's name, in characters.
+# Maximum length of an executor's name, in characters.
 _MAX_NAME_LENGTH: Final = 256
-# Decimal digits of a 64-bit number.
+# Maximum number of decimal digits of a 64-bit number.
 _MAX_DIGITS: Final = 20
 
 
 class ExecutorStreams:
-    """Accept the executors' streams for one loader."""
+    """Accepts the executors' streams for one loader."""
 
     def __init__(self, loader: Loader, timelines: Timelines, drains: Drains) -> None:
         """Pass the streams' events to `loader`.
 
         Args:
             loader: Receives the events of executors and instances.
-            timelines: Receives executors' records.
-            drains: Is notified of executors that leave.
+            timelines: Receives executors' timeline records.
+            drains: Is notified when an executor announces that it leaves.
         """
         self._loader = loader
         self._timelines = timelines
@@ -127,7 +127,7 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 
 
 class _JoinStream:
-    """One Join stream: first a hello, then the events of a session."""
+    """One Join stream: the executor's hello, then the events of the session."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _JoinStream:
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
-        # Set when the executor has sent an event that this scheduler does not know.
+        # True once the executor has sent an event that this scheduler does not know.
         self._sent_unknown = False
         call.on_message = self._on_message
         call.on_cancel = self._end
@@ -167,15 +167,18 @@ class _JoinStream:
 
     def _join(self, hello: pb.Hello) -> None:
         if not self._call.peer_is_local:
-            # Shared memory is limited to one host, and the namespace is no secret.
+            # Shared memory works only within one host. A namespace is not secret, so an executor on
+            # another host could name it.
             hello.shm_namespace = ""
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):
             self._session = session
-            # Accept now: with models loaded on demand there may be no command to send for long.
+            # Accept now: if models are loaded on demand, there may be no command to send for a long
+            # time.
             self._call.accept()
         else:
-            # A process that died may hold the name; it is free as soon as its streams have ended.
+            # A process that died may still hold the name. The name is free as soon as that
+            # process's streams have ended.
             text = f"another executor has joined as '{hello.name}': give this one another --name"
             self._refuse(text, Status.ALREADY_EXISTS)
 
@@ -201,7 +204,7 @@ class _JoinStream:
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
-        """Handle an executor's report about itself; return whether the event is one."""
+        """Handle an executor's report about itself; return False if the event is no such report."""
         if kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -215,7 +218,7 @@ class _JoinStream:
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
     ) -> bool:
-        """Handle an event of one instance; return whether the event is one."""
+        """Handle an event of one instance; return False if the event is about no instance."""
         if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))

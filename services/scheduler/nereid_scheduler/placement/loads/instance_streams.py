@@ -1,7 +1,8 @@
 """Makes an instance ready when its stream opens, and handles its loss when the stream breaks.
 
-Events of executors and streams come in; changes of versions' states, and batches that run on other
-instances, go out. It knows no queue and decides nothing about where instances are loaded.
+The module receives the events of executors and streams. It changes the states of versions, and has
+batches run on other instances. It does not handle queues, and does not decide where instances are
+loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceStreams:
-    """Handle the streams of all versions' instances on all executors."""
+    """Handles the streams of all instances, of all versions and on all executors."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class InstanceStreams:
         updates: InstanceUpdates,
         record_event: RecordEvent,
     ) -> None:
-        """Record lost instances with `record_event`, for timelines."""
+        """record_event: records lost instances for timelines."""
         self._record_event = record_event
         self._instances = instances
         self._lives = lives
@@ -50,11 +51,12 @@ class InstanceStreams:
     ) -> PlacedInstance | None:
         """Make an instance ready for batches, since its stream is open.
 
-        Returns `None` if there is no such instance, its executor leaves, or another process asks.
+        Returns `None` if there is no such instance, if its executor is leaving, or if another
+        process asks.
 
         Args:
             number: Number of the instance.
-            stream: The stream, which replaces an older one.
+            stream: The new stream; it replaces the instance's older one.
             process: EXECUTOR_KEY of the executor; no other process may have the instance.
             crash_stream: Number of the stream; see RemoteInstance.
         """
@@ -82,7 +84,7 @@ class InstanceStreams:
         return placed
 
     def instance_closed(self, placed: PlacedInstance, stream: BatchStream) -> None:
-        """Handle the loss of a stream. It may reconnect while its executor's session lasts."""
+        """Handle the loss of a stream. The instance may reconnect during its executor's session."""
         instance, served, session = placed.instance, placed.served, placed.session
         if instance.stream is not stream:
             return
@@ -107,7 +109,7 @@ class InstanceStreams:
             self.end_stream(placed, error)
 
     def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
-        """End the stream of an instance that broke the protocol; its batches run elsewhere.
+        """End the stream of an instance that broke the protocol. Its batches run elsewhere.
 
         The executor may connect the instance again.
         """
@@ -145,7 +147,7 @@ class InstanceStreams:
                 reason,
             )
         else:
-            # The version's state gives the reason.
+            # The reason is logged with the version's change of state.
             _log.info(
                 "instance %s cannot be loaded by executor '%s'", placed.instance.name, session.name
             )
@@ -153,10 +155,11 @@ class InstanceStreams:
             hosted, placed.instance, f"instance '{placed.instance.name}' failed"
         )
         if session.leaving:
-            # The instance finished loading too late and was refused; the model has not failed.
+            # The instance finished loading too late and was refused. The model itself has not
+            # failed.
             return
         if not hosted.completed:
-            # As in Triton, one instance that cannot be loaded fails the load of its version.
+            # As in Triton, if one instance cannot be loaded, the load of its version fails.
             for instance_id in list(hosted.instances):
                 cause = f"the load on executor '{session.name}' failed"
                 self._instances.unload_instance(self._instances.placed[instance_id], cause)

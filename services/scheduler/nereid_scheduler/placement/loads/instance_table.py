@@ -1,7 +1,7 @@
-"""Table of all instances that executors have or are loading, by number.
+"""Table of all instances that executors host or are loading, by number.
 
-Sends executors the commands to load and unload them. It does not decide which instances there
-shall be, nor what that means for a version's state.
+The module sends executors the commands to load and unload instances. It does not decide which
+instances there should be, nor how a version's state changes.
 """
 
 # layout: compiled
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 
 class InstanceTable:
-    """Keep the instances of all versions on all executors."""
+    """Keeps the instances of all versions on all executors."""
 
     def __init__(self, rules: LoadRules, numbers: Iterator[int]) -> None:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
-        # Instances that executors are unloading, including their finalizers.
+        # Maps the number of an instance that is being unloaded, including its finalizers, to its
+        # version and its executor.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 
@@ -45,7 +46,7 @@ class InstanceTable:
     def load_instances(
         self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes = b""
     ) -> list[int]:
-        """Have an executor load one instance for each slot; return their numbers."""
+        """Have an executor load one instance for each slot; return the instances' numbers."""
         added = []
         limiter = self._rules.rate_limiter
         for slot in slots:
@@ -54,7 +55,8 @@ class InstanceTable:
             )
             instance.gpu_uuid = uuid_of(slot, session.hello)
             if instance.gpu_uuid and served.runtime is not None:
-                # This creates the GPU's counters, so that metrics show them from now on.
+                # Reading the entry creates the GPU's counters, so that metrics show the GPU from
+                # now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.request_withdrawal = partial(_request_withdrawal, session, instance.id)
             instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
@@ -70,11 +72,11 @@ class InstanceTable:
     def unload_instance(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
         """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere.
 
-        With `keep` the executor leaves the model loaded, for another scheduler.
+        keep: the executor keeps the model loaded for another scheduler.
         """
         session, instance = placed.session, placed.instance
         if not session.gone:
-            # After the end of the session nobody could report the end of the unload.
+            # If the session has ended, the executor could not report the end of the unload.
             self._ending[instance.id] = placed.served, session
             unload = pb.UnloadInstance(instance=instance.id, keep=keep)
             session.send(pb.ExecutorCommand(unload=unload))
@@ -83,7 +85,7 @@ class InstanceTable:
             self.drop_instance(hosted, instance, cause)
 
     def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
-        """Have an executor unload an instance after its last batch; it must get no more."""
+        """Have an executor unload an instance after its last batch: send it no more batches."""
         if placed.instance.at_work:
             placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:
@@ -112,7 +114,7 @@ class InstanceTable:
             self._notify_ends()
 
     def executor_left(self, session: Session) -> None:
-        """Forget what an executor that has left was unloading."""
+        """Forget which instances an executor that has left was unloading."""
         self._ending = {
             number: ending for number, ending in self._ending.items() if ending[1] is not session
         }
@@ -140,7 +142,7 @@ class InstanceTable:
     def remove_instance(
         self, hosted: HostedVersion, instance: RemoteInstance
     ) -> PlacedInstance | None:
-        """Remove an instance without work; return its place, or `None` if it was unknown."""
+        """Remove an instance that has no work. Return it, or `None` if the number is unknown."""
         hosted.instances.pop(instance.id, None)
         hosted.surplus.discard(instance.id)
         hosted.memory.pop(instance.id, None)

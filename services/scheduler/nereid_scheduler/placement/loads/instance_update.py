@@ -1,10 +1,11 @@
 """Update of a version in service to new instance groups.
 
-Instances that fit the new groups stay, the others are exchanged. Events: an update begins; an
-awaited instance is loaded, or fails. Missing instances are loaded first. Once they are up, surplus
-ones are unloaded, each after its batch; one whose sequences cannot go on elsewhere, after the last
-of them. If a missing instance cannot be loaded, the surplus stays, and an update back to the former
-groups unloads what was added. As on Triton, an instance is kept though its group has another name.
+Instances that fit the new groups stay, the others are replaced. The events are: an update begins;
+an awaited instance is loaded, or fails to load. Missing instances are loaded first. Once they are
+ready, surplus instances are unloaded, each after its batch. If an instance's sequences cannot go on
+elsewhere, it is unloaded after the last of its sequences. If a missing instance cannot be loaded,
+the surplus instances stay, and an update back to the former groups unloads the added ones. As on
+Triton, an instance is kept even if its group has another name.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _CAUSE = "it is one too many"
 
 
 class InstanceUpdates:
-    """Updates of versions, on each executor independently of the others."""
+    """Updates of versions' instances. Each executor is updated independently of the others."""
 
     def __init__(self, instances: InstanceTable) -> None:
         self._instances = instances
 
     def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
-        """Have an executor host the instances in these slots of a version, and no others."""
+        """Have an executor host the instances in these slots of a version, and no others of it."""
         hosted = session.hosted[served]
         hosted.error_status = ""
         current = {
@@ -44,7 +45,7 @@ class InstanceUpdates:
         self._unload_surplus(hosted)
 
     def on_load_finished(self, hosted: HostedVersion, number: int, error_status: str = "") -> None:
-        """Record that an instance is up or, with an error, could not be loaded."""
+        """Record that an instance is ready or, if there is an error, could not be loaded."""
         if number in hosted.awaited:
             hosted.awaited.discard(number)
             hosted.error_status = hosted.error_status or error_status
@@ -64,8 +65,9 @@ class InstanceUpdates:
 def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
     """Return the slots without an instance, and the instances without a slot.
 
-    current: slots by instances' numbers. An instance that has the name of a slot is kept for it;
-    others may be kept under the names that they have.
+    current: maps an instance's number to its slot. An instance whose slot is wanted under the same
+    name is kept for it. Of the others, an instance is kept if it differs from a wanted slot only in
+    the name.
     """
     missing = list(wanted)
     others = []
@@ -92,7 +94,7 @@ def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:
 
 
 def update_error(sessions: Collection[Session], served: ServedVersion) -> str:
-    """Return why an instance of an update could not be loaded; empty if all were."""
+    """Return why an instance of an update could not be loaded; empty if none has failed."""
     hosted_versions = [session.hosted.get(served) for session in sessions]
     return next(
         (

@@ -1,7 +1,7 @@
 """Rules by which the settings shape a load.
 
-They make a version's configuration, its queue and its instances' commands. Knows no session of an
-executor and no life cycle.
+The rules make a version's configuration, its queue, and the commands to load its instances. The
+module handles neither sessions of executors nor life cycles.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ _log = logging.getLogger(__name__)
 
 
 class Claimant(Protocol):
-    """A scheduler of several that loads models; shards.membership.Membership is one.
+    """One of several schedulers that load models. shards.membership.Membership has this interface.
 
-    name: its name in the mesh. epoch: of the members that it sees now.
+    name: name of the scheduler in the mesh.
+    epoch: epoch of the members that the scheduler sees now.
     """
 
     name: str
@@ -66,7 +67,7 @@ def _any_bytes(executor: str) -> Mapping[str, int]:  # noqa: ARG001 (of all)
 
 @dataclass(frozen=True)
 class LoadRules:
-    """Rules for the loads of all models; an optional part that is `None` is not in use."""
+    """Rules for the loads of all models. An optional part that is `None` is not in use."""
 
     completion: CompletionRules
     backend_settings: Callable[[str], dict[str, str]]
@@ -76,25 +77,27 @@ class LoadRules:
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
-    # Client of the cache for sequences' snapshots.
+    # Client of the cache that stores snapshots of sequences.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # `None` if the mesh has one scheduler.
+    # This scheduler, as one of several that load models; `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # Memory by device that instances which an executor keeps for other schedulers may take,
-    # beside those that it is commanded to load; a device that is missing has no limit.
+    # Function that returns, for an executor, how many bytes its kept instances may take, by device.
+    # Kept instances are those that the executor keeps for other schedulers. A device that is
+    # missing has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event in the timeline. A RecordEvent."""
+        """Record an event in the timeline. This method is a RecordEvent."""
         self.timeline.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Check a configuration before any of the model's files is read.
 
         Raises:
-            InvalidArgument: its backend is not allowed, or it names files of other models.
+            InvalidArgument: the backend is not allowed, or the configuration names files of other
+                models.
         """
         validate_file_names(draft)
         if not is_ensemble(draft):
@@ -109,14 +112,14 @@ class LoadRules:
     ) -> QueuedRequests:
         """Return a version's queue, once its configuration is complete.
 
-        described: what an executor has read in the model file. find_model and nested_calls are used
-        by ensembles.
+        described: what an executor has read in the model file. Only ensembles use find_model and
+        nested_calls.
 
         Raises:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
-        # An executor's description is trusted no more than the file.
+        # The description comes from an executor, and is trusted no more than the model file.
         self.check_draft(config.proto)
         context = VersionContext(
             self.limits,
@@ -130,7 +133,8 @@ class LoadRules:
             self.timeline,
         )
         if config.platform == ENSEMBLE_PLATFORM:
-            # The labels are a few lines of text; executors read those of other models.
+            # The scheduler reads the labels of an ensemble: they are a few lines of text. Executors
+            # read the labels of other models.
             labels = served.labels
             if labels is None:
                 labels = read_labels(config.proto, Path(served.path).parent)
@@ -189,10 +193,10 @@ def full_config_of(served: ServedVersion) -> ModelConfig:
 def with_instance_groups_of(
     config: ModelConfig, draft: model_config_pb2.ModelConfig
 ) -> ModelConfig:
-    """Return a configuration with the instance groups and the version policy of another draft.
+    """Return a configuration with the instance groups and version policy of another draft.
 
     Raises:
-        NereidError: these are not valid.
+        NereidError: the instance groups or the version policy are not valid.
     """
     changed = model_config_pb2.ModelConfig()
     changed.CopyFrom(config.proto)

@@ -1,6 +1,7 @@
 """Tasks that wait until executors have finished loading versions, successfully or not.
 
-Knows no executor: it asks a callback whether a load is finished, each time a version has changed.
+Each time a version has changed, a callback is asked whether the load is finished. The module does
+not know executors.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class LoadWaiters:
-    """Waiting tasks, which are woken by any event of any version."""
+    """Waiting tasks. Any event of any version wakes them."""
 
     def __init__(self, is_finished: Callable[[ServedVersion], bool]) -> None:
-        """is_finished: returns whether nothing more is expected of a version's load."""
+        """is_finished: returns whether no executor is expected to load a version any more."""
         self._is_finished = is_finished
         self._waiting: list[asyncio.Future[None]] = []
 
     async def wait_for_loads(
         self, versions: Collection[ServedVersion], no_executor_timeout_s: float | None
     ) -> bool:
-        """Wait until all loads are finished; return False if no executor tries for the timeout."""
+        """Wait until all loads are finished; return False if no executor tries in time."""
         loop = asyncio.get_running_loop()
         idle_since_s = loop.time()
         while not all(map(self._is_finished, versions)):

@@ -1,8 +1,8 @@
 """Loads and unloads of model versions on executors, which join and leave.
 
-Sync code of one event loop, except for waiting. Which versions to load is decided by the
-`reconciler`; what each executor loads by `version_loads`. What becomes of states is in
-`version_lives`, of instances in `executors.instance_streams`.
+All code is synchronous code of one event loop, except for waiting. The `reconciler` decides which
+versions to load, and `version_loads` what each executor loads. The states of versions change in
+`version_lives`, and those of instances in `executors.instance_streams`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Loader:
     ) -> None:
         """on_change: called when a version's state has changed.
 
-        catalogue: where ensembles find the models of their steps. first_commands: sent to an
-        executor that joins. on_executors: called when an executor has joined or left.
-        on_handed_over: called when another scheduler has a version, whose counts end here.
+        catalogue: where ensembles find the models of their steps. first_commands: returns the
+        commands to send to an executor that joins. on_executors: called when an executor has joined
+        or left. on_handed_over: called when a version was given to another scheduler, so that this
+        scheduler stops counting for it.
         """
         self._on_handed_over = on_handed_over
         self._on_executors = on_executors
@@ -72,7 +73,8 @@ class Loader:
         self._sessions: dict[str, Session] = {}
         self.ended_executors = EndedExecutors()
         self._first_commands = first_commands
-        # Numbers start at random, so that an instance from before a restart matches no new one.
+        # Numbers of instances start at random, so that no instance from before a restart has the
+        # number of a new one.
         numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
         self.instances = InstanceTable(rules, numbers)
         self.crash_recovery = CrashRecovery(self.instances.placed)
@@ -101,11 +103,11 @@ class Loader:
 
     @property
     def versions(self) -> Collection[ServedVersion]:
-        """All versions that executors have, or have to load."""
+        """All versions that executors have loaded, or have to load."""
         return self._lives.versions.keys()
 
     def load(self, served: ServedVersion) -> None:
-        """Load a version on every executor, those that join later included."""
+        """Load a version on every executor, including executors that join later."""
         self._lives.add(served)
         try:
             self._rules.check_draft(served.draft)
@@ -121,10 +123,10 @@ class Loader:
         self.loads.load_on_all(served)
 
     def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
-        """Load and unload instances by a configuration that differs in nothing else.
+        """Load and unload instances to fit a configuration with other instance groups.
 
         Raises:
-            NereidError: no executor can host these instances; then nothing has changed.
+            NereidError: no executor can host these instances. Nothing has changed then.
         """
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
@@ -136,28 +138,28 @@ class Loader:
             self._instance_updates.begin_update(served, session, slots)
 
     def instance_update_error(self, served: ServedVersion) -> str:
-        """Return why an instance of an update could not be loaded; empty if all were."""
+        """Return why an instance of an update could not be loaded; empty if none has failed."""
         return instance_update.update_error(self.sessions, served)
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
-        """Have a version accept no more requests; await the result to unload it after the last."""
+        """Stop a version from accepting requests; await the result to unload it after the last."""
         self._lives.apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
     def load_on(self, served: ServedVersion, hosts: frozenset[str]) -> None:
-        """Load a version on other executors than before, which have left."""
+        """Load a version on other executors, since those that hosted it have left."""
         served.hosts = hosts
         self.loads.load_on_all(served)
 
     def notify_change(self) -> None:
-        """Report that other models should be loaded, though no version's state has changed."""
+        """Report that other models should be loaded, although no version's state has changed."""
         self._on_change()
 
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
-        """Give a version to another scheduler, otherwise like unload().
+        """Give a version to another scheduler; otherwise do as unload() does.
 
-        Waiting requests are returned, and executors keep the model loaded. limit_s: time for
-        requests that are executed already.
+        Waiting requests are returned, and executors keep the model loaded. limit_s: maximum seconds
+        to wait for requests that are executing already.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)
@@ -171,7 +173,8 @@ class Loader:
                     runtime.return_queued()
                     sequences = runtime.config.sequences
                     if sequences is not None and sequences.iterative:
-                        # The instance is idle between two iterations of a request.
+                        # An instance is idle between two iterations of a request, so wait for the
+                        # requests before instances are unloaded.
                         await runtime.idle()
                     for placed in self.instances.instances_of(served):
                         self.instances.unload_when_idle(placed, _MOVED, keep=True)
@@ -193,11 +196,11 @@ class Loader:
         self._lives.apply_event(served, served.life.end_unload)
 
     def stop(self) -> None:
-        """Let executors that leave from now on change no state, since the scheduler ends."""
+        """Ignore executors that leave from now on, since the scheduler ends: no state changes."""
         self._lives.stop()
 
     def unload_now(self, served: ServedVersion) -> None:
-        """Unload a version and fail its requests. The model's finalizers may take longer."""
+        """Unload a version and fail its requests. The model may take longer to finalize."""
         self._remove_version(served)
         served.override_directory = None
         self._lives.apply_event(served, served.life.end_unload)
@@ -223,11 +226,11 @@ class Loader:
         return self._sessions.values()
 
     def executor_joined(self, session: Session) -> bool:
-        """Load all versions on an executor that joins; return False if another one has its name."""
+        """Load all versions on an executor that joins; return False if its name is in use."""
         old = self._sessions.get(session.name)
         if old is not None and not old.is_same_process(session.process):
             return False
-        # This comes first: what the old session was asked for, this one is asked for again.
+        # This comes first, so that this session gets again what was asked of the old session.
         self.first_runs.executor_joined(session)
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
@@ -246,13 +249,13 @@ class Loader:
         return True
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Ask executors about schedulers that were lost, whose models may be loaded here."""
+        """Ask executors whether schedulers were lost. If so, their models may be loaded here."""
         names = list(lost)
         self._rules.record_event("scheduler takeover", ", ".join(names))
         self.first_runs.begin_takeover(names)
 
     def executor_leaving(self, session: Session) -> None:
-        """Give an executor no new batches, since it finishes those that it has and leaves."""
+        """Give an executor no new batches: it is leaving, and only finishes those it has."""
         _log.info("executor '%s' is leaving", session.name)
         session.leaving = True
         self._remove_session(session)
@@ -262,14 +265,15 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # The executor waits for this; by then its sequences' states are elsewhere.
+                    # The executor waits for this command. It comes once the sequences' states are
+                    # on other instances.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)
         self._on_executors()
 
     def executor_left(self, session: Session) -> None:
-        """Remove an executor whose control stream has ended; a leaving one may finish batches."""
+        """Remove an executor whose control stream has ended. A leaving one may finish batches."""
         if not (session.leaving or self._lives.stopped):
             _log.warning("executor '%s' was lost", session.name)
             self._rules.record_event("executor lost", session.name)

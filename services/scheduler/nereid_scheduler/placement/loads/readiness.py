@@ -1,8 +1,8 @@
 """Readiness queries to models that implement a readiness check.
 
-A model is asked through its instances. An instance has one query at a time; callers that come
-meanwhile share its response. Knows no state of a model: whether it is in service is known to the
-catalogue.
+A model is queried through its instances. An instance has one query at a time; callers that come
+meanwhile share its response. The module does not know whether a model is in service: the catalogue
+does.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
     from nereid_scheduler.placement.models.catalogue import ServedVersion
 
-    # Pending responses of a version's instances, in a list for each executor.
+    # Pending responses of one version's instances. There is one list for each executor.
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same query.
 READY_TIMEOUT_S: Final = 5.0
-# A process that does not even report that it asks its model hangs.
+# Seconds to wait for a process to report that it has started to ask its model. A process that does
+# not report it is hung.
 _ASKED_TIMEOUT_S: Final = 1.5
 
 
 class Readiness:
-    """Queries to the models of one scheduler's executors."""
+    """Readiness queries to the models on one scheduler's executors."""
 
     def __init__(
         self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
     ) -> None:
-        """ask_limit_s: how long an instance may take to report that it asks its model."""
+        """ask_limit_s: seconds for an instance to report that it has begun to ask its model."""
         self._sessions = sessions
         self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
@@ -97,7 +98,7 @@ class Readiness:
 def on_readiness_report(
     placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport
 ) -> None:
-    """Take an executor's report; one that belongs to no pending query is dropped."""
+    """Handle an executor's report; drop one that belongs to no pending query."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:
         return
@@ -126,8 +127,8 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
     """Return whether a version is ready, from the responses of its instances on each executor.
 
-    It is ready as soon as all instances of one executor are, as with loading. `None` means that
-    this is not known yet.
+    The version is ready as soon as all instances of one executor are ready; the same rule holds for
+    loading. `None` means that more responses are needed.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

@@ -1,8 +1,8 @@
-"""One load of one model: new versions beside the old ones, and the switch once they are up.
+"""One load of one model: new versions load beside the old ones, which they then replace.
 
 If the model is in service, versions that replace others take over only after the whole load has
 succeeded; if any part of it fails, everything stays as it was. If the model is not in service, each
-version counts for itself. What has to be loaded is decided by `reload_plan`.
+version succeeds or fails for itself. `reload_plan` decides what has to be loaded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 
 class ModelReload:
-    """The load of a model as it was found. to_unload: versions to unload after run()."""
+    """Load a model as it was found in its repository.
+
+    to_unload: versions to unload after run().
+    """
 
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
     ) -> None:
-        """continues: see ServedVersion."""
+        """continues: as ServedVersion.continues, for the new versions."""
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -44,16 +47,16 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
-        # A version failed for a reason that may pass, such as one of its object store.
+        # A version failed for a reason that may pass, such as a failure of its object store.
         self.may_succeed_later = False
-        # Some version failed, which is logged where it happens.
+        # Some version failed, and the failure has been logged.
         self.is_reported = False
         self._is_abandoned = False
 
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
     ) -> list[str]:
-        """Load the versions; return the errors, with Triton's text for each version."""
+        """Load the versions; return the errors, with Triton's text for each version that failed."""
         for number in plan.load:
             self._load_version(number)
         errors, updated = self._update_instances(plan.update_instances)
@@ -80,9 +83,9 @@ class ModelReload:
         return errors
 
     def abandon(self) -> list[ServedVersion]:
-        """Have run() return soon, with errors.
+        """Make run() return soon, with errors.
 
-        Returns the versions that it still waits for, which must be unloaded now.
+        Returns the versions that run() still waits for. The caller must unload them now.
         """
         self._is_abandoned = True
         return [served for served in self._new.values() if not served.life.load_finished]
@@ -113,7 +116,7 @@ class ModelReload:
     def _update_instances(
         self, numbers: tuple[int, ...]
     ) -> tuple[list[str], dict[ServedVersion, ModelConfig]]:
-        """Update the versions; return errors, and updated versions with former configurations."""
+        """Update versions; return errors, and each updated version with its old configuration."""
         errors, updated = [], {}
         for number in numbers:
             served = self._ready[number]
@@ -148,7 +151,7 @@ class ModelReload:
 
     async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
         for served, former in updated.items():
-            # Executors that could host these instances before can host them now, or have left.
+            # An executor that could host these instances before can host them now, or has left.
             with suppress(NereidError):
                 self._loader.update_instances(served, former)
         await self._loader.waiters.wait_for_loads(updated, None)
@@ -159,7 +162,7 @@ def _is_ready(served: ServedVersion) -> bool:
 
 
 def _has_failed(served: ServedVersion) -> bool:
-    """Return whether executors have tried and failed, so that a retry may help."""
+    """Return whether executors have tried to load a version and failed: a retry may help."""
     return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
 
 

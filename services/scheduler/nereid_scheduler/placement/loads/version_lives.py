@@ -1,8 +1,8 @@
-"""Lives of all versions in service: events of executors are applied to their states.
+"""Lives of all versions in service: applies events of executors to versions' states.
 
-Each event changes one VersionLife; if its state changes, ensembles, waiting tasks, the log and
-timelines are notified. Sync code of one event loop. Which executors load which instances is decided
-by `version_loads`.
+Each event changes one VersionLife. If the version's state changes, ensembles, waiting tasks, the
+log and timelines are notified. The module has synchronous code of one event loop. `version_loads`
+decides which executors load which instances.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class VersionLives:
-    """All versions' lives, and what follows from a change of one."""
+    """The lives of all versions, and what follows from a change of state."""
 
     def __init__(
         self,
@@ -42,17 +42,18 @@ class VersionLives:
         """on_change: called when a version's state has changed.
 
         catalogue: where ensembles find the models of their steps. is_updating: returns whether a
-        version's instance groups are being changed. record_event: for timelines.
+        version's instance groups are being changed. record_event: records an event for timelines.
         """
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
-        # Versions in service or being loaded, and those that still finish requests they accepted.
+        # Versions that are in service or being loaded, and versions that still finish accepted
+        # requests.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)
         self.stopped = False
-        # Beginnings of loads that have not ended.
+        # Maps a version that is being loaded to the time when its load began.
         self._loading_since_ns: dict[ServedVersion, int] = {}
 
     def add(self, served: ServedVersion) -> None:
@@ -70,7 +71,7 @@ class VersionLives:
         self.stopped = True
 
     def report(self, served: ServedVersion, session: Session, standing: LoadStatus) -> None:
-        """Record how far an executor has come with loading a version."""
+        """Record the progress of an executor that loads a version."""
         self.apply_event(served, partial(served.life.report, session, standing))
 
     def report_failure(self, served: ServedVersion, session: Session, reason: str) -> None:
@@ -79,7 +80,7 @@ class VersionLives:
         self.apply_event(served, failed)
 
     def forget_reports_of(self, session: Session) -> None:
-        """Forget the reports of an executor that has left."""
+        """Forget what an executor that has left reported about its loads."""
         for served in list(self.versions):
             self.apply_event(served, partial(served.life.forget_executor, session))
 

@@ -1,7 +1,8 @@
-"""Loads of each version on each executor, once the version's configuration is complete.
+"""Loads each version on each executor, once the version's configuration is complete.
 
-Commands go out to executors; their descriptions of model files come in. Reports are applied to
-states by `version_lives`; which executor hosts which instances is decided by `executors.placement`.
+The module sends commands to executors, and receives their descriptions of model files.
+`version_lives` applies reports to states; `executors.placement` decides which executor hosts which
+instances.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 
 
 class VersionLoads:
-    """Loads of versions on the executors that have joined (sessions, by name)."""
+    """Loads of versions on the executors that have joined.
+
+    sessions: maps an executor's name to its session.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one owner of what a load changes each)
         self,
@@ -60,7 +64,7 @@ class VersionLoads:
         self._revision_tasks: set[asyncio.Task[None]] = set()
 
     def model_described(self, session: Session, message: pb.Described) -> None:
-        """Record that an executor has read a model file, or has failed to."""
+        """Handle an executor's report that it has read a model file, or has failed to read it."""
         served = self.descriptions.end(session, message.command)
         if served is None:
             return
@@ -78,7 +82,7 @@ class VersionLoads:
             self.load_on(served, session)
 
     def load_on(self, served: ServedVersion, session: Session) -> None:
-        """Have an executor load its instances, unless it does so already or has failed to."""
+        """Have an executor load its instances, unless it is doing so or has failed to."""
         life = served.life
         if life.refused or served in session.hosted or life.failed_on(session):
             return
@@ -103,7 +107,7 @@ class VersionLoads:
         session.send(command)
 
     def create_runtime(self, served: ServedVersion, described: pb.Described | None) -> None:
-        """Complete the configuration; from then on the version can queue requests."""
+        """Complete the configuration and create the version's queue for requests."""
         try:
             served.runtime = self._rules.create_runtime(
                 served, described, self._lives.ensembles.find_model, self._nested_calls
@@ -128,7 +132,7 @@ class VersionLoads:
             task.add_done_callback(self._revision_tasks.discard)
 
     def slots(self, config: ModelConfig, session: Session) -> list[Slot]:
-        """Return the instances of an executor; raise NereidError if it cannot host them."""
+        """Return the slots that an executor fills; raise NereidError if it cannot host them."""
         slots = place(config, session.hello)
         if self._rules.rate_limiter is not None:
             resources = self._rules.rate_limiter.resources
@@ -139,23 +143,25 @@ class VersionLoads:
     async def _load_with_revision(
         self, served: ServedVersion, session: Session, hosted: HostedVersion, slots: list[Slot]
     ) -> None:
-        """Digest the files before they are loaded: an executor may join long after the scan.
+        """Load the instances with a digest of the files, made now: the scan may be long ago.
 
-        If they change in between, responses are cached under a revision that is never looked up.
+        If the files change in between, responses are cached under a revision that is never looked
+        up.
         """
-        # From an object store executors load exactly the files that were listed.
+        # Executors load exactly the files that were listed in the object store, so the digest still
+        # holds.
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
         ended = session.leaving or session.gone
         if session.hosted.get(served) is hosted and not ended and runtime is not None:
-            # Models of one name in two namespaces must not share responses.
+            # Models of the same name in two namespaces must not share responses.
             revision = revision_of(runtime.config.proto, digest + served.namespace.encode())
             runtime.set_revision(revision)
             self._instances.load_instances(served, session, slots, revision)
 
     def set_shown_config(self, served: ServedVersion, session: Session) -> None:
-        """Set the configuration for clients: they see the instance groups of the first executor."""
+        """Set the configuration that clients see, with the first executor's instance groups."""
         if served.shown is None:
             proto = full_config_of(served).proto
             served.shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))

@@ -1,1 +1,1 @@
-"""The catalogue of served models, and what a load needs to know of one."""
+"""The catalogue of served models, and the rules for completing and reloading a model."""

@@ -1,6 +1,7 @@
-"""Catalogue of the scheduler's models: their versions, states, and which one a request names.
+"""Catalogue of the models: their versions, states, and the version that a request names.
 
-Knows states and configurations, not how they came about, and no stream. The texts are Triton's.
+The module knows states and configurations, but neither how they came about nor any stream. Error
+texts are Triton's.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 class ServedVersion:
     """One version of a model.
 
-    name: its qualified name with --model-namespacing, as in all of this package.
-    draft: its configuration as written; `runtime` has the completed one and takes its requests.
-    shown: the configuration for clients, with the instance groups spelled out.
+    name: name of the model; with --model-namespacing the qualified name, as everywhere in this
+    package.
+    draft: configuration as written. `runtime` has the completed one, and takes the requests.
+    shown: configuration for clients, in which the instance groups are spelled out.
     """
 
     name: str
@@ -50,23 +52,25 @@ class ServedVersion:
     path: str
     draft: config_pb.ModelConfig
     namespace: str = ""
-    # Digest of its files when they were found.
+    # Digest of the version's files when they were found.
     file_digest: bytes = b""
-    # Labels of an ensemble that is not on this host; with `None` they are files at `path`.
+    # Labels of an ensemble whose files are not on this host. If `None`, the labels are in files at
+    # `path`.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # Keeps a directory that was made for one load from being deleted.
+    # While this object exists, the directory that was made for one load is not deleted.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: QueuedRequests | None = None
     shown: config_pb.ModelConfig | None = None
-    # Names of the only executors that load it; `None` means all.
+    # Names of the executors that load the version; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Time when its load began (monotonic), and how long it took until the version was ready.
+    # Monotonic time in seconds when the load began, and seconds until the version was ready.
     load_started_s: float | None = None
     load_duration_s: float | None = None
-    # The version is added to a model in service, which is no less ready meanwhile.
+    # The version is added to a model that is in service, which stays ready during the load.
     is_addition: bool = False
-    # The version was or may have been in service before this scheduler had it: counters go on.
+    # The version was or may have been in service before this scheduler had it, so its counters go
+    # on.
     continues: bool = False
 
     def __str__(self) -> str:
@@ -74,21 +78,21 @@ class ServedVersion:
 
     @property
     def plain_name(self) -> str:
-        """Name that clients use for its model."""
+        """Name that clients use for the version's model."""
         return plain_name(self.name, self.namespace)
 
     @property
     def model_version(self) -> ModelVersion | None:
-        """Runtime of a model with instances; an ensemble has none."""
+        """Runtime of a model with instances. An ensemble has none."""
         return self.runtime if isinstance(self.runtime, ModelVersion) else None
 
     @property
     def stored_digest(self) -> bytes:
-        """Digest of its files in an object store, as executors check it; empty for other files."""
+        """Digest of the files in an object store, which executors check; empty for other files."""
         return self.file_digest if is_store_url(self.path) else b""
 
     def record_load_times(self, now_s: float) -> None:
-        """Record times of the load; call it after each event of the version's life."""
+        """Record the times of the load. Call this after each event of the version's life."""
         if self.load_started_s is None and self.life.loading:
             self.load_started_s = now_s
         if self.load_duration_s is None and self.life.state is VersionState.READY:
@@ -100,8 +104,9 @@ class ServedVersion:
 class ServedModel:
     """A model of the repository.
 
-    reason: why it has no versions, as the index shows it.
-    namespace: the repository that it is in, with --model-namespacing; its name begins with that.
+    reason: why the model has no versions, for the repository index.
+    namespace: with --model-namespacing, the repository of the model; the model's name begins with
+    it.
     """
 
     name: str
@@ -111,26 +116,26 @@ class ServedModel:
 
     @property
     def plain_name(self) -> str:
-        """Name that clients use for it."""
+        """Name that clients use for the model."""
         return plain_name(self.name, self.namespace)
 
     @property
     def unloaded(self) -> bool:
-        """True if no version of it is loaded, or being loaded."""
+        """True if no version of the model is loaded or being loaded."""
         return all(
             served.life.unload_begun or served.life.unloaded for served in self.versions.values()
         )
 
     @property
     def in_service(self) -> bool:
-        """True if any version of it is loaded, or being loaded."""
+        """True if any version of the model is loaded or being loaded."""
         return any(not served.life.refused for served in self.versions.values())
 
 
 class FoundName(NamedTuple):
-    """A model in a repository, and why it cannot be loaded if its name shows that.
+    """A model in a repository, and a problem with its name if it cannot be loaded for that reason.
 
-    problem: why the repository could not be read last.
+    problem: why the repository could not be read the last time.
     """
 
     plain_name: str
@@ -141,22 +146,22 @@ class FoundName(NamedTuple):
 class Catalogue:
     """All models by name.
 
-    Clients ask by plain names; a name that several namespaces have is ambiguous.
+    Clients use plain names. A plain name that exists in several namespaces is ambiguous.
     """
 
     def __init__(
         self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
     ) -> None:
-        """desired: what else is known of models, beside those that are or were loaded."""
+        """desired: what is known of models other than those that are or were loaded."""
         self._models: dict[str, ServedModel] = {}
-        # By plain name: qualified names of the models that are in a namespace.
+        # Maps a plain name to the qualified names of the models that are in a namespace.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
         self._desired = desired or DesiredModels()
 
     def find_on_demand(self, name: str) -> OnDemandModel | None:
-        """Return the model that a client means, if a request loads it and its name is unique."""
+        """Return the model that a client names, if requests load it and its name is unique."""
         on_demand = self._desired.on_demand
         on_demand_model = on_demand.get(name)
         if on_demand_model is None and on_demand:
@@ -165,7 +170,7 @@ class Catalogue:
         return on_demand_model
 
     def model(self, name: str) -> ServedModel | None:
-        """Return the model of this name, if one has ever been found."""
+        """Return the model of this name, or `None` if no model of this name was ever found."""
         return self._models.get(name)
 
     def models(self) -> list[ServedModel]:
@@ -173,13 +178,13 @@ class Catalogue:
         return list(self._models.values())
 
     def set_model(self, model: ServedModel) -> None:
-        """Add a model, or replace the one of its name."""
+        """Add a model; it replaces any model of the same name."""
         self._models[model.name] = model
         if model.namespace:
             self._namespaced.setdefault(model.plain_name, {})[model.name] = None
 
     def remove_model(self, model: ServedModel) -> None:
-        """Forget a model that another scheduler has."""
+        """Forget a model that another scheduler serves now."""
         self._models.pop(model.name, None)
         names = self._namespaced.get(model.plain_name, {})
         names.pop(model.name, None)
@@ -187,7 +192,7 @@ class Catalogue:
             self._namespaced.pop(model.plain_name, None)
 
     def qualified_names(self, name: str) -> list[str]:
-        """Return the qualified names of the models that a client may mean."""
+        """Return the qualified names of all models that a client's plain name may mean."""
         names = self._namespaced.get(name, ())
         return (
             [qualified for qualified in names if not self._models[qualified].unloaded]
@@ -210,7 +215,7 @@ class Catalogue:
             yield from model.versions.values()
 
     def find(self, name: str, version: str) -> ServedVersion:
-        """Return the version that a request names; without a number, the latest that is ready.
+        """Return the version that a request names; without a number, the latest ready version.
 
         Raises:
             NereidError: there is no such version, or it is not ready.
@@ -218,7 +223,7 @@ class Catalogue:
         return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
-        """Return whether a version that find() refuses may become ready by a pending first load."""
+        """Return whether a version that find() refuses may become ready by a load in progress."""
         number = parse_version(version)
         if name in self._desired.awaited.values():
             return True
@@ -236,7 +241,7 @@ class Catalogue:
     def runs_at_most_once(self, name: str, version: str) -> bool:
         """Return whether a request must not run twice.
 
-        That is set by its model's configuration, or by that of any model that it consists of.
+        The model's configuration says so, or the configuration of any model that it consists of.
         """
         drafts = self.drafts(name, version)
         return any(map(runs_at_most_once, drafts)) or any(
@@ -244,7 +249,7 @@ class Catalogue:
         )
 
     def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
-        """Return the ids by which instances run a request: its own, and its ensemble's steps'."""
+        """Return the ids under which instances run a request: its own, and those of its steps."""
         ids = {request_id}
         for draft in self.drafts(name, version):
             for index, step in enumerate(draft.ensemble_scheduling.step):
@@ -254,7 +259,7 @@ class Catalogue:
     def drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
         """Return the configurations, as written, of the versions that a request may mean.
 
-        Without a number these are all versions.
+        If the request names no version, these are all versions.
         """
         number = parse_version(version)
         drafts = []
@@ -280,7 +285,7 @@ class Catalogue:
         return any(served.life.state in _SERVED for served in model.versions.values())
 
     def is_step(self, name: str) -> bool:
-        """Return whether an ensemble that is, or may come, in service has a step of this model."""
+        """Return whether an ensemble that is or may come in service has a step of this model."""
         return any(
             name in step_models(served.draft)
             for served in self.versions()
@@ -296,7 +301,7 @@ class Catalogue:
             return self.is_out(name, version)
 
     def is_out(self, name: str, version: str) -> bool:
-        """Return whether a request for this model would load it, and then be executed."""
+        """Return whether a request for this model would first load it, and then be executed."""
         number = parse_version(version)
         on_demand = self.find_on_demand(name)
         if on_demand is None or on_demand.error is not None or not on_demand.has(number):
@@ -332,10 +337,10 @@ class Catalogue:
         version: str,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> kserve_pb2.ModelStatisticsResponse:
-        """Return the statistics of the ready versions: of all models, of one, or of one version.
+        """Return the statistics of the ready versions: of all models, one model or one version.
 
-        memory_of: returns the bytes that a version takes, by device; with `None` they are left out,
-        like Triton's backends do that do not report them.
+        memory_of: returns the bytes that a version takes, by device. If `None`, memory is left out,
+        as by those of Triton's backends that do not report it.
         """
         number = parse_version(version)
         if name:
@@ -364,7 +369,7 @@ class Catalogue:
         return response
 
     def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
-        """Return the statistics of a model whose next request loads it: they restart at zero."""
+        """Return the statistics of a model that its next request loads. They restart at zero."""
         known = self.find_on_demand(name)
         assert known is not None, "out, but not loaded on demand"
         response = kserve_pb2.ModelStatisticsResponse()
@@ -376,10 +381,10 @@ class Catalogue:
     def index(
         self, found: Mapping[str, FoundName], *, ready_only: bool
     ) -> kserve_pb2.RepositoryIndexResponse:
-        """Return every version with its state; a model without versions by its name and reason.
+        """Return every version with its state; for a model without versions, name and reason.
 
-        found: the models in the repositories. A model that was deleted there is left out unless a
-        version of it is in service.
+        found: the models in the repositories. A model that was deleted from its repository is left
+        out unless a version of it is in service.
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
@@ -395,8 +400,8 @@ class Catalogue:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
                 continue
             if reason:
-                # The reason is shown also if the model was loaded when its name was unique, as on
-                # Triton.
+                # As on Triton, the reason is shown even if the model was loaded while its name was
+                # unique.
                 model = ServedModel(name, reason=reason)
             on_demand = desired.on_demand.get(name)
             if on_demand is not None and model.unloaded:
@@ -414,7 +419,7 @@ class Catalogue:
         return response
 
     def all_serving(self) -> bool:
-        """Return whether every version, but for unloaded ones, could execute a request now.
+        """Return whether every version could execute a request now. Unloaded versions do not count.
 
         This is Triton's strict readiness.
         """
@@ -435,7 +440,7 @@ class Catalogue:
         )
 
     def all_settled(self) -> bool:
-        """Return whether no version waits for its first load to succeed or fail.
+        """Return whether no version is still waiting for its first load to succeed or fail.
 
         This is Triton's lenient readiness.
         """
@@ -450,7 +455,7 @@ class Catalogue:
         )
 
     def _is_awaiting(self) -> bool:
-        """Return whether models have yet to be found that do not just pass to this scheduler."""
+        """Return whether models have yet to be found, except those that move to this scheduler."""
         desired = self._desired
         return desired.restoring or not desired.awaited.keys() <= desired.moving
 
@@ -459,9 +464,10 @@ class Catalogue:
         return served.name in self._desired.moving and served.life.state in states
 
     def _resolve(self, name: str) -> str:
-        """Return the qualified name of the one model that a client means."""
+        """Return the qualified name of the one model that a client's plain name means."""
         if name not in self._namespaced:
-            # Every request passes here: without namespaces a lookup must not build a list.
+            # Every request passes through here. Without namespaces the look-up must not build a
+            # list.
             return name
         names = self.qualified_names(name)
         if len(names) > 1:
@@ -508,7 +514,7 @@ def _show_on_demand(
     *,
     ready_only: bool,
 ) -> None:
-    """Show a model on demand as READY, as its requests succeed; while it loads, as LOADING."""
+    """Show a model on demand as READY, since its requests succeed; while it loads, as LOADING."""
     state = VersionState.UNAVAILABLE if model.error is not None else VersionState.READY
     reason = model.reason
     if model.wanted:
@@ -520,7 +526,7 @@ def _show_on_demand(
 
 
 def parse_version(text: str) -> int:
-    """Return the version that a request names, as Triton parses it; -1 means the latest one."""
+    """Return the version that a request names, parsed as in Triton; -1 means the latest version."""
     if not text:
         return _LATEST
     number = parse_c_integer(text)

@@ -1,7 +1,7 @@
-"""Completion of a model's config.pbtxt with what its model file says.
+"""Completes a model's config.pbtxt with what the model file says.
 
-Also refuses features that this scheduler does not offer yet. Pure: descriptions of model files are
-arguments; it reads none.
+The module also refuses features that this scheduler does not offer. It does no I/O: descriptions of
+model files are arguments.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """Return the configuration to serve with; without a description it is taken as written.
+    """Return the configuration to serve with. Without a description, take it as written.
 
     Raises:
-        NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
+        NereidError: the configuration is wrong in itself, does not fit the model file, or cannot be
+            served.
     """
     description = None
     if described is not None and described.HasField("config"):
-        # The model has completed the configuration itself.
+        # The model's own code has completed the configuration.
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
         description = read_description(described)
@@ -78,10 +79,10 @@ def complete(
 
 
 def check_servable(draft: config_pb.ModelConfig) -> None:
-    """Raise if the configuration asks for a feature that is not offered: never ignore one."""
+    """Raise if the configuration asks for a feature that is not offered, rather than ignore it."""
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents and is_ensemble(draft):
-        # Repository agents run in executors, which have no ensembles.
+        # Repository agents run in executors, but an ensemble is not loaded by any executor.
         names = ", ".join(f"'{name}'" for name in agents)
         raise Unimplemented(
             f"model '{draft.name}': repository agents are not offered for ensembles: {names}"

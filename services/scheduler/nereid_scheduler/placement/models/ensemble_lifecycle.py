@@ -1,6 +1,6 @@
 """Life cycle of ensembles: an ensemble is ready while the models of its steps are ready.
 
-An ensemble's state is derived anew whenever a model of its steps changes:
+The state of an ensemble is computed again whenever the model of one of its steps changes:
 
     models of its steps                                report on the ensemble's load
     each has a ready version, with an executor         up
@@ -8,7 +8,7 @@ An ensemble's state is derived anew whenever a model of its steps changes:
     one waits for an executor                          no report, as if no executor had it
     one is unloaded, has failed, or does not fit       failed, with the reason
 
-The module sends nothing, and waits for nothing but the last requests of ensembles.
+The module sends no messages. It waits only for the last requests of ensembles.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.graph import Step
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-    # Applies an event to a version's life, and acts on the change of its state.
+    # Function that applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
 
-# Name under which the steps report on an ensemble, in place of an executor.
+# Name under which the steps report on an ensemble, in place of an executor's name.
 _STEPS: Final = "steps"
 _PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
 
 class _StepUnloaded(InvalidArgument):
-    """A model of a step was unloaded."""
+    """The model of a step was unloaded."""
 
 
 class Ensembles:
-    """Keep the ensembles in service, by the models of their steps."""
+    """The ensembles in service, by the models of their steps."""
 
     def __init__(self, catalogue: Catalogue, apply_event: ApplyEvent) -> None:
         self._catalogue = catalogue
@@ -53,13 +53,13 @@ class Ensembles:
         self._users: dict[str, dict[ServedVersion, None]] = {}
 
     def add_ensemble(self, served: ServedVersion) -> None:
-        """Add an ensemble that is to be in service."""
+        """Add an ensemble that should be in service."""
         for name in step_models(served.draft):
             self._users.setdefault(name, {})[served] = None
         self._update_ensemble(served)
 
     def remove_ensemble(self, served: ServedVersion) -> None:
-        """Remove an ensemble that was unloaded. Other models are ignored."""
+        """Remove an ensemble that was unloaded. Do nothing for any other model."""
         for name in step_models(served.draft):
             users = self._users.get(name, {})
             users.pop(served, None)
@@ -74,7 +74,7 @@ class Ensembles:
             self._update_ensemble(served)
 
     async def drain_users(self, name: str) -> None:
-        """Wait for requests of ensembles that end with this model: their steps still need it."""
+        """Wait for the requests of ensembles that end with this model: their steps need it."""
         for served in list(self._users.get(name, ())):
             if served.life.state is not VersionState.READY and served.runtime is not None:
                 await self.drain_users(served.name)
@@ -114,14 +114,14 @@ class Ensembles:
                 event = partial(life.report, _STEPS, standing)
         self._apply_event(served, event)
         if runtime.revision != revision:
-            # Ensembles that use this one must know, even if its state is the same as before.
+            # Ensembles that use this ensemble must be notified, even if its state has not changed.
             self.on_model_changed(served.name)
 
     def _standing(self, served: ServedVersion) -> LoadStatus | None:
-        """Return how far an ensemble's load has come; `None` if models of steps wait for executors.
+        """Return the state of an ensemble's load; `None` if models of its steps wait for executors.
 
         Raises:
-            NereidError: the ensemble cannot be served with its models as they are.
+            NereidError: the ensemble cannot be served with the models of its steps as they are.
         """
         needed = self._step_versions(served)
         waiting = [model for model, ready in needed if ready is None]
@@ -141,7 +141,7 @@ class Ensembles:
         return LoadStatus.UP if all(version.life.up for version in ready) else None
 
     def _step_requests(self, served: ServedVersion, known: dict[ServedVersion, int]) -> int:
-        """Return how many step requests one request makes: none for a model that is no ensemble."""
+        """Return how many step requests one request causes; 0 if the model is not an ensemble."""
         if not is_ensemble(served.draft):
             return 0
         if served not in known:
@@ -152,7 +152,7 @@ class Ensembles:
     def _step_versions(
         self, served: ServedVersion
     ) -> list[tuple[ServedModel, ServedVersion | None]]:
-        """Return each step's model and the version that would run it, `None` while it loads."""
+        """Return each step's model with the version that would run it, or `None` while it loads."""
         name, steps = served.name, served.draft.ensemble_scheduling.step
         models = {name: self._catalogue.model(name) for name in step_models(served.draft)}
         missing = [step for step, model in models.items() if model is None or model.reason]
@@ -192,7 +192,7 @@ def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVers
 
 
 def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
-    """Return the reason why no version of a model is loaded."""
+    """Return why no version of a model is loaded."""
     lives = [(version.number, version.life) for version in versions]
     if any(is_ensemble(version.draft) for version in versions):
         reason = "; ".join(life.reason for _, life in lives)
@@ -204,7 +204,7 @@ def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
 
 
 def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
-    """Make an ensemble decoupled if a model of its steps is; clients see that in its config."""
+    """Make an ensemble decoupled if the model of a step is. Clients see it in the configuration."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     config = runtime.config.proto
@@ -217,7 +217,7 @@ def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
 
 
 def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> None:
-    """Set a revision that covers an ensemble's own files and its steps' models."""
+    """Set a revision that covers the ensemble's own files and the models of its steps."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     digest = served.file_digest + b"".join(step_revisions)

@@ -1,6 +1,7 @@
 """Plan of a load: the steps after which a model is served as it was found in its repository.
 
-Pure: versions in service and the found model in, numbers of versions out. `reload` carries it out.
+The input is the versions in service and the model that was found; the output is numbers of
+versions. The module does no I/O: `reload` carries the plan out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """Versions to load, to give other instance groups, and to unload."""
+    """Numbers of the versions to load, to give other instance groups, and to unload."""
 
     load: tuple[int, ...] = ()
     update_instances: tuple[int, ...] = ()
@@ -30,7 +31,7 @@ class ReloadPlan:
 
 
 def plan_reload(current: Mapping[int, ServedVersion], found: FoundModel) -> ReloadPlan:
-    """Return the steps from the current versions to those that were found."""
+    """Return the steps from the versions in service to those that were found."""
     load, update = [], []
     for number in found.versions:
         served = current.get(number)
@@ -57,7 +58,7 @@ def _same_instances(one: config_pb.ModelConfig, other: config_pb.ModelConfig) ->
 
 
 def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
-    """Return whether a loaded, or loading, version has the files and fields found now."""
+    """Return whether a loaded or loading version has the files and fields that were found now."""
     if served.life.state not in (VersionState.READY, VersionState.LOADING):
         return False
     if served.path != found.version_path(served.number):
@@ -69,7 +70,7 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
     """Yield a version's configuration as written, and as clients see it.
 
-    Clients may send the latter back as an override.
+    A client may send the configuration that it sees back as an override.
     """
     yield served.draft
     if served.shown is not None:

@@ -1,3 +1,3 @@
-"""Choices of models that make way, by memory and popularity."""
+"""Decides which models make way for others, by memory and popularity."""
 
 # layout: covered, pure

@@ -1,11 +1,11 @@
 """Decides which models on demand are in memory, on which executors, and which make way.
 
-A state machine without clock or event loop: events and what is known of the models' use in; loads
-and unloads out. An executor's devices have budgets of memory. A model is placed on the first
-executor, by name, that has enough memory (first fit), or else on the executor whose least popular
-models make way. Models that are in use or pinned never make way. A popular model does not make way
-only because less popular ones are in use or being loaded: the model that needs the memory waits for
-those.
+The module is a state machine without clock or event loop. Its input is events and the use of the
+models; its output is loads and unloads. Each device of an executor has a budget of memory. A model
+is placed on the first executor, by name, that has enough memory (first fit). If none has, it is
+placed on the executor whose least popular models make way. Models that are in use or pinned never
+make way. If less popular models are in use or being loaded, a popular model does not make way in
+their place: the model that needs the memory waits for the less popular ones.
 
     state      event                                               next state
     OUT        it is requested                                     WAITING
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    # Bytes by device: "cpu", or "gpu" and its number.
+    # Maps a device to bytes of memory. Devices are "cpu", or "gpu" and a number.
     Sizes = Mapping[str, int]
 
 
@@ -40,7 +40,7 @@ class Status(Enum):
     """State of a model."""
 
     OUT = "out"
-    # The model is loaded as soon as others have made way.
+    # The model is loaded as soon as other models have made way.
     WAITING = "waiting"
     LOADING = "loading"
     RESIDENT = "resident"
@@ -54,7 +54,7 @@ _TRANSITIONS: Final = {
     Status.RESIDENT: {Status.UNLOADING, Status.OUT},
     Status.UNLOADING: {Status.OUT},
 }
-# Limit for the waiting models that one event considers; the first ones have priority anyway.
+# Maximum number of waiting models that one event considers. The first ones have priority anyway.
 _MAX_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
 # States in which a model takes memory.
@@ -62,27 +62,28 @@ _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING
 
 
 class Usage(NamedTuple):
-    """Use of a model, as far as decisions depend on it."""
+    """The use of a model, as far as decisions depend on it."""
 
-    # Time of its last execution, on any clock.
+    # Time of the model's last execution. Any clock will do.
     last_used: float = 0.0
-    # It has requests or sequences.
+    # True if the model has requests or sequences.
     busy: bool = False
-    # Decayed count of its requests (popularity.py).
+    # Decayed count of the model's requests (popularity.py).
     popularity: float = 0.0
-    # It is busy for an ensemble that waits, which no end of its own requests changes.
+    # True if the model is busy because an ensemble waits for it. It does not become idle when its
+    # own requests end.
     kept: bool = False
 
 
 class Load(NamedTuple):
-    """Load of a model on this executor alone; an empty name stands for all executors."""
+    """A load of a model on this executor alone. An empty name stands for all executors."""
 
     model: str
     executor: str = ""
 
 
 class Refusal(NamedTuple):
-    """Refusal of a model that fits into no executor's budget, whatever makes way."""
+    """Refusal of a model that fits no executor's budget, whatever other models make way."""
 
     model: str
     reason: str
@@ -100,43 +101,44 @@ class Actions:
 @dataclass(slots=True)
 class _Model:
     status: Status = Status.OUT
-    # Needs by executor, as far as they are known; the model cannot be on other executors.
+    # Maps an executor to the sizes that the model needs there, as far as known. The model cannot be
+    # on any other executor.
     needs: Mapping[str, Sizes] = field(default_factory=dict)
-    # Memory that the model takes now, or that is reserved for it while it loads.
+    # Maps an executor to the memory that the model takes, or that is reserved while it loads.
     taken: dict[str, Sizes] = field(default_factory=dict)
-    # While WAITING: the executor on which others make way for the model.
+    # While the model is WAITING: the executor on which other models make way for it.
     claimed: str = ""
     pinned: bool = False
-    # Set if the model was requested again while it was being unloaded.
+    # True if the model was requested again while it was being unloaded.
     wanted: bool = False
 
 
 _UNKNOWN: Final = Usage()
-# Rank before every other rank.
+# A rank that comes before every other rank.
 _NOTHING: Final = (-1.0, -1.0)
 
 
 def _rank(model: str, usages: Mapping[str, Usage]) -> tuple[float, float]:
-    """Return a model's rank; models with smaller ranks make way sooner."""
+    """Return a model's rank. Models with smaller ranks make way sooner."""
     usage = usages.get(model, _UNKNOWN)
     return usage.popularity, usage.last_used
 
 
 class Residency:
-    """Keep the states of models by name. Every event returns the actions that follow from it."""
+    """Keeps the states of models, by name. Every event returns the actions to carry out."""
 
     def __init__(self, budgets: Mapping[str, int]) -> None:
-        """Limit memory by `budgets`, in bytes for "cpu", "gpu" (each one) or "gpu 1".
+        """budgets: maximum bytes for "cpu", for "gpu" (each GPU) or for one GPU, as "gpu 1".
 
-        A device without a budget has no limit. Without any budget, models are never unloaded, and
-        are on all executors.
+        A device without a budget has no limit. Without any budget, models are loaded on all
+        executors and never unloaded.
         """
         self.budgets = budgets
         self._executors: set[str] = set()
         self._models: dict[str, _Model] = {}
-        # Models that take memory: few of them, even if there are many models.
+        # Models that take memory. They are few, even if there are many models.
         self._in_memory: dict[str, _Model] = {}
-        # Waiting models in the order of their requests.
+        # Names of waiting models, in the order of their requests.
         self._waiting: dict[str, None] = {}
         self._stalled = False
 
@@ -153,23 +155,23 @@ class Residency:
         return list(self._waiting)
 
     def executors_of(self, model: str) -> tuple[str, ...]:
-        """Return the executors that have or load a model; empty without any, or without budgets."""
+        """Return the executors that have or load a model; always empty without budgets."""
         found = self._models.get(model)
         return () if found is None else tuple(found.taken)
 
     def fits_beside(self, model: str, kept: Container[str]) -> bool:
-        """Return whether a waiting model would fit somewhere if all models but `kept` made way."""
+        """Return whether a waiting model would fit if all models but those in `kept` made way."""
         found = self._models[model]
         hosts = self._executors & found.needs.keys()
         return not hosts or any(self._fits_empty(found, executor, kept) for executor in hosts)
 
     def used(self, executor: str, device: str) -> int:
-        """Return the bytes that models take on a device, or that are reserved for them."""
+        """Return the bytes on a device that models take or that are reserved for models."""
         models = self._in_memory.values()
         return sum(model.taken.get(executor, {}).get(device, 0) for model in models)
 
     def free(self, executor: str) -> dict[str, int]:
-        """Return the bytes of the budget that no model takes, by device in use."""
+        """Return the bytes of the budget that no model takes, for each device in use."""
         budgets = ((device, self._budget(device)) for device in self._devices(executor))
         return {
             device: max(0, budget - self.used(executor, device))
@@ -185,7 +187,7 @@ class Residency:
         return self._advance(usages)
 
     def remove_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:
-        """Remove a lost executor. Models that only this one had are OUT."""
+        """Remove a lost executor. Models that only this executor had become OUT."""
         self._executors.discard(executor)
         for name in self._waiting:
             if self._models[name].claimed == executor:
@@ -200,15 +202,16 @@ class Residency:
     def request(
         self, model: str, needs: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Have a model loaded, since it is needed.
+        """Ask for a model to be loaded, since it is needed.
 
-        `needs` has its sizes by each executor that can have it; without budgets they are ignored.
+        needs: the model's sizes on each executor that can have it. They are ignored without
+        budgets.
         """
         found = self._models.setdefault(model, _Model())
         if found.status is Status.UNLOADING:
             found.wanted, found.needs = True, needs
         elif found.status is Status.WAITING:
-            # Executors have joined or left since the first request.
+            # The executors may have changed since the first request.
             found.needs = needs
             if found.claimed not in needs:
                 found.claimed = ""
@@ -230,7 +233,7 @@ class Residency:
     ) -> Actions:
         """Note that a load has succeeded.
 
-        `taken` is the measured memory by executor; if it is empty the reserved memory counts.
+        taken: measured memory by executor. If it is empty, the reserved memory counts.
         """
         found = self._models[model]
         if found.status is Status.LOADING:
@@ -244,17 +247,17 @@ class Residency:
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Note that a model's memory is free, even if something else had it unloaded.
+        """Note that a model's memory is free, whoever had it unloaded.
 
-        If its executor was lost meanwhile, the model may have been requested again; that request
-        goes on.
+        If the model's executor was lost meanwhile, the model may have been requested again. That
+        request goes on.
         """
         if self.status(model) in _LOADED:
             return self._end(model, usages)
         return self._advance(usages)
 
     def forget(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Forget a model that is no longer loaded on demand, nor pinned."""
+        """Forget a model that is no longer loaded on demand, and is not pinned."""
         self._waiting.pop(model, None)
         self._in_memory.pop(model, None)
         self._models.pop(model, None)
@@ -263,8 +266,8 @@ class Residency:
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
         """Decide again, since models may have become idle.
 
-        `stalled` means that nothing was loaded or unloaded for so long that models in use are not
-        waited for.
+        stalled: nothing was loaded or unloaded for so long that models in use are not waited for
+        any more.
         """
         self._stalled = stalled
         try:
@@ -283,7 +286,7 @@ class Residency:
         return self._advance(usages)
 
     def _leave(self, name: str, model: _Model) -> None:
-        """Note that a model takes no memory any more."""
+        """Note that a model no longer takes memory."""
         self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
@@ -347,7 +350,7 @@ class Residency:
         actions.loads.append(Load(name, executor))
 
     def _relieve(self, usages: Mapping[str, Usage], actions: Actions) -> None:
-        """Unload models where a budget is exceeded: some may be larger than was expected."""
+        """Unload models where a budget is exceeded, since some may be larger than expected."""
         for executor in sorted(self._executors):
             for device in self._devices(executor):
                 over = self._excess(executor, device)
@@ -358,14 +361,14 @@ class Residency:
                         self._begin_unload(victim, actions)
 
     def _excess(self, executor: str, device: str) -> int:
-        """Return by how much the budget will be exceeded when pending unloads have ended."""
+        """Return by how many bytes the budget will be exceeded once pending unloads have ended."""
         budget = self._budget(device)
         if budget is None:
             return 0
         return self.used(executor, device) - self._freeing(executor, device) - budget
 
     def _victims(self, name: str, executor: str, usages: Mapping[str, Usage]) -> list[str] | None:
-        """Return the least popular models whose memory suffices, or `None` if there are none."""
+        """Return the least popular models whose memory suffices; `None` if there are none now."""
         short = self._short(name, executor, freeing=True)
         victims: list[str] = []
         for victim in self._evictable(executor, usages):
@@ -389,7 +392,7 @@ class Residency:
     ) -> bool:
         """Return whether a model that is less popular than a victim will soon make way instead.
 
-        Such a model is in use, is being loaded, or is to be loaded before the model of this name.
+        Such a model is in use, is being loaded, or will be loaded before this model.
         """
         most = max((usages.get(victim, _UNKNOWN).popularity for victim in victims), default=0.0)
         before = takewhile(lambda waiting: waiting != name, self._waiting)
@@ -410,7 +413,7 @@ class Residency:
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
         """Return the models that may be unloaded, the least popular first.
 
-        Of models with equal popularity the least recently used one comes first.
+        Among models of equal popularity, the least recently used comes first.
         """
         idle = [
             name
@@ -423,9 +426,9 @@ class Residency:
         return sorted(idle, key=lambda name: (_rank(name, usages), name))
 
     def _short(self, name: str, executor: str, *, freeing: bool) -> dict[str, int]:
-        """Return the bytes by device that a waiting model lacks, after the claims of earlier ones.
+        """Return the bytes that a waiting model lacks, by device, after earlier models' claims.
 
-        With `freeing` the memory of pending unloads counts as free.
+        freeing: count the memory of pending unloads as free.
         """
         short = {}
         for device, size in self._models[name].needs[executor].items():
@@ -454,7 +457,7 @@ class Residency:
         )
 
     def _fits_empty(self, model: _Model, executor: str, kept: Container[str] = ()) -> bool:
-        """Return whether a model would fit if all but pinned models, and `kept`, made way."""
+        """Return whether a model would fit if all models but pinned ones and `kept` made way."""
         for device, size in model.needs[executor].items():
             budget = self._budget(device)
             if budget is not None and size + self._pinned(executor, device, kept) > budget:

@@ -1,7 +1,7 @@
-"""Counts how much models are requested, with decay, whether they are in memory or not.
+"""Counts how often models are requested, with decay, whether they are in memory or not.
 
-It is pure and has no clock: a count halves with every so many requests for all models. Therefore a
-quiet hour forgets nothing, and a changed load counts as soon as it occurs.
+The module has no clock and does no I/O: a count halves after a fixed number of requests for all
+models. So a quiet hour forgets nothing, and a change of the load counts at once.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# After so many half-lives a request counts for a thousandth; what counts less is forgotten.
+# Number of half-lives after which a request counts for a thousandth. A count below that is
+# forgotten.
 _MAX_HALF_LIVES: Final = 10.0
 
 
 class Popularity:
-    """Decayed counts of requests by model.
+    """Decayed counts of requests, by model.
 
-    Of models that are not in memory it remembers no more than the requests of some 20 half-lives
-    can name.
+    Of models that are not in memory, only those are remembered that were requested within some 20
+    half-lives.
     """
 
     def __init__(self, half_life: float) -> None:
-        """Set a count's half-life, in requests for each model in memory; 0 keeps counts at 0."""
+        """half_life: half-life of a count, in requests per model in memory; 0 keeps counts at 0."""
         self._half_life = half_life
-        # Requests of each model in memory since it was loaded, as they were last read.
+        # Maps a model in memory to the number of requests since its load, as last read.
         self._seen: dict[str, int] = {}
-        # Each request adds 2 to the power of the half-lives that had passed. This replaces a decay
-        # of all counts at each request.
+        # Maps a model to its weight. Each request adds 2 to the power of the half-lives that have
+        # passed, so that not all counts must decay at each request.
         self._weights: dict[str, float] = {}
         self._half_lives = 0.0
 
     def update(self, requests: Mapping[str, int]) -> None:
-        """Add the requests that each model in memory has had since it was loaded."""
+        """Add the requests that each model in memory has received since it was loaded."""
         added = {
             name: count - seen if count >= (seen := self._seen.get(name, 0)) else count
             for name, count in requests.items()
@@ -48,9 +49,9 @@ class Popularity:
             self._rebase(passed)
         else:
             self._half_lives += passed
-        # This is as if each model's requests had come at even distances. One request then counts
-        # as 1, and a number of requests for one model counts as no more than what the same rate of
-        # requests adds up to in the long run.
+        # The result is the same as if each model's requests had come at even intervals. One request
+        # counts as 1. Many requests for one model count at most as much as the same rate adds up to
+        # in the long run.
         share = (1 - math.exp2(-passed)) / (passed * math.log(2))
         unit = math.exp2(self._half_lives) * share
         for name, count in added.items():
@@ -58,15 +59,15 @@ class Popularity:
                 self._weights[name] = self._weights.get(name, 0.0) + unit * count
 
     def count(self, model: str) -> float:
-        """Return the decayed number of a model's requests; 0.0 if none counts any more."""
+        """Return the decayed number of a model's requests; 0.0 if no request counts any more."""
         return self._weights.get(model, 0.0) * math.exp2(-self._half_lives)
 
     def __len__(self) -> int:
-        """Return how many models it remembers."""
+        """Return the number of models that are remembered."""
         return len(self._weights)
 
     def _rebase(self, passed: float) -> None:
-        """Let one request count as 1 again after these half-lives, so that no number overflows."""
+        """Reduce all weights so that one request counts as 1 again and no number overflows."""
         decay = math.exp2(-self._half_lives - passed)
         least = math.exp2(-_MAX_HALF_LIVES)
         decayed = ((name, weight * decay) for name, weight in self._weights.items())

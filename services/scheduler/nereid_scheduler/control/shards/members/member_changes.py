@@ -1,6 +1,7 @@
 """State machine that decides when a change of the mesh's members is acted on.
 
-It is pure: changes and the time in; what is due out. It does not know how models are moved.
+The module does no I/O: its input is changes and the time, its output the action that is due. It
+does not know how models are moved.
 
     state of this scheduler   event                                   due
     not started               any: it knows no members yet            nothing
@@ -10,10 +11,9 @@ It is pure: changes and the time in; what is due out. It does not know how model
     started                   models are grouped differently          REGROUP at once
     started                   members have other models               ANNOUNCE
 
-A MOVE that is due after a delay is put off by each further event that asks for one, and is done
-together with a TAKE_OVER. A scheduler that stood still (its process or its host was stopped) has
-been replaced by its peers, which did not stand still: it must not take their models before it has
-seen them again.
+Each further event that asks for a MOVE delays a waiting MOVE again. A TAKE_OVER includes a waiting
+MOVE. If a scheduler stood still (its process or its host was stopped), its peers have taken over
+its models meanwhile. It must not take the peers' models before it has seen the peers again.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 
 class Due(enum.Enum):
-    """Action that a change asks for; the module's table says when."""
+    """Action that a change asks for, by the table of this module."""
 
     NOTHING = enum.auto()
     ANNOUNCE = enum.auto()
     REGROUP = enum.auto()
     MOVE = enum.auto()
-    # Like MOVE, and requests that ran at the lost member may be sent again to this scheduler.
+    # Do as for MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
     TAKE_OVER = enum.auto()
 
 
 class MemberChanges:
-    """Decide for one scheduler. Times are those of its event loop, in seconds."""
+    """Decides for one scheduler. Times are those of the scheduler's event loop, in seconds."""
 
     def __init__(self, times: RecoveryTimes, now_s: float) -> None:
         self._times = times
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
         self._started = False
-        # Time at which models are to be moved; `None` if no MOVE is waiting.
+        # Time at which models should be moved; `None` if no MOVE is waiting.
         self.settles_at_s: float | None = None
 
     @property
     def started(self) -> bool:
-        """Return whether this scheduler takes part, which means that it knows the members."""
+        """True if this scheduler takes part, which means that it knows the members."""
         return self._started
 
     def start(self) -> None:
@@ -60,14 +60,14 @@ class MemberChanges:
         self._started = True
 
     def stop(self) -> None:
-        """Act on nothing more, since the scheduler ends."""
+        """Act on no further changes, since the scheduler ends."""
         self._started = False
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
-        """Return what is due at once after a change, and set `settles_at_s` for what is due later.
+        """Return what is due at once after a change; set `settles_at_s` if something is due later.
 
-        `regroups` returns whether models are grouped differently by what peers say now. It is
-        called only where the decision depends on it.
+        regroups: returns whether, by what peers say now, models are grouped differently. It is
+        called only if the decision depends on it.
         """
         if not self._started:
             return Due.NOTHING
@@ -80,7 +80,7 @@ class MemberChanges:
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
-        # The peers' models may include one that this scheduler asked for in vain.
+        # The peers' models may include a model that this scheduler has looked for in vain.
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
@@ -89,9 +89,9 @@ class MemberChanges:
         return Due.MOVE
 
     def on_beat(self, now_s: float) -> float:
-        """Record that the beat's timer has fired; return the time at which it is to fire again."""
+        """Record that the beat's timer has fired; return the time at which it must fire again."""
         if self._is_behind(now_s):
-            # The ends of streams may be reported only after this timer.
+            # The ends of streams may be reported only after this timer has fired.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
         return now_s + self._times.peer_ping_after_s
@@ -101,5 +101,5 @@ class MemberChanges:
         return self._is_behind(now_s) or now_s < self._deferring_until_s
 
     def _is_behind(self, now_s: float) -> bool:
-        """Return whether the loop is so far behind its timers that it or its host was stopped."""
+        """Return whether the loop is so far behind its timers that it must have been stopped."""
         return now_s - self._last_beat_s > self._times.peer_ping_reply_s

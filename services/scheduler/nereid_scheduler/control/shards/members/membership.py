@@ -1,7 +1,7 @@
 """Tracks which schedulers are live members of the mesh, and the epoch of that view.
 
-It is pure: states and ends of streams in; members out. It does not know what members do about a
-change.
+The module does no I/O: its input is states and ends of streams, its output the members. It does not
+know how members react to a change.
 
     state of a peer   event                                          next state
     unknown           it sends a state with epoch 0                  starting
@@ -11,7 +11,7 @@ change.
     any               its last stream ends                           unknown; if it was a member,
                                                                      it is lost
 
-Streams keep no order among each other: of the states that a peer sends on several streams, the one
+States on different streams may arrive in any order, so of all states that a peer has sent, the one
 with the largest number counts.
 """
 
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 
 class Peer(NamedTuple):
-    """State that a scheduler announces (PeerState). All models are qualified names."""
+    """The state that a scheduler announces (PeerState). All model names are qualified."""
 
     name: str
     incarnation: int
-    # 0 until the scheduler has started.
+    # Epoch of the scheduler's view; 0 until it has started.
     epoch: int = 0
     leaving: bool = False
-    # Models that it has in service.
+    # Models that the scheduler has in service.
     models: frozenset[str] = frozenset()
-    # Ensembles with the models of their steps.
+    # Ensembles, each with the models of its steps.
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    # Number of executors that have joined it, and of links that gateways and models have opened.
+    # Number of executors that have joined the scheduler, and number of links that gateways and
+    # models have opened to it.
     executors: int = 0
     links: int = 0
-    # Grows with each state that the process sends.
+    # Number of the state. It grows with each state that the process sends.
     number: int = 0
 
     @property
@@ -52,7 +53,10 @@ class Peer(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Changes that an event has made; `peers` says that some member's models have changed."""
+    """Changes that an event has made.
+
+    peers: True if the models of some member have changed.
+    """
 
     joined: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
@@ -60,42 +64,42 @@ class Change(NamedTuple):
 
 
 class NameInUseError(Exception):
-    """Another live scheduler has the name of this one."""
+    """Another live scheduler has the name of this scheduler."""
 
 
 class Membership:
-    """Keep the members as one scheduler sees them."""
+    """Keeps the members as one scheduler sees them."""
 
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
         self.incarnation = incarnation
-        # 0 until the scheduler has started.
+        # Epoch of this scheduler's view; 0 until it has started.
         self.epoch = 0
         self.leaving = False
         self._largest_epoch = 0
-        # States by stream, in the order in which the streams were opened.
+        # Maps a stream to the peer's state, in the order in which the streams were opened.
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
-        # Member that has a model, by model.
+        # Maps a model to the member that has it.
         self._holders: dict[str, str] = {}
-        # Models that members had when they were lost, until these are taken over.
+        # Maps a lost member to the models that it had, until they are taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
 
     # ---- events
 
     def start(self) -> Change:
-        """Become a member: the scheduler has started and can own models."""
+        """Become a member, since the scheduler has started and can own models."""
         self.epoch = self._largest_epoch = self._largest_epoch + 1
         return self._update()
 
     def leave(self) -> Change:
-        """Stop being a member: the scheduler is shutting down."""
+        """Stop being a member, since the scheduler is shutting down."""
         self.leaving = True
         return self._update()
 
     def on_state(self, stream: Hashable, peer: Peer) -> Change:
-        """Store the state that a peer, which may be this scheduler itself, has sent.
+        """Store the state that a peer has sent. The peer may be this scheduler itself.
 
         Raises:
             NameInUseError: the peer is another process of the same name.
@@ -105,7 +109,8 @@ class Membership:
         if peer.name == self.name:
             raise NameInUseError(peer.name)
         self._states[stream] = peer
-        # Another stream of the peer may have brought a newer state, and may end before this one.
+        # The peer may have sent a newer state on another stream, and that stream may end before
+        # this one.
         newest = next((known for known in self._states.values() if known.is_newer(peer)), peer)
         for other, known in self._states.items():
             if newest.is_newer(known):
@@ -114,7 +119,7 @@ class Membership:
         return self._update()
 
     def on_stream_end(self, stream: Hashable) -> Change:
-        """Forget a stream that has ended, if a state has come over it."""
+        """Forget a stream that has ended, if a state has been received on it."""
         if self._states.pop(stream, None) is None:
             return Change()
         return self._update()
@@ -128,35 +133,35 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Return whether this scheduler can own models."""
+        """True if this scheduler can own models."""
         return self.epoch > 0 and not self.leaving
 
     @property
     def starting(self) -> bool:
-        """Return whether a connected peer has not started yet."""
+        """True if a connected peer has not started yet."""
         return any(peer.epoch == 0 for peer in self._peers.values())
 
     def is_equipped(self, executors: int, links: int) -> bool:
-        """Return whether no member has more executors or more links than these."""
+        """Return whether no member has more executors or more links than given here."""
         members = [self._peers[name] for name in self.members if name in self._peers]
         return all(peer.executors <= executors and peer.links <= links for peer in members)
 
     def is_connected(self, stream: Hashable) -> bool:
-        """Return whether the peer at the other end of a stream has sent its state."""
+        """Return whether a state has been received on a stream."""
         return stream in self._states
 
     def stream_of(self, name: str, among: Iterable[Hashable]) -> Hashable | None:
-        """Return one of the streams `among` that leads to the peer of this name."""
+        """Return one of the streams in `among` that leads to the peer of this name."""
         matches = (stream for stream in among if stream in self._states)
         return next((stream for stream in matches if self._states[stream].name == name), None)
 
     def holder(self, model: str) -> str | None:
-        """Return the other member that has a model, if any."""
+        """Return another member that has a model, or `None`."""
         return self._holders.get(model)
 
     @property
     def lost_models(self) -> Mapping[str, frozenset[str]]:
-        """Models of members that were lost since the last `take_lost_models()`, by member."""
+        """Maps a member that was lost since the last `take_lost_models()` to its models."""
         return self._lost_models
 
     def leaving_models(self) -> frozenset[str]:
@@ -179,7 +184,8 @@ class Membership:
         self.members = frozenset({self.name, *live} if self.is_member else live)
         left = members - self.members
         for name in left - {self.name}:
-            # The member may have come back and been lost again before it had all its old models.
+            # The member may have been lost before, come back, and been lost again before it had all
+            # its old models.
             lost = self._lost_models.get(name, frozenset())
             self._lost_models[name] = lost | before[name].models
         if self.epoch and members and self.members != members:

@@ -1,6 +1,6 @@
-"""Merges the responses of all schedulers of a mesh to a control call into one.
+"""Merges the responses of all schedulers of a mesh to a control call into one response.
 
-It is pure and knows no connection: parsed responses in, one response out.
+The module does no I/O: its input is parsed responses, its output one response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nereid_scheduler.core.models.lifecycle import VersionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# While a model moves, two schedulers show its versions; the state that is further along counts.
+# While a model moves, two schedulers show its versions. The state with the larger rank counts.
 _RANKS: Final = {
     state.value: rank
     for rank, state in enumerate(
@@ -30,14 +30,15 @@ _RANKS: Final = {
     )
 }
 
-# Both pages have the series of a model that has moved; they count different requests.
+# If a model has moved, the pages of two schedulers have its series, which count different requests.
+# These series are summed.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-# Start of a line: no label has a line end.
+# Start of a line of the page. Labels contain no line ends, so the text cannot be part of a label.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()
 
 
@@ -47,9 +48,9 @@ def merge_indexes(
     *,
     ready_only: bool,
 ) -> kserve_pb2.RepositoryIndexResponse:
-    """Return each model as the scheduler shows it that is furthest along with it.
+    """Return each model once, as shown by the scheduler that has come furthest with it.
 
-    `silent` has the models of schedulers that did not respond, by these schedulers' names.
+    silent: maps a scheduler that did not respond to the models that it has.
     """
     shown: dict[str, list[kserve_pb2.RepositoryIndexResponse.ModelIndex]] = {}
     for index in indexes:
@@ -75,14 +76,14 @@ def merge_indexes(
 
 
 def _rank(entries: Iterable[kserve_pb2.RepositoryIndexResponse.ModelIndex]) -> int:
-    """Return the rank of a model's best version; -1 if it is only found in a repository."""
+    """Return the rank of a model's best version; -1 if the model is only found in a repository."""
     return max(_RANKS.get(entry.state, -1) for entry in entries)
 
 
 def merge_statistics(
     responses: Iterable[kserve_pb2.ModelStatisticsResponse],
 ) -> kserve_pb2.ModelStatisticsResponse:
-    """Return the statistics of all models; the first ones count if a model is moving."""
+    """Return the statistics of all models. While a model moves, the first response counts."""
     merged: dict[tuple[str, str], kserve_pb2.ModelStatistics] = {}
     for response in responses:
         for model in response.model_stats:
@@ -91,11 +92,11 @@ def merge_statistics(
 
 
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """Merge the metrics pages of schedulers, by name; the first one is this scheduler's own.
+    """Merge the metrics pages of schedulers, by name. The first page is this scheduler's own.
 
     Series of models and counts of links are summed where several schedulers have them. Pending
     requests of links get a label with the scheduler, since each scheduler numbers its links.
-    Everything else, such as the cache's counters, is known equally to every scheduler; it is taken
+    Every scheduler knows all other series equally, such as the cache's counters. They are taken
     from the first page.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
@@ -104,9 +105,9 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
 def merge_facts(
     responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
 ) -> nereid_pb.FactsResponse:
-    """Merge facts: executors as all schedulers know them, each with the models of all.
+    """Merge facts. Executors are known to all schedulers; each gets the models of all of them.
 
-    `silent` names schedulers that did not respond.
+    silent: names of the schedulers that did not respond.
     """
     merged = nereid_pb.FactsResponse()
     executors: dict[str, nereid_pb.ExecutorFacts] = {}

@@ -1,8 +1,8 @@
 """Decides which scheduler owns which model, by rendezvous hashing over the live members.
 
-Models that an ensemble composes form a group with it, and so do models that clients know by one
-name. A group moves as one; its key is the smallest of its names. It is pure and does not know
-whether a member serves what it owns.
+An ensemble and the models that it composes form a group. Models that clients know by one name form
+a group too. A group always has one owner; its key is the smallest of its names. The module does no
+I/O, and does not know whether a member serves what it owns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCORE_BYTES = 8
 def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
     """Return the key of each name's group.
 
-    `compositions` has names that belong together, as a name and others, which may be none.
+    compositions: each has a name and other names that belong together with it; there may be none.
     """
     parents: dict[str, str] = {}
 
@@ -35,7 +35,7 @@ def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, s
         root = root_of(name)
         for other in others:
             joined = root_of(other)
-            # The smaller name becomes the root, and therefore the key.
+            # The smaller name becomes the root, and so the group's key.
             root, below = min(root, joined), max(root, joined)
             parents[below] = root
     return {name: root_of(name) for name in parents}
@@ -53,13 +53,16 @@ def _score(member: str, key: str) -> bytes:
 
 
 class OwnedModels:
-    """Models that one member owns, by the members and groups that it sees; none without members."""
+    """The models that one member owns, by the members and groups that it sees.
+
+    If there are no members, no model is owned.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._members: frozenset[str] = frozenset()
         self._keys: Mapping[str, str] = {}
-        # Owners by key; cleared at every change.
+        # Maps a group's key to the owner. Cleared at every change.
         self._owners: dict[str, str | None] = {}
 
     @property
@@ -73,7 +76,7 @@ class OwnedModels:
         self._owners.clear()
 
     def set_groups(self, compositions: Iterable[tuple[str, Iterable[str]]]) -> bool:
-        """Set which models belong together, others being alone; return whether that is new."""
+        """Set which models belong together; return whether that has changed. Others are alone."""
         keys = group_keys(compositions)
         changed = keys != self._keys
         self._keys = keys

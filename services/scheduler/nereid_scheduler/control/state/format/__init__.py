@@ -1,3 +1,3 @@
-"""The form of a record in the state."""
+"""The format of a record in the state."""
 
 # layout: covered, pure

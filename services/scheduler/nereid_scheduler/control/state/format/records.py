@@ -1,7 +1,8 @@
 """Encodes and decodes records: a line with schema number and checksum, then a JSON object.
 
-It is pure. The first line is the same in all future schemas, so that every scheduler can tell a
-damaged record from one that a newer scheduler has written. It does not know what documents mean.
+The module does no I/O. The format of the first line is the same in all future schemas, so that
+every scheduler can tell a damaged record from one that a newer scheduler has written. The module
+does not know what documents mean.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = 1
-# Limit for one record, without the files that it names.
+# Maximum bytes of one record, without the files that it names.
 MAX_RECORD_BYTES: Final = 16 << 20
 
 _MAGIC: Final = b"nereid-state"
@@ -25,34 +26,34 @@ _FILE_DIGEST_BYTES: Final = 32
 
 
 class DamagedRecord(ValueError):
-    """The record is not what was written."""
+    """The record differs from what a scheduler has written."""
 
 
 class NewerRecord(ValueError):
-    """The record is whole, but has a schema that this scheduler does not know."""
+    """The record is complete, but has a schema that this scheduler does not know."""
 
 
 class Record(NamedTuple):
-    """Record with the key of what it is about, and a document of JSON's types."""
+    """A record: the key of its subject, and a document of JSON's types."""
 
     key: str
     document: Mapping[str, Any]
 
 
 def record_name(key: str) -> str:
-    """Return the name of a key's record in a store; whatever the key is, it is no path."""
+    """Return the name of a key's record in a store. It is never a path, whatever the key is."""
     return hashlib.blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()
 
 
 def file_digest(content: bytes) -> str:
-    """Return the digest by which a record names a file."""
+    """Return the digest of a file, by which a record names the file."""
     return hashlib.blake2b(content, digest_size=_FILE_DIGEST_BYTES).hexdigest()
 
 
 def encode_record(record: Record, secret: bytes = b"") -> bytes:
     """Return the bytes of a record.
 
-    `secret` (at most 64 bytes) is shared by all that may write records. If it is empty, the
+    secret: at most 64 bytes, shared by all schedulers that may write records. If it is empty, the
     checksum does not prove who wrote the record.
     """
     body = json.dumps({"key": record.key, "document": dict(record.document)}).encode()
@@ -63,7 +64,7 @@ def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
     """Return the record that a store has under a name.
 
     Raises:
-        DamagedRecord: the record is truncated or altered, stands under the name of another one, or
+        DamagedRecord: the record is truncated or altered, is stored under another record's name, or
             was written with another secret.
         NewerRecord: the record is whole, but only a newer scheduler can read it.
     """
@@ -85,14 +86,14 @@ def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
 
 
 def head_of(data: bytes) -> bytes:
-    """Return the first line, which is unique and which writes compare; empty for no record."""
+    """Return a record's first line, which is unique: writes compare it. Empty without a record."""
     return data[: data.find(b"\n") + 1]
 
 
 def _schema(data: bytes) -> int:
     magic, _, rest = head_of(data).partition(b" ")
     number = rest.partition(b" ")[0]
-    # No checksum was ever made with a longer number.
+    # No scheduler has ever written a longer schema number.
     if magic != _MAGIC or not number.isdigit() or len(number) > 9:
         raise DamagedRecord("it does not begin as records do")
     return int(number)
