@@ -12,6 +12,11 @@ from nereid.core.wire.messages import InferRequest
 from nereid.mesh_routing.router.pending_requests import PendingRequest
 from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid_gateway.core.pending_shares import PendingShares
+from tests.support.forms import pure_only
+
+
+# Requests that are pending for nobody.
+pytestmark = pure_only
 
 
 class Gateway:
