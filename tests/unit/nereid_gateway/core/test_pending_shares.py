@@ -14,7 +14,6 @@ from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid_gateway.core.pending_shares import PendingShares
 from tests.support.forms import pure_only
 
-
 # Requests that are pending for nobody.
 pytestmark = pure_only
 
