@@ -51,7 +51,7 @@ _SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or ha
 
 
 class SequenceBatcher(ABC):
-    """Batcher for sequences. Each batch names its instance; the router knows which ones are free."""
+    """Batcher for sequences. Each batch names its instance; the router knows which are free."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
