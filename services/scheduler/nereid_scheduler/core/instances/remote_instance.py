@@ -208,7 +208,10 @@ class RemoteInstance:
         return reply, responses
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
-        """Send a control (cancel, pause, resume) for an executing request, if the model reads it."""
+        """Send a control (cancel, pause or resume) for an executing request.
+
+        Does nothing if the model does not read controls.
+        """
         if self.accepts_controls and self.stream is not None:
             message = pb.Batch()
             message.controls.add(batch=batch, member=member, kind=kind)

@@ -50,6 +50,6 @@ class CacheLookup:
         # Nanoseconds from the entry's arrival until it was queued: the cost of the lookup.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
-        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
-        # for that.
+        # Called when the flight's leader is queued; raises NereidError if this entry must not wait
+        # for the leader's response.
         self.on_queued: Callable[[], None] | None = None

@@ -74,7 +74,7 @@ class ValidHead:
     """Result of checking one head; shared by all requests with that head."""
 
     # Number of rows, which counts toward max_batch_size; 1 for a model without a batch dimension.
-    # It is 0 if the batch dimension of the shapes is 0; Validator.check_sizes refuses such requests.
+    # It is 0 if the shapes have a batch dimension of 0, which Validator.check_sizes refuses.
     batch_size: int
     # Key that is equal for two requests if and only if their shapes and inputs allow them to share
     # a batch.
@@ -207,7 +207,7 @@ class Entry:
     def has_begun(self) -> bool:
         """True if an instance has the entry, or has had it for an earlier iteration.
 
-        An entry that has not begun can be sent to another scheduler without any effect here.
+        An entry that has not begun can be returned to its gateway and run at another scheduler.
         """
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
