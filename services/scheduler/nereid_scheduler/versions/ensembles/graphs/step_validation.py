@@ -1,7 +1,7 @@
 """Checks an ensemble against the models of its steps, with the texts of Triton's core.
 
-It is pure: complete configurations in. Rules about the ensemble's configuration alone are checked
-in nereid.model_config.
+The module is pure: complete configurations are arguments. Rules that concern only the ensemble's
+own configuration are checked in nereid.model_config.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Tensor(NamedTuple):
     model: str
     datatype: int
     dims: tuple[int, ...]
-    # Dimensions with the batch dimension, where the model has one.
+    # Dimensions including the batch dimension, if the model has one.
     full_dims: tuple[int, ...]
 
 
