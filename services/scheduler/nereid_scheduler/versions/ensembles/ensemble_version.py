@@ -278,7 +278,7 @@ class EnsembleVersion(QueuedRequests):
         run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
-        """Send these responses; the last one ends the request. Without any, send an empty last one."""
+        """Send these responses and end the request; without any, send an empty response."""
         for outputs in responses[:-1]:
             self._send_partial(run, self._build_response(run, outputs))
         response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
