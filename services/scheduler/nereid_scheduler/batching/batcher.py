@@ -204,11 +204,11 @@ class FifoBatcher:
         self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
-        """Return how many entries would be executed before a new one."""
+        """Return how many entries would be executed before a new entry."""
         return self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` of the entries that would be executed last, the last one first."""
+        """Return up to `count` entries, the one that would be executed last first."""
         return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:

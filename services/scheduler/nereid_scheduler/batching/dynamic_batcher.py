@@ -221,7 +221,7 @@ class DynamicBatcher:
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # Costs are comparable only if no entry must be alone and each request has one row.
+        # Costs can be compared only if no entry must run alone and each request has one row.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))

@@ -207,7 +207,7 @@ class Control(Protocol):
 
 
 class AdaptiveBatcher:
-    """A WaitingBatcher that wraps another one and applies a Control to its queue."""
+    """WaitingBatcher that wraps another one and lets a Control refuse requests of its queue."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None

@@ -30,7 +30,7 @@ _UNBOUNDED: Final = 1 << 64
 
 
 class Device(NamedTuple):
-    """One device of the mesh; the CPU of a host counts as its device 0, as on Triton."""
+    """Device of the mesh. The CPU of a host counts as the host's device 0, as on Triton."""
 
     host: str
     id: int

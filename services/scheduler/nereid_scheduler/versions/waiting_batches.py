@@ -147,7 +147,7 @@ class WaitingBatches:
             self._shares.execution_ns = instance.pace.execution_ns
         if self._sizes is not None and not instance.gpu_uuid:
             first, requests = sent.batch.entries[0], len(sent.batch.entries)
-            # Costs are comparable only if no entry must be alone and each request has one row.
+            # Costs can be compared only if no entry must run alone and each request has one row.
             if first.key is first.valid.shape_key and sent.batch.size == requests:
                 taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
                 self._sizes.record(first.key, requests, taken_ns)

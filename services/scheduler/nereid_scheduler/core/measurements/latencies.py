@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.execution import Execution
 
-# These are Triton's defaults.
+# Triton's default bounds.
 DEFAULT_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _SETTINGS: Final = ("counter_latencies", "histogram_latencies", "summary_latencies")
 _EXPECTED: Final = (

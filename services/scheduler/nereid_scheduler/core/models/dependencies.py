@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# An arbitrary large odd number: multiplying by it spreads neighbouring ids.
+# An arbitrary large odd number. Ids are multiplied by this number to spread neighbouring ids.
 _ODD: Final = 0x9E3779B97F4A7C15
 _MAX_ID: Final = (1 << 64) - 1
 

@@ -107,7 +107,7 @@ class OnDemandModel:
     wanted: bool = False
     # Error of the last load, until a request begins another load.
     error: NereidError | None = None
-    # Time of that error, on the monotonic clock.
+    # Time of the error, on the monotonic clock.
     failed_s: float = 0.0
     # Time of the load, on the clock of the statistics.
     since_ms: float = 0.0
@@ -452,6 +452,6 @@ class DesiredModels:
             self._on_due()
         for generation in self._queues.get(name, ()):
             if generation.searching:
-                # The search goes on, but its result is ignored.
+                # Ignore the result of the search, which goes on.
                 generation.superseded, generation.busy = True, False
                 self._set_due(name)

@@ -65,7 +65,7 @@ class FoundModel:
     url: str = ""
     # Path, in the directory, of the only version if that is an export; empty with numbered folders.
     export: str = ""
-    # Labels of an ensemble in an object store; executors read those of other models.
+    # Labels of an ensemble in an object store; executors read the labels of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
     # States of the files from which `file_digests` was computed; empty for an object store.
     files: frozenset[FileState] = frozenset()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Maximum length of a text that is not plain JSON: Python code reads it, which is slow.
 _MAX_LENIENT: Final = 256 << 10
-# Each alternative consumes all that it has looked at, so that nothing is looked at twice.
+# Each alternative consumes all characters that it has examined, so none is examined twice.
 _TOKEN: Final = re.compile(
     r"""
     "(?P<double>(?:[^"\\]|\\.|\\\Z)*+)(?P<double_end>"|\Z)
@@ -95,7 +95,7 @@ def _element(value: Any, field: FieldDescriptor) -> Any:
 
 def _parse_lenient(text: str) -> Any:
     parts: list[str] = []
-    # Positions at which parts begin, in the text that is made of them and in the original text.
+    # Positions after each token, in the text that is built and in the original text.
     made, read = [0], [0]
     size = end = 0
     for token in _TOKEN.finditer(text):

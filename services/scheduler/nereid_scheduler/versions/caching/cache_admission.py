@@ -17,7 +17,7 @@ _MAX_MISSES: Final = 16384
 
 
 class CacheAdmission:
-    """Remember the misses that a full cache did not keep."""
+    """Remember recent misses, and decide by them which responses a full cache stores."""
 
     def __init__(self, max_misses: int = _MAX_MISSES) -> None:
         self._max_misses = max_misses

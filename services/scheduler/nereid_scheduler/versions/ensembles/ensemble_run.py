@@ -64,8 +64,8 @@ class EnsembleRun:
         self.started_ns = started_ns
         self.responses_sent = 0
         self.last_response_ns = started_ns
-        # `paused`: the client cannot keep up.
-        # `throttled`: calls that later steps cannot keep up with.
+        # `paused`: True if the client cannot keep up with responses.
+        # `throttled`: calls whose responses later steps cannot keep up with.
         self.paused = False
         self.throttled: set[StepCall[Tensor]] = set()
         # True if a step was executed by an instance whose revision differs from its model's current

@@ -257,7 +257,7 @@ class EnsembleVersion(QueuedRequests):
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # Otherwise the response only announces that there may be several.
+            # Any other response only announces that the call may have several responses.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._throttle_calls(run, call)

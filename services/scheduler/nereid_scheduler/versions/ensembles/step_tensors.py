@@ -381,7 +381,7 @@ class StepHeads:
             tensor = _tensor(datatype, shape, payload, lease, self._batched)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)
-            # If an output comes twice, the last one counts.
+            # The last one counts if an output comes twice.
             tensors[name] = tensor
         return tensors, stated
 

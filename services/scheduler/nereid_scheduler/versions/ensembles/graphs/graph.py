@@ -193,7 +193,7 @@ class GraphRun(Generic[T]):
 
     @property
     def finished(self) -> bool:
-        """Return whether no call is open, so that there will be no more responses."""
+        """True if no call is open, so that no more responses follow."""
         return not self._open_calls
 
     @property

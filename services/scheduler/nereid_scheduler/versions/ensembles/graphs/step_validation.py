@@ -137,7 +137,8 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """Check that all inputs of a step come through the same decoupled models.
 
-    Otherwise it is undefined which response of one model belongs to which response of another.
+    If they come through different ones, no response of one model belongs to a certain response of
+    another model.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
