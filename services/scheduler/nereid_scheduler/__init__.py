@@ -1,5 +1,6 @@
-"""The scheduler: owns models, queues, batches and the choice of an instance.
+"""The scheduler: decides which models are loaded, queues requests, and sends batches to instances.
 
-Layers, from the ground up: core, batching, versions, placement, control, admission, pages, and the
-modules of this folder, which build them. No layer imports one above it.
+The layers, from the bottom up, are core, batching, versions, placement, control, admission and
+pages. The modules of this folder are the top layer, and create all others. No layer imports from a
+layer above it.
 """

@@ -1,11 +1,11 @@
 """`python -m nereid_scheduler`: the scheduler as a process of its own.
 
-Reads settings and signals; knows nothing of requests.
+The module reads the settings and handles signals. It knows nothing of requests.
 """
 
 from __future__ import annotations
 
-# This comes before any import that may be found in the folder of the start.
+# This import comes first: later ones must not load a file from the working directory instead.
 import nereid.safe_path  # isort: split
 
 import logging

@@ -1,6 +1,7 @@
 """Environment: the settings, clients and recorders that a scheduler's parts share.
 
-Opens them at the start and decides nothing afterwards. Knows no model and no request.
+The module opens them when the scheduler is created, and decides nothing afterwards. It knows no
+model and no request.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Environment:
-    """Shared parts of a scheduler."""
+    """Settings, clients and recorders that the scheduler's other parts share."""
 
     settings: Settings
     ports: MeshPorts
@@ -59,7 +60,10 @@ class Environment:
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
     ) -> LoadRules:
-        """Return the rules for loads. free_memory: returns an executor's, in bytes by device."""
+        """Return the rules by which models are loaded.
+
+        free_memory: takes an executor and returns the bytes that are free there, by device.
+        """
         settings = self.settings
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -87,7 +91,10 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """Open what SchedulerService's arguments and the settings ask for. Raises StartError."""
+    """Open the shared parts as the settings say; arguments that SchedulerService got replace them.
+
+    Raises StartError.
+    """
     ports = SocketPorts(settings) if ports is None else ports
     channel = None if open_cache_link else ports.open_cache()
     return Environment(
@@ -109,7 +116,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:
-    """Return the limits of every model version's queue."""
+    """Return the limits that apply to the queue of every model version."""
     return QueueLimits(
         max_queue_size=settings.max_queue_size,
         max_retries=settings.max_retries,
@@ -122,9 +129,9 @@ def _queue_limits(settings: Settings) -> QueueLimits:
 
 
 def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
-    """Open the scheduler's state. Raises StartError.
+    """Open the store that keeps the scheduler's state. Raises StartError.
 
-    cache: channel for the cache's calls; `None` if there is no cache.
+    cache: channel for calls to the cache; `None` if there is no cache.
     """
     name = settings.state_name
     if not name:
@@ -149,7 +156,7 @@ def _open_timeline(settings: Settings) -> SchedulerTimeline:
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[RemoteInstance] | None:
-    """Return the limiter; `None` means that instances execute as soon as they are free."""
+    """Return the rate limiter; `None` means that instances execute as soon as they are free."""
     if settings.rate_limit != BY_EXECUTIONS:
         return None
     resources = Resources(settings.rate_limit_resource)

@@ -1,6 +1,7 @@
-"""Parts that decide which models one scheduler serves, and have them served.
+"""Parts of a scheduler that decide which models it serves, and load and unload these.
 
-Creates and connects them, and decides nothing. Knows nothing of how a request is served.
+This module creates and connects the parts, and decides nothing. It does not know how a request is
+served.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Parts of one scheduler that concern its models.
+    """Parts of one scheduler that manage its models.
 
-    shard is `None` if this is the mesh's only scheduler.
+    `shard` is `None` if the mesh has only this scheduler.
     """
 
     repositories: Repositories
@@ -72,10 +73,12 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     *,
     on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
 ) -> ModelParts:
-    """Create the parts. on_change: called when a version's state has changed.
+    """Create the parts and connect them.
 
-    first_commands: for an executor that joins. send_notice: sends to all gateways. count_links:
-    returns the number of gateways' links. on_handed_over: see Loader.
+    on_change: called when a version's state has changed. first_commands: returns the commands for
+    an executor that joins. send_notice: sends a notice to all gateways. count_links: returns the
+    number of links to gateways. on_handed_over: called when another scheduler has taken over a
+    version.
     """
     settings, state = environment.settings, environment.state
 
@@ -164,7 +167,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 
 
 def _membership(settings: Settings) -> Membership | None:
-    """Return the membership; `None` if this is the mesh's only scheduler."""
+    """Return this scheduler's membership among the schedulers; `None` if it is the only one."""
     if settings.scheduler_peers is None:
         return None
     incarnation = int.from_bytes(os.urandom(8), "little") or 1
@@ -178,7 +181,7 @@ def _open_repositories(settings: Settings) -> Repositories:
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:
-    """Return the rules of model control."""
+    """Return the settings that say which models are loaded, when, and what clients may change."""
     return ModelControlRules(
         settings.model_control_mode,
         settings.load_model,

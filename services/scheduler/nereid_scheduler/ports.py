@@ -1,6 +1,6 @@
-"""Ports of a scheduler: how it is reached, and how it reaches other schedulers and the cache.
+"""Network connections of a scheduler: its own server, and channels to its peers and the cache.
 
-All that the scheduler knows of sockets is in this module. Knows nothing of models and requests.
+This is the scheduler's only module that uses sockets. It knows nothing of models and requests.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel, Handlers
     from nereid_scheduler.settings import Settings
 
-# The back-off is short, so that a peer that starts is found soon.
+# The pause between attempts to connect is short, so that a peer that starts is found soon.
 _PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 
 
 class MeshPorts(Protocol):
-    """The network, as a scheduler needs it."""
+    """Interface for the network: a scheduler listens and opens channels only through it."""
 
     def open_peer(self, address: str) -> Channel:
         """Return a channel to another scheduler."""
 
     def open_cache(self) -> Channel | None:
-        """Return a channel to the cache; `None` if there is none in another process."""
+        """Return a channel to the cache; `None` if no other process has a cache."""
 
     async def listen(self, handlers: Handlers) -> list[str]:
-        """Serve these handlers; return the addresses. Raises OSError."""
+        """Serve these handlers; return the addresses to connect to. Raises OSError."""
 
     async def close(self) -> None:
         """Stop serving."""
 
 
 class SocketPorts:
-    """MeshPorts over sockets, at the addresses of the settings."""
+    """MeshPorts that use sockets, and the addresses in the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -49,7 +49,7 @@ class SocketPorts:
         return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
     def open_cache(self) -> SocketChannel | None:
-        """Return a channel to the cache; `None` if there is none in another process."""
+        """Return a channel to the cache; `None` if the settings have no address of one."""
         settings, address = self._settings, self._settings.cache_address
         if address is None:
             return None
@@ -57,7 +57,7 @@ class SocketPorts:
         return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
     async def listen(self, handlers: Handlers) -> list[str]:
-        """Serve these handlers; return the addresses, with the system's port in place of port 0."""
+        """Serve these handlers; return the addresses, with port 0 replaced by the actual port."""
         settings = self._settings
         rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
         options = settings.with_keepalive(ServerOptions())

@@ -1,7 +1,8 @@
-"""Scheduler as a service: its table of RPCs, its start and its drain.
+"""The scheduler as a service: the RPCs that it serves, how it starts and how it drains.
 
-Wires the other modules together and decides nothing. A gateway's link is the same over a socket and
-in memory (nereid_mesh.serve.joined). States: created, started (`start`), stopping (`drain`).
+The module connects the other modules and decides nothing. A gateway uses the same link whether it
+connects over a socket or runs in this process (nereid_mesh.serve.joined). A service is created,
+then started (`start`), then stopping (`drain`).
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Time for the responses that are still in write buffers at the end of a drain.
+# Maximum time, at the end of a drain, for sending the responses that are still in write buffers.
 _LAST_WRITES_S: Final = 1.0
-# Exit code after --exit-on-error: the process should not be restarted.
+# Exit code if --exit-on-error ends the process, which should not be restarted then.
 FAILED_START_CODE: Final = 3
 
 
@@ -81,12 +82,14 @@ class SchedulerService:
         state: SchedulerState | None = None,
         ports: MeshPorts | None = None,
     ) -> None:
-        """on_failed_start: called with --exit-on-error if a model could not be loaded at start.
+        """Create a scheduler that does not listen yet.
 
-        open_cache_link: opens a link to a cache in this process; without it the settings say where
-        one is, if any. cache_in_memory: that cache keeps its values in this process's memory, not
-        in Redis. cache_channel: for calls of a cache in this process. state: replaces the one that
-        the settings ask for. ports: replace sockets.
+        open_cache_link: opens a link to a cache in this process; if it is `None`, the settings say
+        where the cache is, if there is one. on_failed_start: with --exit-on-error, called if a
+        model could not be loaded at the start. cache_in_memory: whether the cache in this process
+        keeps its values in memory, not in Redis. cache_channel: channel for calls to a cache in
+        this process. state: used instead of the state that the settings describe. ports: used
+        instead of sockets.
         """
         environment = open_environment(
             settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
@@ -108,7 +111,8 @@ class SchedulerService:
             on_handed_over=self._on_handed_over,
         )
         moves, on_demand = models.moves, models.on_demand
-        # Set when the first loads have begun, so that records that are found later come after them.
+        # Set when the first loads have begun. Records of models that can be read only later are
+        # applied after that.
         self._models_begun = asyncio.Event()
         # ---- requests
         self._admission = Admission(
@@ -123,7 +127,8 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # Cached models that gateways know of: requests for these carry a digest.
+        # Names of the models with cached responses that gateways were last sent. Gateways add a
+        # digest to requests for these.
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
@@ -172,23 +177,23 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
             )
-        # ---- its states
+        # ---- state of the service
         self._started = False
-        # With --exit-on-error: a model of the start could not be loaded.
+        # Set with --exit-on-error if a model could not be loaded at the start.
         self.failed_start = False
         self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
-        # Addresses that it listens at, once started; port 0 is replaced by the system's choice.
+        # Addresses at which the started service listens; port 0 is replaced by the actual port.
         self.addresses: list[str] = []
 
     async def _mesh_facts(self) -> pb.FactsResponse:
-        """Return the facts of all schedulers."""
+        """Return which models and executors all schedulers of the mesh have."""
         if self._remote_control is None:
             return self._facts.respond(pb.FactsRequest())
         return await self._remote_control.read_facts()
 
     def handlers(self) -> Handlers:
-        """Return all RPCs of the scheduler, for a server or a LocalChannel."""
+        """Return the handlers of all RPCs of the scheduler, for a server or a LocalChannel."""
         executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
@@ -202,18 +207,18 @@ class SchedulerService:
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
     def attach(self, link: Link[FromScheduler]) -> None:
-        """Serve a gateway in this process. Call before items come in."""
+        """Serve a gateway in this process. Call this before the gateway sends its first item."""
         self._gateways.attach(link)
 
     def announce(self) -> None:
-        """Send the gateways all notices that are in force."""
+        """Send all gateways the current notices, such as the settings and the cached models."""
         self._gateways.greet_again()
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen.
 
         Raises:
-            OSError: it cannot listen at an address.
+            OSError: the scheduler cannot listen at an address.
             StartError: a repository in an object store cannot be read.
         """
         try:
@@ -255,11 +260,11 @@ class SchedulerService:
 
     @property
     def ready(self) -> bool:
-        """True if gateways and executors may rely on it; its models do not matter."""
+        """True if it is started and not stopping, whether or not its models are ready."""
         return self._started and not self._control.stopping
 
     def exposure(self) -> str:
-        """Return what its ports are open for, and to whom."""
+        """Return a text for the log: each address and who may connect to it."""
         settings = self._settings
         return "; ".join(
             f"to {settings.mesh_users(address)} at {address}: the mesh"
@@ -272,7 +277,7 @@ class SchedulerService:
         return {} if models is None or not explicit else models.parse(documents)
 
     async def _restore(self, documents: Documents) -> None:
-        """Restore the state, which could be read only after the start."""
+        """Apply the saved state, if it could be read only after the start."""
         await self._models_begun.wait()
         self._mesh_settings.restore(documents)
         await self._models.control.restore(self._model_records(documents))
@@ -285,13 +290,14 @@ class SchedulerService:
             self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """End the scheduler.
+        """Finish the accepted requests and end the scheduler.
 
-        New requests, and those that cannot run, are left to the next scheduler. The others are
-        finished; those that take longer than the timeout fail.
+        New requests, and queued ones that cannot run, are returned to their gateways for the next
+        scheduler. All others are finished. After `timeout_s` seconds, queued requests are returned
+        as well and executing requests fail.
         """
         self._control.stopping = True
-        # This comes first: requests that come from now on belong to another scheduler.
+        # Announce this first: new requests belong to another scheduler from now on.
         handed_over = False
         if self._models.shard is not None:
             handed_over = self._models.shard.leave()
@@ -331,8 +337,8 @@ class SchedulerService:
         entries = [
             entry for session in self._gateways.sessions for entry in session.client_entries()
         ]
-        # Choose before any is returned: a returned entry may change what others of its sequence
-        # wait for.
+        # Choose all entries before the first one is returned: a returned entry may unblock other
+        # entries of its sequence.
         for entry in [entry for entry in entries if is_chosen(entry)]:
             entry.owner.return_entry(entry, stopping_response(entry.request))
 
@@ -353,7 +359,7 @@ class SchedulerService:
             yield self._models.shard.notice()
 
     def _cached_models(self, shares: bool) -> CachedModels:
-        # Requests of a gateway that shares no memory must be inline.
+        # An empty domain tells a gateway that shares no memory to send tensors inline.
         domain = self._environment.segment_owners.domain if shares else ""
         if self._environment.cache.responses is None:
             return CachedModels((), domain)

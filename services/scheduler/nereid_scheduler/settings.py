@@ -1,6 +1,7 @@
-"""Settings of the scheduler: the only reader of its flags and environment.
+"""Settings of the scheduler. Only this module reads the scheduler's flags and environment.
 
-Knows names, defaults and what is refused before anything starts; acts on nothing.
+It has the names and defaults of the flags, and finds faults in them before anything starts. It does
+nothing else.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# The only value of --rate-limit with which instances wait for resources.
+# Value of --rate-limit with which instances wait for resources; with any other they do not.
 BY_EXECUTIONS: Final = "execution_count"
 
 
@@ -60,7 +61,7 @@ def _rate_limit(text: str) -> str:
 
 
 def _store_url_error(text: str) -> str:
-    """Return why a repository in an object store cannot be read; empty if it may be possible."""
+    """Return why a repository in an object store cannot be read; empty if no fault is known."""
     try:
         return missing_package(parse_store_url(text))
     except ValueError as error:
@@ -82,7 +83,7 @@ def _plain_name(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RepositorySettings:
-    """Flags of model repositories and of the backends that load their models."""
+    """Flags for model repositories, and for the backends that load models."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -99,7 +100,7 @@ class RepositorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSettings:
-    """Flags of waiting and repeated requests."""
+    """Flags for queues, and for requests that run again."""
 
     TOPIC: ClassVar = Topic.QUEUES
 
@@ -269,7 +270,7 @@ class Settings(
     SegmentPoolSettings,
     LogSettings,
 ):
-    """The scheduler: model repositories, models' lives, queues and batches."""
+    """Scheduler: loads models from repositories, queues requests and sends batches to executors."""
 
     TOPIC: ClassVar = Topic.PROCESSES
 
@@ -297,11 +298,11 @@ class Settings(
 
     @property
     def no_executor_limit_s(self) -> float:
-        """Seconds that requests wait while no executor has their model."""
+        """Maximum time, in seconds, that requests wait while no executor has their model."""
         return self.or_restart(self.no_executor_timeout_secs)
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line for each fault."""
+        """Return a message for each fault in these settings; an empty list if they are valid."""
         errors = [
             f"--model-repository: '{path}': there is no such directory, or it may not be read"
             for path in self.model_repository
@@ -328,7 +329,7 @@ class Settings(
         return errors + self.mesh_errors(self.scheduler_address)
 
     def shard_name(self) -> str:
-        """Return the scheduler's name in a mesh with several."""
+        """Return this scheduler's name in a mesh that has several schedulers."""
         address = self.scheduler_address[0]
         if self.scheduler_name or unix_path(address) is not None:
             return self.scheduler_name or address
@@ -336,7 +337,10 @@ class Settings(
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """Return the --backend-config of a backend; its own settings win over those for all."""
+        """Return a backend's --backend-config, by key.
+
+        A setting for this backend replaces one for all backends.
+        """
         for_all: dict[str, str] = {}
         for_it: dict[str, str] = {}
         for text in self.backend_config:

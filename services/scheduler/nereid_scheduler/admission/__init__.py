@@ -1,1 +1,1 @@
-"""Links of gateways: a request's way from its frame to a queue."""
+"""Links to gateways, and the admission of their requests to the queues of model versions."""

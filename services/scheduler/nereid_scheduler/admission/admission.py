@@ -1,9 +1,15 @@
-"""Admission: the way from a gateway's request to the model version that serves it.
+"""Admission: finds the model version that serves a gateway's request.
 
-A request is submitted to a ready model; refused; held while its model's first load is in progress;
-returned as moved if another scheduler owns its model or this one stops; or, if it was sent again,
-it waits for its first run. On the hot path the model is found with one dictionary lookup by the
-head's bytes. Knows no model's queue and no transport.
+Each request has one of these outcomes:
+
+- It is submitted to its model, which is ready.
+- It is refused.
+- It is held while its model's first load is in progress.
+- It is returned as moved, because another scheduler owns its model or this scheduler stops.
+- It was sent before, and waits for the response of its first run.
+
+On the hot path the model is found with one dictionary lookup by the bytes of the request's head.
+The module does not know how models queue requests or how gateways are connected.
 """
 
 # layout: compiled
@@ -63,7 +69,7 @@ _MAX_HEAD_BYTES: Final = 4096
 
 
 class LinkSession(Protocol):
-    """The session of one gateway's link, as far as admission has to end it."""
+    """Interface for the session of a gateway's link; admission may have to end it."""
 
     def has_pending(self, request_id: int) -> bool:
         """Return whether a request of this gateway has no last response yet."""
@@ -73,7 +79,7 @@ class LinkSession(Protocol):
 
 
 class Admission:
-    """Find the model version of each request."""
+    """Find the model version of each request, and submit, hold or refuse the request."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
@@ -89,12 +95,14 @@ class Admission:
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
         timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
-        """first_runs: with `NO_FIRST_RUNS` resent requests run again at once.
+        """Create an Admission without sessions.
 
-        has_moved: returns whether another scheduler has a model that is not here. loads: returns
-        whether a request for a model and a version (or -1) begins a load that it can wait for;
-        `None` if no request does. orphan_limit_s: how long requests go on whose gateway is
-        disconnected.
+        first_runs: first runs that executors have named; with `NO_FIRST_RUNS`, resent requests run
+        again at once. has_moved: returns whether another scheduler has the named model. loads:
+        takes a model's name and a version (or -1) and returns whether the request can wait for a
+        load, which it begins if necessary; `None` if requests begin no loads. max_heads: maximum
+        number of heads whose models are remembered. orphan_limit_s: how many seconds a request goes
+        on when its gateway is disconnected.
         """
         self._timeline = timeline
         self._loads = loads
@@ -104,9 +112,9 @@ class Admission:
         self._traces = traces
         self._nested_calls = nested_calls
         self._first_runs = first_runs
-        # Sessions of the gateways' links that are up.
+        # Sessions of all gateway links that are up.
         self.sessions: dict[LinkSession, None] = {}
-        # Requests that ran when their gateway was lost.
+        # Requests that were executing when the link to their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
         self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
@@ -120,10 +128,14 @@ class Admission:
         *,
         at_once: bool,
     ) -> PendingRequest:
-        """Hand a request to its model. on_response is called once, after this has returned.
+        """Submit a request to its model. `on_response` is called after this method has returned.
+
+        on_queued: called with the request's id and a new PendingRequest if that replaces the
+        returned one, such as when a held request is submitted. at_once: see
+        QueuedRequests.submit().
 
         Raises:
-            NereidError: it was refused; on_response will not be called.
+            NereidError: the request was refused, and `on_response` is never called.
         """
         model = self._by_head.get(request.head)
         if model is None or request.resent or request.error_status is not None:
@@ -138,11 +150,14 @@ class Admission:
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
-        """Trace a request that no model accepted. since_ns: when it came; 0 means now."""
+        """Record a trace of a request that no model accepted.
+
+        since_ns: time at which the request came; 0 means now.
+        """
         if not is_sampled(request.trace_context):
             return
         if isinstance(error, MovedError):
-            return  # the request has no outcome yet
+            return  # the request is returned to its gateway, and has no outcome yet
         try:
             name, version = _model_and_version(request.head)
         except NereidError:
@@ -151,18 +166,19 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def end_older_link(self, request_id: int, newer: LinkSession) -> None:
-        """End another link over which a request is pending that was sent again.
+        """End an older link of a gateway that has sent this request again over a newer link.
 
-        Its gateway has given that link up before this scheduler sees it end.
+        The request is still pending on the older link: the gateway has given that link up, but this
+        scheduler has not seen it end yet.
         """
         for session in list(self.sessions):
             if session is not newer and session.has_pending(request_id):
                 session.on_down()
 
     def stop(self) -> None:
-        """Return new requests and held ones to their gateways.
+        """Return held requests to their gateways now, and new requests when they come.
 
-        Requests that models make to serve accepted ones may still reach their model.
+        Requests that models make are still submitted, as each serves an accepted request.
         """
         self._stopping = True
         for held in self._load_queue:
@@ -173,7 +189,7 @@ class Admission:
         self._first_runs.end_waits()
 
     def models_changed(self) -> None:
-        """Forget found models and retry held requests, as some version's state has changed."""
+        """Forget remembered models and retry held requests, as a version's state has changed."""
         self._by_head.clear()
         if len(self._load_queue) and not self._retry_due:
             self._retry_due = True
@@ -186,7 +202,7 @@ class Admission:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
-            # The request belongs to another scheduler, or to the one that comes after this one.
+            # Return the request: another scheduler owns the model, or will when this one has ended.
             self._check_moved(name)
             raise _stopping()
         try:
@@ -212,12 +228,12 @@ class Admission:
     def _await_first_run(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest | None:
-        """Let a request that was sent before wait for its first run, if there may be one.
+        """Let a resent request wait for its first run, if an executor may have one.
 
-        Returns `None` if it can be submitted like any other.
+        Returns `None` if the request can be submitted like any other.
 
         Raises:
-            Aborted: it must not run again.
+            Aborted: the request must not run again.
         """
         orphan = self.orphans.claim(request.id, on_response)
         if orphan is not None:
@@ -229,7 +245,8 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # A scheduler that ends returns the request: the next one may find the first run.
+            # Do not refuse the request if this scheduler stops: it is then returned to its gateway,
+            # and the next scheduler may find the first run.
             if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
@@ -245,7 +262,7 @@ class Admission:
     def _submit_later(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> None:
-        """Submit a request for which its sender already has another PendingRequest."""
+        """Submit a request that has waited; its session's PendingRequest is replaced."""
         try:
             on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
         except Exception as error:
@@ -292,7 +309,7 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
-        # Later time counts as time in the model's queue.
+        # Holding ends now; what follows counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
@@ -307,20 +324,22 @@ class Admission:
         self._record_hold((held.name, held.version), [held], time.monotonic_ns())
 
     def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
-        """Record the wait of requests for a version's load; the first one waited the longest."""
+        """Record in the timeline that requests have waited for a load, the first one longest."""
         wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
         self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
-        """Submit a held request again.
+        """Submit a request that was held.
 
-        Returns the name and version of its model; if it has none, those that the request names.
+        Returns the name and version of the model that was found; if none was found, the name and
+        version that the request has.
         """
         named = held.name, held.version
         request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
             if request.resent:
-                # An executor may have joined and named the request since there was nobody to ask.
+                # Look for a first run again: an executor that has named the request may have joined
+                # while it was held.
                 resent = self._await_first_run(request, on_response, on_queued)
                 if resent is not None:
                     on_queued(request.id, resent)
@@ -342,7 +361,7 @@ def _stopping() -> MovedError:
 
 
 def stopping_response(request: InferRequest) -> InferResponse:
-    """Return the response of a request that is left to the next scheduler."""
+    """Return the response that leaves a request to the next scheduler."""
     return refusal_response(request, _stopping())
 
 

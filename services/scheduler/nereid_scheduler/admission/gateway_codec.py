@@ -1,4 +1,4 @@
-"""Codecs at the scheduler's ends of gateways' links: responses out, requests in."""
+"""Codecs for the scheduler's end of a gateway's link: they encode responses and decode requests."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RemoteGatewayCodec(GatewayCodec):
             for item in items:
                 payloads = item.payloads if isinstance(item, InferRequest) else ()
                 if any(isinstance(payload, SharedMemory) for payload in payloads):
-                    # The segment belongs to another process of this host: a model would read it for
-                    # the gateway.
+                    # Refuse the reference: the segment belongs to another process of this host, and
+                    # a model would read that process's data for the gateway.
                     raise ValueError("a reference to memory that the gateway does not share")
             return items
 

@@ -1,8 +1,9 @@
-"""Links of all gateways, and of models that make calls, with a session for each.
+"""Links to all gateways, and to models that make calls; each link has a session.
 
-A new link is greeted with the notices that are in force. A gateway that connects before the
-scheduler has started waits. A scheduler that shuts down announces it on each link before it returns
-a request over it, also to a gateway that connects while it finishes what it has. Knows no request.
+A new link is first sent all current notices. A gateway that connects before the scheduler has
+started has to wait. A scheduler that shuts down announces this on each link before it returns a
+request over that link. It also does so to a gateway that connects while it still finishes accepted
+requests. The module knows no request.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.admission.admission import Admission
     from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 
-# Notice of a mesh's only scheduler; one of several announces what it owns as well.
+# Notice that a mesh's only scheduler shuts down. A scheduler that is one of several sends a notice
+# that also has the models it owns.
 _LEAVING: Final = Ownership("", 0, (), leaving=True)
 
 
 class GatewayLinks:
-    """All gateways that are connected."""
+    """Links to all gateways that are connected."""
 
     def __init__(
         self,
@@ -38,27 +40,30 @@ class GatewayLinks:
         segment_owners: SegmentOwners,
         notices: Callable[[bool], Iterable[Notice]],
     ) -> None:
-        """notices: those in force; its argument is whether the gateway shares memory with us."""
+        """notices: returns the current notices for a gateway.
+
+        The argument of `notices` is whether the gateway shares memory with this process.
+        """
         self._admission = admission
         self._segment_owners = segment_owners
         self._notices = notices
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
-        # Calls of gateways that connected before the scheduler has started.
+        # Calls of gateways that connected before the scheduler had started.
         self._early_calls: list[Call] = []
         self._started = False
         self._leaving = False
 
     @property
     def sessions(self) -> Collection[GatewaySession]:
-        """Sessions of the accepted gateways, as a view."""
+        """View of the sessions of all accepted gateways."""
         return self._links.keys()
 
     def __len__(self) -> int:
-        """Return how many gateways are connected, accepted or not."""
+        """Return the number of connected gateways, including those that wait to be accepted."""
         return len(self._links) + sum(not call.done for call in self._early_calls)
 
     def start(self) -> None:
-        """Accept the gateways that wait, and from now on each one at once."""
+        """Accept the waiting gateways; from now on each new one is accepted at once."""
         self._started = True
         early, self._early_calls = self._early_calls, []
         for call in early:
@@ -68,7 +73,7 @@ class GatewayLinks:
     def accept_call(self, call: Call) -> None:
         """Accept a gateway that connects over a socket."""
         if not self._started:
-            # The link is up once the call is accepted.
+            # Keep the call until start() accepts it; the gateway's link is down until then.
             self._early_calls.append(call)
             return
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
@@ -83,7 +88,7 @@ class GatewayLinks:
         self._add(session, accept_link(call, codec, on_items=session.on_items, on_down=on_down))
 
     def attach(self, link: Link[FromScheduler]) -> None:
-        """Serve a gateway in this process. Call before items come in."""
+        """Serve a gateway in this process. Call this before the gateway sends its first item."""
         session = GatewaySession(self._admission, self._segment_owners, self._segment_owners.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._on_down, session)
@@ -95,23 +100,29 @@ class GatewayLinks:
             link.send(notice)
 
     def send_to_each(self, notice: Callable[[bool], Notice]) -> None:
-        """Send a notice that depends on whether the gateway shares memory with this process."""
+        """Send all accepted gateways a notice.
+
+        notice: takes whether the gateway shares memory with this process, and returns the notice.
+        """
         for session, link in self._links.items():
             link.send(notice(session.shares))
 
     def greet_again(self) -> None:
-        """Send all accepted gateways the notices in force."""
+        """Send all accepted gateways the current notices."""
         for session, link in self._links.items():
             self._greet(session, link)
 
     def announce_leaving(self) -> None:
-        """Announce that the mesh's only scheduler shuts down: new requests are for the next one."""
+        """Announce that the mesh's only scheduler shuts down.
+
+        Gateways keep new requests for the next scheduler.
+        """
         self._leaving = True
         for link in self._links.values():
             link.send_now(_LEAVING)
 
     async def close(self, limit_s: float) -> None:
-        """End all links, once what was sent over them has left, or at the limit."""
+        """Close all links once everything was sent over them, but after limit_s seconds at most."""
         links = list(self._links.values())
         if links:
             drains = [asyncio.ensure_future(link.drain()) for link in links]

@@ -1,6 +1,6 @@
-"""Session of one gateway's link: requests and cancellations in, responses out.
+"""Session of one gateway's link: it receives requests and cancellations, and sends responses.
 
-Knows which gateway is connected and which of its requests are pending; nothing of models or queues.
+The session knows which requests of its gateway are pending. It knows nothing of models or queues.
 """
 
 # layout: compiled
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class GatewayLink(Protocol):
-    """The scheduler's end of a gateway's link; nereid.rpc.Link is one."""
+    """Interface for the scheduler's end of a gateway's link; nereid.rpc.Link implements it."""
 
     def send(self, item: InferResponse) -> None:
-        """Send a response, together with the others of this loop turn."""
+        """Send a response together with others at the end of this turn of the event loop."""
 
     def send_now(self, item: InferResponse) -> None:
-        """Send a response and all that is buffered at once."""
+        """Send a response at once, together with all buffered responses."""
 
 
 class GatewaySession:
-    """The pending requests of one gateway. Set `link` before items come."""
+    """Pending requests of one gateway. Set `link` before the gateway sends its first item."""
 
     link: GatewayLink
     _numbers: ClassVar = count(1)
@@ -48,32 +48,33 @@ class GatewaySession:
         *,
         for_models: bool = False,
     ) -> None:
-        """domain: the shared-memory domain of the gateway; empty if it has none.
+        """domain: shared-memory domain of the gateway; empty if it has none.
 
-        for_models: the link is not a gateway's: models make calls over it, which nobody sends
-        again.
+        for_models: True if models make calls over this link, and not a gateway. Such calls are
+        never sent again.
         """
         self._admission = admission
         self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
-        # Segments that hold responses, until the gateway releases them.
+        # Names of the shared-memory segments that hold responses and that the gateway has not
+        # released yet.
         self._lent: set[str] = set()
-        # Distinguishes this link from others in metrics.
+        # Number that distinguishes this link from others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, PendingRequest] = {}
         admission.sessions[self] = None
-        # Methods are bound once here, not once for each request.
+        # Bind these methods once here, not once for each request.
         self._on_response: OnResponse = self._send_response
         self._on_queued: OnQueued = self._pending.__setitem__
 
     @property
     def pending(self) -> int:
-        """Number of its requests without a last response."""
+        """Number of this gateway's requests without a last response."""
         return len(self._pending)
 
     def client_entries(self) -> list[Entry]:
-        """Return its requests that are in models' queues and instances.
+        """Return the requests of clients that model versions have accepted.
 
         Requests that models make are left out, because the model that made one waits for it.
         """
@@ -83,8 +84,8 @@ class GatewaySession:
     def on_items(self, items: list[ToScheduler]) -> None:
         """Handle the requests, cancellations and releases of one frame."""
         if self not in self._admission.sessions:
-            return  # the gateway has sent these again over another link
-        # The frame's last request is dispatched at once, so that at an idle model no request of the
+            return  # the session has ended; the gateway sends its requests again on another link
+        # Dispatch the frame's last request at once. So if the model is idle, no request of the
         # frame waits for another turn of the event loop.
         last = items[-1] if items else None
         for item in items:
@@ -102,10 +103,10 @@ class GatewaySession:
                 self._segment_owners.return_segments(released)
 
     def on_down(self) -> None:
-        """End the session: the link broke, or its gateway has given it up.
+        """End the session, because the link broke or its gateway has given it up.
 
-        A gateway that is still alive sends its requests again on a new link, so requests that run
-        go on for a while.
+        Executing requests with a single response go on for a while, as a gateway that is still
+        alive sends its requests again on a new link. All other requests are cancelled.
         """
         if self not in self._admission.sessions:
             return
@@ -117,7 +118,7 @@ class GatewaySession:
                 orphans.adopt(number, pending)
             else:
                 self._cancel(number)
-        # Responses need no segments of this gateway's session any more.
+        # From now on responses go to the orphans, and are kept outside shared memory.
         self.link, self.shares = orphans, False
         self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
@@ -137,8 +138,8 @@ class GatewaySession:
             self._refuse(request, client_error(error, request))
 
     def _refuse(self, request: InferRequest, error: NereidError) -> None:
-        # Called outside of the except block: a frame that holds its own error would keep the
-        # request, and its memory, until the next garbage collection.
+        # Call this outside the except block: a stack frame that refers to its own error would keep
+        # the request, and its memory, until the next garbage collection.
         self._admission.trace_refusal(request, error)
         self.link.send(refusal_response(request, error))
 
@@ -150,7 +151,7 @@ class GatewaySession:
     def _send_response(self, response: InferResponse) -> None:
         pending = self._pending
         if response.id not in pending:
-            # The request was cancelled meanwhile.
+            # Drop the response: the request was cancelled while it ran.
             self._segment_owners.drop_response(response)
             return
         if response.segment_name:
@@ -162,7 +163,7 @@ class GatewaySession:
         if pending:
             self.link.send(response)
         else:
-            # No other response of this turn could share the frame.
+            # Send it at once, since no other pending request could share the frame.
             self.link.send_now(response)
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:

@@ -1,8 +1,8 @@
-"""Requests that still run while their gateway's link is down.
+"""Orphans: requests that still execute while their gateway's link is down.
 
-An orphan runs, has its response, or is claimed. It goes on for a limited time, and its response is
-kept for as long. A gateway that is back and sends the request again claims the orphan, so that it
-does not run twice; an orphan that nobody claims is cancelled. Knows no link.
+An orphan either executes, has its response, or is claimed. A gateway that has connected again and
+sends the request again claims the orphan, so that the request does not run twice. An orphan that is
+not claimed within a time limit is cancelled, and its response is dropped. The module knows no link.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class OrphanedRequest:
-    """One orphaned request; a PendingRequest of the gateway that claims it."""
+    """One orphan. It is a PendingRequest for the gateway that claims it."""
 
     def __init__(self, request_id: int, pending: PendingRequest, owner: OrphanedRequests) -> None:
         self.request_id = request_id
         self.pending = pending
         self._owner = owner
-        # Set once the request has run.
+        # Set once the request was executed.
         self.response: InferResponse | None = None
-        # Callback of the gateway that has claimed it.
+        # Sends the response to the gateway that has claimed the orphan; `None` before.
         self.on_response: OnResponse | None = None
-        # Limits its time until it is claimed.
+        # Cancels the orphan when its time is over, unless it was claimed.
         self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Remove the request here and cancel it at its model."""
+        """Forget the orphan, and cancel the request at its model."""
         self._owner.remove(self)
         self.pending.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Do nothing: it has a single response."""
+        """Do nothing, as orphans have a single response."""
 
 
 class OrphanedRequests:
-    """All orphans of a scheduler, by id. A GatewayLink of sessions whose link is down."""
+    """All orphans of a scheduler, by id. Sessions whose link is down use this as their link."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -50,9 +50,10 @@ class OrphanedRequests:
         return len(self._requests)
 
     def adopt(self, request_id: int, pending: PendingRequest) -> None:
-        """Keep a request that runs while its gateway is disconnected; its response comes by send().
+        """Keep a request that executes while its gateway is disconnected.
 
-        It may be an orphan that was claimed by a gateway that is disconnected again.
+        Its response comes by send(). The request may be an orphan already: the gateway that claimed
+        it is then disconnected again.
         """
         if isinstance(pending, OrphanedRequest):
             orphan = pending
@@ -63,9 +64,10 @@ class OrphanedRequests:
         orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """Give a gateway that is back its request; on_response gets the response later.
+        """Return the orphan of a request that a gateway has sent again.
 
-        Returns `None` if the request is not here, or was claimed.
+        `on_response` is called with the response later. Returns `None` if there is no such orphan,
+        or if it is claimed already.
         """
         orphan = self._requests.get(request_id)
         if orphan is None or orphan.on_response is not None:
@@ -79,12 +81,12 @@ class OrphanedRequests:
         return orphan
 
     def remove(self, orphan: OrphanedRequest) -> None:
-        """Forget an orphan that has its response, or needs none."""
+        """Forget an orphan whose response was sent, or that was cancelled."""
         self._stop_timer(orphan)
         self._requests.pop(orphan.request_id, None)
 
     def send(self, response: InferResponse) -> None:
-        """Keep the response of an orphan, or send it to the gateway that has claimed it."""
+        """Keep the response of an orphan, or send it to the gateway that claimed the orphan."""
         orphan = self._requests.get(response.id)
         if orphan is None:
             return
@@ -95,7 +97,7 @@ class OrphanedRequests:
             orphan.on_response(response)
 
     def send_now(self, response: InferResponse) -> None:
-        """Do the same as send()."""
+        """Do the same as send(), as nothing is buffered."""
         self.send(response)
 
     def _stop_timer(self, orphan: OrphanedRequest) -> None:

@@ -1,4 +1,4 @@
-"""Responses to requests that the scheduler refuses."""
+"""Error responses to requests that the scheduler refuses."""
 
 # layout: compiled
 
@@ -25,7 +25,10 @@ def refusal_response(request: InferRequest, refusal: NereidError) -> InferRespon
 
 
 def client_error(error: Exception, request: InferRequest) -> NereidError:
-    """Return the error to send for an exception; a bug is logged, and sent without its text."""
+    """Return the error to send to the client for an exception.
+
+    Any exception but a NereidError is a bug: it is logged, and the client does not get its text.
+    """
     if isinstance(error, NereidError):
         return error
     extra = request_log_extra(request.request_id, request.trace_context)

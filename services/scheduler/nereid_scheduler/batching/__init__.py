@@ -1,7 +1,7 @@
-"""Batchers: they decide which queued requests run together, and when.
+"""Batchers, which decide which queued requests run together, and when.
 
-Pure state machines: events and the present time are arguments, batches are the result. Nothing here
-knows a clock, a socket or a metric.
+A batcher is a pure state machine: events and the present time are its arguments, and batches are
+its results. No module of this package reads a clock, opens a socket or updates a metric.
 """
 
 # layout: compiled, covered, pure

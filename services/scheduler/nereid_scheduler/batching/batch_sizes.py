@@ -1,11 +1,12 @@
-"""Bounds on the requests of one shape in a batch, by what batches have cost on CPUs.
+"""Limits how many requests of one shape a batch has, by what batches of each size cost on CPUs.
 
-More rows in a batch make each one cheaper until its tensors no longer fit the processor's caches:
-16 sentences of 128 tokens cost MiniLM 9% more each than 4 do. So where a lone request costs
-little more, batches of half the size, of a quarter and so on are tried now and then, as long as
-they are no dearer, and the cheapest size is kept.
+Larger batches make each row cheaper, until the batch's tensors no longer fit the processor's
+caches: with MiniLM, a sentence of 128 tokens costs 9% more in a batch of 16 than in a batch of 4.
+If a request that runs alone costs little more than one in a large batch, batches of half the
+size, a quarter of it and so on are tried now and then, as long as they cost no more for each
+request. The cheapest size is then the limit.
 
-Pure: measured durations in, bounds for the batcher out.
+The module is pure: durations are arguments, and the limits are the result.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from nereid_scheduler.batching.size_cost import SizeCost
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-# Cheaper requests are left alone: large batches should spread the fixed cost of each of them.
+# No limit is set for requests that cost less than this: large batches spread the fixed cost of an
+# execution over many of them.
 _MIN_NS: Final = 500_000
-# Sizes whose costs differ by less than this factor count as equally good; the larger one is kept.
+# Two sizes whose costs differ by less than this factor count as equal; the larger one is preferred.
 _EQUAL: Final = 1.02
-# Where a lone request costs this many times one in the largest batches, smaller ones are not tried.
+# Smaller batches are not tried if a request that runs alone costs more than this many times as much
+# as a request in the largest batches.
 _PAYS: Final = 1.25
-# Bound on the shapes of one model, since clients may send any number of them.
+# Maximum number of shapes that are measured for one model, as clients may send any number of them.
 _MAX_SHAPES: Final = 64
 
 
@@ -36,8 +39,8 @@ class _Shape:
     def __init__(self) -> None:
         self.batches = 0
         self.bound = UNLIMITED
-        # `sizes[n]` has batches of 2**n requests or more, up to twice as many. The last one has the
-        # largest batches that there have been.
+        # `sizes[n]` is the cost in batches of at least 2**n requests and fewer than 2**(n + 1). The
+        # last element is for the largest batches so far.
         self.sizes: list[SizeCost] = []
 
     def record(self, requests: int, cost_ns: float) -> None:
@@ -58,7 +61,7 @@ class _Shape:
             return UNLIMITED
         cheapest = last
         for index in range(last - 1, -1, -1):
-            # Go from the largest size down, as long as batches become no dearer.
+            # Go from the largest size down, as long as requests cost no more in smaller batches.
             if sizes[index].is_due(self.batches):
                 return 1 << index
             if sizes[index].cost_ns > sizes[index + 1].cost_ns * _EQUAL:
@@ -69,17 +72,21 @@ class _Shape:
 
 
 class BatchSizes:
-    """Bounds on the batches of one model, by shape."""
+    """Maximum numbers of requests in the batches of one model, by shape."""
 
     __slots__ = ("_shapes", "bounds")
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
-        # Largest number of requests in a batch, by shape. Shapes without a bound are not in it.
+        # Maps a shape to the maximum number of requests in a batch. A shape without a limit is not
+        # in the mapping.
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
-        """Record how long a batch of one-row requests took on a CPU, the way there included."""
+        """Record how long a batch took on a CPU, the round trip to the executor included.
+
+        key: shape of the requests, each of which must have one row.
+        """
         cost_ns = taken_ns / requests
         if cost_ns < _MIN_NS:
             return

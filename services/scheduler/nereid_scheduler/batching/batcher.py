@@ -1,9 +1,10 @@
 """Interface of batchers, the simplest batcher, and the choice of a batcher for a configuration.
 
-A batcher decides which queued requests run together, and when. Pure: events and the time in,
-batches out; it must not know a clock, a socket or an instance. Once per turn of its event loop the
-owner enqueues the entries that came, asks for a batch for each free instance, lets batches form,
-and asks when to call again.
+A batcher decides which queued requests run together, and when. It is pure: events and the time are
+arguments, batches are the result; it must not know a clock, a socket or an instance. Its owner is
+the model version. In each turn of the event loop the owner enqueues the entries that have arrived,
+asks for a batch for each free instance, lets the batcher form batches ahead, and asks at what time
+it must call again.
 """
 
 from __future__ import annotations
@@ -49,48 +50,57 @@ __all__ = [
 
 
 class Batcher(Protocol):
-    """The queue of one model version. Only the owner of that version may call it.
+    """Queue of one model version. Only the object that owns the version's requests may call it.
 
-    An entry that was removed, has expired or was responded to must not be requeued.
+    An entry that was removed, has expired or has had its response must not be requeued.
     """
 
     @property
     def pending(self) -> int:
-        """Number of entries that wait here, whether or not they are in a batch already."""
+        """Number of entries in the batcher, whether or not they are in a formed batch already."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable if the queue is full."""
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries of a lost instance to the front, in order; ignore bounds and timeouts."""
+        """Put entries back to the front, in this order; queue limits and timeouts do not apply.
+
+        The entries come from an instance that was lost, or that gave its waiting batch back.
+        """
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; return False if it is not here."""
+        """Remove an entry that no instance has; return False if the batcher does not have it."""
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, its entries EXECUTING; `None` means wait."""
+        """Return a batch for a free instance, or `None` if the instance has to wait.
+
+        The entries of the batch are EXECUTING now. instances: number of ready instances.
+        """
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that came alone while an instance is free.
+        """Return the batch of an entry that arrives alone while an instance is free.
 
-        Nothing else may wait. The batch is what enqueue() and next_batch() would make of the entry;
-        `None` means that the entry must be enqueued.
+        Call this only if no other entry waits. It saves a call of enqueue() and one of
+        next_batch(), and the batch is the same. `None` means that the entry must be enqueued.
         """
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Form or grow the batches that wait for an instance; `instances` are ready."""
+        """Form batches ahead of time, and add entries to the last one.
+
+        instances: number of ready instances.
+        """
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove the entries whose queue timeout or deadline has passed; return their errors."""
+        """Remove entries whose queue timeout or deadline has passed; return them with errors."""
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when the queue delay of a batch to be formed ends; `None` if none is delayed."""
+        """Return when the queue delay of the next batch ends; `None` if no batch is delayed."""
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when to expire entries and ask for batches again though nothing else happens."""
+        """Return when the owner must expire entries and ask for batches, even without an event."""
 
 
-# Keys: whether sequences are iterative, and whether the strategy is "oldest".
+# Each key says whether sequences are iterative, and whether the strategy is "oldest".
 _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
     (False, False): DirectBatcher,
     (False, True): OldestBatcher,
@@ -107,12 +117,13 @@ def make_batcher(
     admission: AdmissionTarget | None = None,
     client_share: float = 1.0,
 ) -> Batcher:
-    """Return the batcher that a configuration asks for.
+    """Return a batcher for a model of this configuration.
 
-    router: knows which instance has a sequence's slot. max_pending: bound on its entries; 0 means
-    no bound. admission: target of a queue without sequences (no request of a sequence may be lost);
-    with `None` such a queue is bounded by max_pending, the queue policy and the model's own target.
-    client_share: fraction of the slots for sequences that one client may have.
+    router: has the version's instances, and knows which of them are free. max_pending: maximum
+    number of entries; 0 means no limit. admission: target of adaptive admission. It does not apply
+    to models with sequences, as a sequence must not lose a request. With `None`, only max_pending,
+    the queue policy and the model's own latency target limit the queue. client_share: maximum
+    fraction of a model's sequence slots that one client may occupy.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
@@ -143,16 +154,16 @@ def make_batcher(
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
-    """Return the latency target that a batcher of make_batcher() holds, if it holds one."""
+    """Return the latency target of a batcher that make_batcher() has made; `None` without one."""
     control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
     return control if isinstance(control, LatencyTarget) else None
 
 
 def holds_target(config: ModelConfig) -> bool:
-    """Return whether a target for the p99 applies to a model.
+    """Return whether the model's target_p99_us applies.
 
-    It applies to models that give one response to each request, whichever request comes before it.
-    An ensemble's requests are batched at its steps.
+    It applies to models that give each request one response and have no sequences. It does not
+    apply to ensembles, whose requests are batched by the models of their steps.
     """
     return (
         config.target_p99_us > 0
@@ -163,12 +174,12 @@ def holds_target(config: ModelConfig) -> bool:
 
 
 class WaitingBatcher(Batcher, Protocol):
-    """A Batcher whose batches may wait at instances that still execute others."""
+    """A Batcher whose batches may be sent to instances that still execute another batch."""
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch as next_batch() does, for an instance that is not free yet.
+        """Return a batch as next_batch() does, but for an instance that is not free yet.
 
-        `None` also means that the batch could still grow until an instance is free.
+        It also returns `None` if the batch could still grow before an instance is free.
         """
 
 
@@ -193,15 +204,15 @@ class FifoBatcher:
         self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
-        """Return how many entries would be executed before a new one."""
+        """Return how many entries would be executed before a new entry."""
         return self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` of the entries that would be executed last, the last one first."""
+        """Return up to `count` entries, the one that would be executed last first."""
         return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries of a lost instance to the front, in order."""
+        """Put entries back to the front, in this order; the limit does not apply."""
         self._queue.prepend(entries)
         self.pending += len(entries)
         for entry in entries:
@@ -209,7 +220,7 @@ class FifoBatcher:
             self._expiries.push(entry, self.pending)
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; return False if it is not here."""
+        """Remove an entry that no instance has; return False if the queue does not have it."""
         if entry.holder is not self._queue:
             return False
         self._queue.discard(entry)
@@ -217,7 +228,7 @@ class FifoBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
-        """Return a batch of the oldest entry; `None` if nothing is queued."""
+        """Return a batch that has the oldest entry alone; `None` if nothing is queued."""
         entries = self._queue.pop(1)
         if not entries:
             return None
@@ -225,17 +236,17 @@ class FifoBatcher:
         return executing_batch(entries, entries[0].valid.batch_size, "single")
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return the same as next_batch(): a batch of one entry cannot grow."""
+        """Return what next_batch() returns, as a batch of one entry cannot grow."""
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that came alone while an instance is free."""
+        """Return the batch of an entry that arrives alone while an instance is free."""
         entry.enqueued_ns = now_ns
         entry.state = EXECUTING
         return Batch([entry], entry.valid.batch_size, "single")
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Do nothing: every entry runs alone."""
+        """Do nothing, as every entry runs alone."""
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         """Remove the entries whose deadline has passed; return them with their errors."""
@@ -246,9 +257,9 @@ class FifoBatcher:
         return expired
 
     def closes_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
-        """Return `None`: no batch is delayed."""
+        """Return `None`, as no batch is delayed."""
         return None
 
     def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
-        """Return the next deadline, or an earlier time."""
+        """Return a time that is not after the next deadline; `None` if no entry has a deadline."""
         return self._expiries.next_ns()

@@ -1,14 +1,17 @@
-"""Triton's dynamic batcher: it decides which queued requests run together, and when.
+"""Triton's dynamic batcher, which decides which queued requests run together, and when.
 
-Pure: events and the time in, batches out; it must not know a clock, a socket or an instance.
+The batcher is pure: events and the time are arguments, batches are the result. It must not know a
+clock, a socket or an instance.
 
-Entries are QUEUED in order of their levels, then BATCHED in a formed batch, then EXECUTING. As on
-Triton, batches are formed ahead of time and grow until an instance is free. Where queue timeouts,
-queue bounds or priorities are configured, a batch is formed only when an instance is free.
+An entry is first QUEUED, in order of priority levels, then BATCHED in a formed batch, then
+EXECUTING. As on Triton, batches are formed ahead of time and grow until an instance is free. If
+queue timeouts, queue limits or priorities are configured, a batch is formed only when an instance
+is free.
 
-A formed batch is *growing* (only the last one can be), complete, or *sealed*, so that nothing may
-be merged with it. A scan moves over the queued entries and collects the candidates for the next
-cut; the delay, a full batch or an entry of another shape closes the batch.
+A formed batch is *growing*, complete or *sealed*. Only the last formed batch can be growing: new
+entries may still join it. Nothing is merged with a sealed batch. A scan moves over the queued
+entries and collects candidates for the next batch. The batch is closed when it is full, when an
+entry of another shape follows, or when the queue delay is over.
 """
 
 from __future__ import annotations
@@ -43,12 +46,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.gathering import Gathering
     from nereid_scheduler.core.requests.entry import Entry
 
-# Number of formed batches that may wait for each instance, as on Triton.
+# Maximum number of formed batches for each instance, as on Triton.
 _FORMED_PER_INSTANCE: Final = 2
 
 
 class _FormedBatch:
-    """A batch that waits for an instance. sealed: nothing may be merged with it."""
+    """Batch that waits for an instance. If it is sealed, nothing may be merged with it."""
 
     __slots__ = ("entries", "key", "reason", "sealed", "size")
 
@@ -61,10 +64,10 @@ class _FormedBatch:
 
 
 class _Scan(Cursor):
-    """The candidates in front of the cursor: what would join the batch if it were closed now.
+    """Scan of the queue: the entries that it has passed are the candidates for the next batch.
 
-    Kept between calls while they wait for more entries, and dropped when one of them is removed or
-    another entry is queued in front of them.
+    A scan is kept between calls while its candidates wait for more entries. It begins anew if a
+    candidate is removed, or if an entry is queued ahead of the candidates.
     """
 
     __slots__ = ("count", "key", "oldest_ns", "size")
@@ -78,7 +81,7 @@ class _Scan(Cursor):
 
 
 class _ScanResult:
-    """The best place to cut, and the reason why the scan ended."""
+    """Result of a scan: where to end the batch, and why the scan stopped."""
 
     __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
 
@@ -86,33 +89,35 @@ class _ScanResult:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # Values: full, shape or shared if the next entry does not fit; empty if all were scanned.
+        # Reason why the next entry does not fit: full, shape or shared. It is empty if all entries
+        # were scanned.
         self.ended_by = ""
 
     def cut(self, count: int, size: int, reason: str) -> None:
-        """Set the best place to cut."""
+        """Set where to end the batch: after `count` candidates, which have `size` rows."""
         self.best_count = count
         self.best_size = size
         self.best_reason = reason
 
 
 class DynamicBatcher:
-    """A WaitingBatcher for requests that do not belong to sequences.
+    """WaitingBatcher for requests that do not belong to sequences.
 
-    `_growing` is the last of the batches in `_formed`, if entries may still join it.
+    `_growing` is the last batch in `_formed` if entries may still join it, otherwise `None`.
     """
 
     def __init__(
         self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
     ) -> None:
         self.pending = 0
-        # A batch with this many requests is closed, though more would fit; see BatchShares.
+        # Maximum number of requests in a batch, even if more rows would fit; see BatchShares.
         self.most_requests = UNLIMITED
-        # The same bound for batches with one key; see BatchSizes.
+        # Maps a key to the maximum number of requests in a batch with that key; see BatchSizes.
         self.bounds: dict[Hashable, int] = {}
-        # `None` means that an instance never waits for the clients of its last batch.
+        # `None` means that an instance never waits for the next requests of its last batch's
+        # clients.
         self.gathering: Gathering | None = None
-        # A LatencyTarget changes these two.
+        # A LatencyTarget, if there is one, changes max_size and delay_ns.
         self.max_size = max(1, max_batch_size)
         self.delay_ns = batching.max_queue_delay_us * 1000
         self._model_name = model_name
@@ -146,30 +151,30 @@ class DynamicBatcher:
             self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:
-        """Return how many entries would be executed before a new one of this level."""
+        """Return how many entries would be executed before a new entry of this level."""
         return self._queues.count_ahead(level) if self._has_levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` of the entries that would be executed last and are in no batch."""
+        """Return up to `count` entries that are in no batch, the one that would run last first."""
         return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries of a lost instance to the front, in order; ignore bounds and timeouts."""
-        # Formed batches come after these entries and must be formed anew.
+        """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
+        # Undo the formed batches: their entries come after these, and batches are formed anew.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
         self._scan = _Scan()
         self.pending += len(entries)
         for entry in entries:
-            entry.timeout_ns = None  # the timeout was met: the entry has been executing
+            entry.timeout_ns = None  # the entry was sent to an instance before its timeout
             self._expiries.push(entry, self.pending)
         self._queues.prepend([*entries, *undone])
         for entry in (*entries, *undone):
             entry.state = QUEUED
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; return False if it is not here."""
+        """Remove an entry that no instance has; return False if the batcher does not have it."""
         holder = entry.holder
         if isinstance(holder, Fifo):
             holder.discard(entry)
@@ -183,14 +188,14 @@ class DynamicBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, its entries EXECUTING; `None` means wait."""
+        """Return a batch for a free instance, or `None` if the instance has to wait."""
         gathering = self.gathering
         if gathering is not None and gathering.should_wait(self.pending, now_ns):
             return None
         if self._formed:
             self.form_batches(now_ns, instances)
         else:
-            # The batch leaves as soon as it is formed, so it need not grow.
+            # The batch leaves as soon as it is formed, so it is formed once and does not grow.
             self._form(now_ns)
         if not self._formed:
             return None
@@ -200,7 +205,7 @@ class DynamicBatcher:
         if batch.sealed and not self._has_levels:
             self._join_alike(batch)
         if self._growing is not None and not self._formed:
-            # The growing batch has just left; the candidates were meant to join it.
+            # The growing batch has just left. The scan's candidates were for that batch.
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
@@ -209,14 +214,14 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
-        """Record that the only instance has executed a batch and has no other.
+        """Record that the only instance has executed a batch and has no other batch.
 
-        taken_ns: since the batch was sent.
+        taken_ns: time since the batch was sent.
         """
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # Costs are comparable only if no entry must be alone and each request has one row.
+        # Costs can be compared only if no entry must run alone and each request has one row.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))
@@ -234,7 +239,7 @@ class DynamicBatcher:
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that came alone while an instance is free."""
+        """Return the batch of an entry that arrives alone while an instance is free."""
         gathering = self.gathering
         if self.delay_ns or (gathering is not None and gathering.should_wait(1, now_ns)):
             return None
@@ -253,7 +258,7 @@ class DynamicBatcher:
         return Batch(entries, size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Form or grow the batches that wait for an instance, a few for each instance."""
+        """Form batches ahead of time, a few for each instance, and add entries to the last one."""
         if not self._forms_ahead:
             return
         limit = _FORMED_PER_INSTANCE * instances
@@ -262,9 +267,10 @@ class DynamicBatcher:
                 break
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove the entries that are past their deadline or timeout; return their errors.
+        """Remove entries that are past their deadline or timeout; return them with their errors.
 
-        An entry whose timeout action is DELAY stays, behind the fresh entries of its level.
+        If the timeout action is DELAY, the entry is moved behind all entries of its level that have
+        not timed out.
         """
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
@@ -282,7 +288,7 @@ class DynamicBatcher:
         return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when an entry expires or a batch closes, whichever is first."""
+        """Return the time at which the next entry expires or the next batch closes."""
         at_ns = self._expiries.next_ns()
         closes_ns = self.closes_ns(now_ns)
         if closes_ns is not None and (at_ns is None or closes_ns < at_ns):
@@ -290,9 +296,9 @@ class DynamicBatcher:
         return at_ns
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when a queue delay ends, or the wait for more requests.
+        """Return when the queue delay, or an instance's wait for more requests, ends.
 
-        `None` means that nothing waits for a time to pass.
+        `None` means that neither is in progress.
         """
         if self.gathering is not None and self.gathering.expected and self.pending:
             until_ns = self.gathering.until_ns
@@ -300,11 +306,15 @@ class DynamicBatcher:
         if not self.delay_ns or not self._scan.count:
             return None
         closes_ns = self._scan.oldest_ns + self.delay_ns
-        # A past time means that only a free instance is missing, and the owner knows of free ones.
+        # If the delay is over, the batch waits only for a free instance. The owner knows when an
+        # instance is free, so no time is returned.
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Close a batch, or grow or end the growing one; return whether this was possible."""
+        """Form a batch, or add entries to the growing batch, or end its growth.
+
+        Returns False if none of these is possible now.
+        """
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         result = self._examine(base)
@@ -322,7 +332,7 @@ class DynamicBatcher:
         elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # An instance may be free at any moment: the batch should have all entries by then.
+            # An instance may become free at any moment, so the candidates join the batch now.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -331,7 +341,7 @@ class DynamicBatcher:
         return True
 
     def _examine(self, base: int) -> _ScanResult:
-        """Move the cursor as far as entries fit on top of a batch of size base."""
+        """Move the scan as far as entries fit into a batch that has `base` rows already."""
         scan, result = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
@@ -361,19 +371,20 @@ class DynamicBatcher:
             if total in preferred:
                 result.cut(count, total - base, "preferred")
             if total >= max_preferred and not self.delay_ns:
-                # Without a delay no entry behind this one can change the cut.
+                # Without a delay, no entry behind this one changes where the batch ends.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return result
 
     def _most(self, key: Hashable) -> int:
-        """Return how many requests a batch with this key may have."""
+        """Return the maximum number of requests in a batch with this key."""
         return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
-        """Move the first `count` candidates to the growing batch or to a new one.
+        """Move the first `count` candidates to the growing batch, or to a new one.
 
-        size: rows of these candidates.
+        size: number of rows that these candidates have. saturated: no entry may join the batch
+        later.
         """
         formed = self._growing
         entries = self._queues.pop(count)
@@ -392,7 +403,7 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next batches to one that leaves, as far as they fit and are past the delay."""
+        """Add the next formed batches to one that leaves, if they fit and their delay is over."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -409,10 +420,10 @@ class DynamicBatcher:
             batch.reason = "full" if batch.size >= self.max_size else "delay"
 
     def _join_alike(self, batch: _FormedBatch) -> None:
-        """Add entries that wait behind other shapes to a batch that leaves.
+        """Add entries of the same shape, from behind other shapes, to a batch that leaves.
 
-        The batch was cut where another shape began. The oldest entry of all still leaves first, so
-        no shape waits until another one is used up.
+        The batch was ended by an entry of another shape. The oldest entry of all still leaves
+        first, so no shape waits until there are no entries of another shape left.
         """
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:

@@ -1,4 +1,4 @@
-"""Configurations of dynamic batching, as far as they say how batches form."""
+"""Functions that read from a model's dynamic_batching configuration how batches may be formed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from nereid.model_config import DynamicBatching
 
 
-# More requests than a batch can have.
+# Stands for no limit: a batch never has this many requests.
 UNLIMITED: Final = 1 << 62
 
 
 def forms_ahead(batching: DynamicBatching) -> bool:
-    """Return whether batches may be formed before there is an instance for them."""
+    """Return whether batches may be formed before an instance is free."""
     policy = batching.default_queue_policy
     return not (
         batching.priority_levels
@@ -24,7 +24,10 @@ def forms_ahead(batching: DynamicBatching) -> bool:
 
 
 def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
-    """Return whether nothing in the configuration asks for larger batches or for certain sizes."""
+    """Return whether a batch may leave without waiting requests that would fit into it.
+
+    It may not if the configuration has a queue delay or preferred sizes other than the maximum.
+    """
     return not batching.max_queue_delay_us and batching.preferred_batch_sizes in (
         (),
         (max_batch_size,),

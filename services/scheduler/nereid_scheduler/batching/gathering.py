@@ -1,13 +1,14 @@
-"""Decision whether a free instance waits for the clients of its last batch.
+"""Decides whether a free instance waits for the next requests of its last batch's clients.
 
-Clients that wait for their responses send their next requests right after a batch. Requests that
-were queued meanwhile have left without them by then, so two groups of clients form that take turns,
-in batches of half the size that the clients could fill. So where requests have mostly come right
-after a batch, and one batch of all takes less time than two of the groups, an instance waits until
-as many requests are queued, or until they would have come. Requests that come at any time are not
-waited for.
+Clients that wait for their responses send their next requests right after a batch has ended. If the
+instance takes the requests that are queued at that moment, these leave without the clients of the
+last batch. The clients then form two groups whose requests execute by turns, in batches of half the
+possible size. Therefore the instance waits if most requests have come right after a batch, and if
+one batch of both groups takes less time than two. It waits until the requests of both groups are
+queued, or until they should have come. It does not wait for requests that come at other times.
 
-Pure: times are arguments. Knows no queue: its batcher reports the number of queued requests.
+The module is pure: times are arguments. It knows no queue: the batcher passes the number of queued
+requests.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Shorter batches need not be reported: a wait would take about as long as they do.
+# Batches that take less time need not be reported: a wait would take about as long as the batch.
 MIN_NS: Final = 1_000_000
-# An instance waits only after this many batches in a row of one shape.
+# An instance waits only after this many batches in a row whose requests have the same shape.
 _FEWEST: Final = 8
-# Requests are prompt if they come within this fraction of an execution after a batch.
+# A request is *prompt* if it comes within this fraction of the execution time after a batch ends.
 _PROMPT_FRACTION: Final = 0.25
-# The share of requests that has to be prompt before an instance waits.
+# An instance waits only if at least this share of the requests is prompt.
 _MIN_PROMPT: Final = 0.75
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# A wait may last this many times what prompt requests usually take to come.
+# Maximum wait, as a multiple of the usual time until the last prompt request has come.
 _PATIENCE: Final = 2
-# Time that one batch has to save, as a fraction of what two batches take.
+# An instance waits only if one batch saves at least this fraction of the time of two batches.
 _SAVING: Final = 0.05
-# After the nth wait in a row without success there is none for 2**n batches; n has this bound.
+# After n waits in a row that were in vain, the next 2**n batches leave without a wait. This is the
+# maximum of n.
 _MAX_MISSES: Final = 8
 
 
 def can_gather(config: ModelConfig) -> bool:
-    """Return whether an instance may wait for the clients of its last batch.
+    """Return whether the configuration lets an instance wait for its last batch's clients.
 
-    It may where the configuration does not say how long requests may queue, and where the clients
-    have their responses when a batch ends.
+    It may wait if the configuration has no queue delay, timeouts, priorities, queue limit or
+    preferred sizes, and if clients get their responses when the batch ends.
     """
     sequences = config.sequences
     batching = config.batching if sequences is None else sequences.oldest
@@ -60,7 +62,7 @@ def can_gather(config: ModelConfig) -> bool:
 
 
 class _Costs:
-    """Costs of requests of one shape, by the size of their batch."""
+    """Measured costs of a request of one shape, by the size of its batch."""
 
     __slots__ = ("_batches", "_by_size")
 
@@ -77,18 +79,18 @@ class _Costs:
         cost.record(cost_ns, self._batches)
 
     def is_due(self, requests: int) -> bool:
-        """Return whether batches of this size should be tried."""
+        """Return whether batches of this size should be measured, first or again."""
         cost = self._by_size.get(step_of(requests))
         return cost is None or cost.is_due(self._batches)
 
     def taken_ns(self, requests: int) -> float:
-        """Return what a batch takes, by those of the nearest size; 0 if there were none."""
+        """Return the expected time of a batch, from the nearest measured size; 0 without one."""
         nearest = min(self._by_size, key=lambda size: abs(size - requests), default=0)
         return requests * self._by_size[nearest].cost_ns if nearest else 0.0
 
 
 class Gathering:
-    """Decide whether one instance waits before its next batch."""
+    """Decide whether one instance waits before it gets its next batch."""
 
     __slots__ = (
         "_alike",
@@ -107,15 +109,15 @@ class Gathering:
     )
 
     def __init__(self) -> None:
-        # How many requests the next batch should have, and until when the instance waits for them.
-        # 0 means that it takes what is queued.
+        # How many requests the next batch should have, and the time until which the instance waits
+        # for them. If `expected` is 0, the batch takes the requests that are queued.
         self.expected = 0
         self.until_ns = 0
         self._costs = _Costs()
-        # Shape of the last batches' requests, and how many batches in a row had it.
+        # Shape of the requests in the last batch, and how many batches in a row had that shape.
         self._key: Hashable = None
         self._alike = 0
-        # Ends of the last batch and of the one before it.
+        # Times at which the last batch, and the one before it, ended.
         self._last_ns = self._earlier_ns = 0
         # Moving averages: a batch's execution time, the share of prompt requests, and the time from
         # the end of a batch until the last prompt request comes.
@@ -124,7 +126,8 @@ class Gathering:
         self._return_ns = 0.0
         # How many requests the instance waits for; 0 if it does not wait.
         self._awaited = 0
-        # Waits in a row without success, and how many of the next batches leave without a wait.
+        # Number of waits in a row that were in vain, and how many of the next batches leave without
+        # a wait.
         self._misses = self._skipped = 0
 
     def batch_ended(  # noqa: PLR0913, PLR0917 - one fact each
@@ -136,10 +139,11 @@ class Gathering:
         most: int,
         now_ns: int,
     ) -> None:
-        """Record that an instance has executed a batch and has no other.
+        """Record that the instance has executed a batch and has no other batch.
 
-        key: the shape of its requests; `None` means that they cannot be compared. taken_ns: since
-        the batch was sent. pending: how many requests are queued. most: how many a batch may have.
+        key: shape of the batch's requests; `None` if their costs cannot be compared. requests:
+        number of requests in the batch. taken_ns: time since the batch was sent. pending: number of
+        queued requests. most: maximum number of requests in a batch.
         """
         self._earlier_ns, self._last_ns = self._last_ns, now_ns
         self.expected = self._awaited = 0
@@ -168,7 +172,7 @@ class Gathering:
         return False
 
     def batch_dispatched(self, entries: Sequence[Entry]) -> None:
-        """Record that an instance was sent a batch of these entries."""
+        """Record that the instance was sent a batch of these entries."""
         if not self._last_ns:
             return
         self.expected = 0
@@ -193,7 +197,10 @@ class Gathering:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 
     def _pays(self, pending: int, expected: int) -> bool:
-        """Return whether one batch of all takes less time than these now and the others later."""
+        """Return whether one batch of all takes less time than one now and one later.
+
+        pending: number of queued requests. expected: number of requests, the awaited ones included.
+        """
         costs = self._costs
         if costs.is_due(expected):
             return True

@@ -1,22 +1,25 @@
-"""Batching that holds a latency target (a model's parameter target_p99_us).
+"""Batching that meets a latency target (a model's parameter target_p99_us).
 
-Decides the largest batch, how long it waits for more requests while an instance is free, and which
-requests are refused because they would be late.
+The module decides the maximum batch size, how long a batch waits for more requests while an
+instance is free, and which requests are refused because they would be late.
 
-Execution times are learnt by batch size (service_times). A request that comes just after an
-instance has begun waits until the next instance is free, and executes then: so the largest batch is
-the one of the highest rate whose time fits in the target once and, shared by the instances, once
-more.
-Under a higher load larger batches serve more: then only requests that come late enough in an
+Execution times are measured for each batch size (service_times). A request that comes just after
+all instances have begun a batch waits until one of them is free, and then executes. So the target
+must allow for one execution plus the wait, which is one execution divided by the number of
+instances. Of the batch sizes for which this holds, the one with the highest rate is chosen. Under a
+higher load, larger batches serve more requests: then only requests that come late enough during an
 execution are in time, and the others are refused.
 
-Nothing waits while an instance is free, unless requests had to be refused: those were behind a
-batch that had just begun, and would be in it had it waited for as long as the target allows.
+No batch waits while an instance is free, unless requests had to be refused. Such requests came just
+after a batch had begun; the batch would have included them if it had waited for as long as the
+target allows.
 
-Delays that execution times do not show (the way to the executor, a noisy machine) are learnt from
-outcomes: a margin below the target grows while more than one request in a hundred is late.
+Delays that are not part of execution times (the way to the executor, a noisy machine) are found
+from late requests: a margin below the target grows while more than one request in a hundred is
+late.
 
-Pure: events and the time in, decisions out. Knows no clock, instance or socket.
+The module is pure: events and the time are arguments, decisions are the result. It knows no clock,
+instance or socket.
 """
 
 # layout: not compiled, off the hot path
@@ -36,35 +39,38 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
-# The fraction of requests that may be late.
+# Fraction of the requests that may be late.
 _MISSED: Final = 0.01
-# Fractions of the target: margin growth for a batch whose requests are all late, and its bound.
+# How much the margin grows after a batch whose requests were all late, and the maximum margin, both
+# as fractions of the target.
 _GAIN: Final = 0.05
 _MAX_MARGIN: Final = 0.5
-# Shortest time between two decisions, and between two measurements of the arrival rate.
+# Minimum time between two plans, and between two measurements of the arrival rate.
 _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
-# Weight of the newest batch in the mean number of rows of a request.
+# Weight of the newest batch in the moving average of a request's number of rows.
 _WEIGHT: Final = 0.05
-# Fraction of its rate that a larger size has to add to be preferred.
+# A larger size is preferred only if its rate is higher by at least this fraction.
 _WORTH: Final = 0.02
-# Bursts are assumed to bring this many times what is served without refusals.
+# A burst is assumed to bring this many times the requests that can be served without refusals.
 _BURST: Final = 1.5
-# The fraction of requests that may be refused before batches wait for more. Below it the delay
-# shrinks by this factor with each measurement, and is dropped below the minimum.
+# Batches wait for more requests once more than this fraction of the requests was refused in a
+# measurement. After each measurement with fewer refusals the delay is multiplied by _DELAY_DECAY,
+# and is 0 once it would be less than _MIN_DELAY (a fraction of the maximum delay).
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
 _MIN_DELAY: Final = 0.1
-# A missed target is met again when a request takes less than this fraction of it.
+# A target that is too short for a single request counts as reachable again when a request takes
+# less than this fraction of it.
 _MET_AGAIN: Final = 0.95
 
 
 class Plan(NamedTuple):
-    """The present decision about batches.
+    """Current decision about batches.
 
-    size: rows of the largest batch. delay_ns: how long a batch waits for more requests while an
-    instance is free. execution_ns: time that the largest batch takes, or nearly always less; 0
-    means not measured.
+    size: maximum number of rows in a batch. delay_ns: how long a batch waits for more requests
+    while an instance is free. execution_ns: time within which nearly all batches of this size are
+    executed; 0 until execution times were measured.
     """
 
     size: int
@@ -73,9 +79,10 @@ class Plan(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A batch that an instance has: its expected end, and the plan that it was made by.
+    """Batch that an instance has.
 
-    number: orders batches with the same end.
+    end_ns: time at which it is expected to end. number: orders batches that end at the same time.
+    plan: plan by which the batch was formed.
     """
 
     end_ns: int
@@ -84,18 +91,18 @@ class _Sent(NamedTuple):
 
 
 class LatencyTarget:
-    """Control of one model version's queue, for all its instances."""
+    """Control of one model version's queue; it covers all instances of the version."""
 
     def __init__(
         self, target_ns: int, max_batch_size: int, batcher: DynamicBatcher | None = None
     ) -> None:
-        """batcher: closes batches as planned; with `None` each request executes by itself."""
+        """batcher: gets the plan's size and delay; with `None` each request executes alone."""
         self.target_ns = target_ns
-        # False means that executing a single request takes longer than the target.
+        # False if executing a single request takes longer than the target.
         self.reachable = True
-        # Requests that were served later than the target.
+        # Number of requests whose responses came later than the target.
         self.missed = 0
-        # The present plan, and that of the batch that an instance has last executed.
+        # The current plan, and the plan by which the last executed batch was formed.
         self.plan = self.executed_plan = Plan(1, 0, 0)
         self._batcher = batcher
         self._steps = steps_up_to(1 if batcher is None else max_batch_size)
@@ -104,22 +111,24 @@ class LatencyTarget:
         self._rows = 1.0
         self._instances = 1
         self._margin_ns = 0.0
-        # Set with each plan: how long a request may take, and the time to execute a single one.
+        # Set with each plan: how long a request may take now, and how long a single request
+        # executes.
         self.held_ns = float(target_ns)
         self.least_ns = 0
         self._planned_ns = 0
-        # The present measurement: its beginning, the requests that came, and those refused.
+        # Current measurement: its start, and the numbers of requests that came and were refused.
         self._since_ns = 0
         self._arrivals = 0
         self._refused = 0
-        # Arrival rate of earlier measurements; fraction of the spare time that batches wait.
+        # Average arrival rate (requests per nanosecond) of earlier measurements, and the fraction
+        # of the maximum delay that batches wait.
         self._per_ns = 0.0
         self._delay_part = 0.0
-        # When all executions last became longer or shorter, and how often they have.
+        # Last time at which execution times of all sizes changed, and how often they have changed.
         self._shifted_ns = 0
         self._shifts = 0
         self._has_excess = False
-        # Batches that instances have, and the same in order of their expected ends.
+        # Batches that instances have, and the same batches sorted by their expected ends.
         self._sent: dict[Batch, _Sent] = {}
         self._ends: list[_Sent] = []
         self._number = 0
@@ -135,7 +144,7 @@ class LatencyTarget:
     # ---- refusals
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:  # noqa: ARG002 - of Control
-        """Return whether one more request, behind `ahead` others, would be in time."""
+        """Return whether a new request, behind `ahead` others in the queue, would be in time."""
         self._arrivals += 1
         if not self._is_in_time(ahead, instances, now_ns):
             self._refused += 1
@@ -144,7 +153,7 @@ class LatencyTarget:
         return True
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
-        """Return how many pending requests will be late, as executions have become longer."""
+        """Return how many pending requests will be late because executions have become longer."""
         if not self._has_excess:
             return 0
         self._has_excess = False
@@ -165,7 +174,10 @@ class LatencyTarget:
         )
 
     def _is_in_time(self, ahead: int, instances: int, now_ns: int) -> bool:
-        """Return whether one more request behind `ahead` others is in time, as is its batch."""
+        """Return whether a new request behind `ahead` others is in time.
+
+        The oldest request of its batch must not become late because the new one joins.
+        """
         plan, times, ends = self.plan, self._times, self._ends
         if not plan.execution_ns:
             return True
@@ -186,38 +198,41 @@ class LatencyTarget:
             done_ns = start_ns + times.mean_ns(size) * times.spread
             if done_ns - self._queued_ns[first] > self.held_ns:
                 return False
-        # Leave room for requests that come until then. If each one just fitted, batches would be
-        # small.
+        # Leave room for requests that come before the batch starts. Otherwise batches would become
+        # small, as each request is admitted only if it just fits.
         coming = (start_ns - now_ns) * self._per_ns * self._rows
         size = max(size, min(plan.size, int(size + coming)))
         return start_ns + times.mean_ns(size) * times.spread - now_ns <= self.held_ns
 
     def _free_ns(self, place: int, instances: int, now_ns: int) -> int:
-        """Return when the busy instance at this place becomes free; place 0 is the earliest."""
+        """Return when a busy instance becomes free.
+
+        place: the instance's position in the order in which they become free; 0 is the first.
+        """
         last = self._ends[-instances:]
         if last[0].end_ns > now_ns:
             return last[place].end_ns
-        # An overdue batch is expected to take as long again as it is overdue.
+        # A batch that is overdue by some time is expected to take that much time again.
         ends_ns = (sent.end_ns for sent in last)
         return sorted(end if end > now_ns else 2 * now_ns - end for end in ends_ns)[place]
 
     # ---- batches
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Record a request that an instance executes at once, while nothing waits."""
+        """Record the batch of a request that an instance executes at once, as nothing waits."""
         self._instances = instances
         self._arrivals += 1
         self._expect(batch, now_ns, now_ns)
 
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
-        """Record a batch that has left the queue, and expect its end."""
+        """Record a batch that has left the queue, and estimate when it ends."""
         self._instances = instances
         queued_ns, ends = self._queued_ns, self._ends
         while len(queued_ns) > pending:
             queued_ns.popleft()
         start_ns = now_ns
         if len(ends) >= instances:
-            # The batch waits at an instance for the end of the one before it.
+            # The batch waits at its instance until the batch before it ends.
             start_ns = self._free_ns(0, instances, now_ns)
         self._expect(batch, start_ns, now_ns)
 
@@ -229,7 +244,7 @@ class LatencyTarget:
         insort(self._ends, sent)
 
     def forget(self, batch: Batch) -> None:
-        """Forget a batch that no instance has any more."""
+        """Forget a batch that was executed, lost or given back."""
         sent = self._sent.pop(batch, None)
         if sent is not None:
             self._ends.remove(sent)
@@ -243,7 +258,8 @@ class LatencyTarget:
         latest_ns = finished_ns - self.target_ns
         missed = sum(entry.received_ns < latest_ns for entry in entries)
         self.missed += missed
-        # A batch that was admitted by outdated times says nothing about the present ones.
+        # Skip batches that were admitted before execution times changed: they say nothing about the
+        # new times.
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
             margin_ns = self._margin_ns + _GAIN * part * self.target_ns
@@ -275,7 +291,7 @@ class LatencyTarget:
             self.reachable = self.least_ns <= part * self.target_ns
         self.held_ns = self.target_ns - self._margin_ns
         if not self.reachable:
-            # Hold the shortest time that is possible instead of the target.
+            # Aim for the shortest possible time instead of the target.
             least_ns = self.least_ns * times.spread
             self.held_ns = max(self.held_ns, least_ns * (1 + 1 / self._instances))
         self.plan = self._best_plan()
@@ -284,7 +300,7 @@ class LatencyTarget:
 
     def _end_measurement(self, now_ns: int) -> None:
         per_ns = self._arrivals / (now_ns - self._since_ns)
-        # The new rate counts half, so that a single burst does not set it.
+        # Average the old and the new rate, so that a single burst does not decide.
         self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
         if self._refused > _FEW_REFUSED * self._arrivals:
             self._delay_part = 1.0
@@ -297,10 +313,11 @@ class LatencyTarget:
 
     def _best_plan(self) -> Plan:
         times, instances, held_ns = self._times, self._instances, self.held_ns
-        # Sizes up to twice the largest known one are tried, so that sizes grow by doubling.
+        # Consider only sizes up to twice the largest measured one, so that sizes grow by doubling.
         sizes = [size for size in self._steps if size <= 2 * times.largest]
         means = [(size, times.mean_ns(size)) for size in sizes]
-        # Rates of the sizes with which every request is in time, whenever it comes.
+        # Rates of the sizes with which each request is in time, whenever it comes during an
+        # execution.
         calm = [
             (instances * size / mean_ns, size)
             for size, mean_ns in means
@@ -309,9 +326,10 @@ class LatencyTarget:
         offered = self._per_ns * self._rows
         rate, size = _smallest_of_best(calm)
         if calm:
-            # A smaller load needs no other size: its batches are smaller by themselves.
+            # Assume at least this load. A lower one needs no other maximum size, as its batches do
+            # not reach the maximum.
             offered = max(offered, _BURST * rate)
-        # Rates of larger sizes: with them a request is in time only if it comes in a certain part
+        # Rates of larger sizes. With these, a request is in time only if it comes in a certain part
         # of the time between two executions.
         tight = []
         for candidate, mean_ns in means:
@@ -327,13 +345,18 @@ class LatencyTarget:
             size = max(size, self._size_for_bursts(sizes, offered))
         execution_ns = times.mean_ns(size) * times.spread
         delay_ns = 0.0
-        # A single instance should not wait, unless nothing that comes meanwhile is in time.
+        # A batch for the only instance should not wait for more requests, unless with every size
+        # requests are late that come just after an execution has begun.
         if instances > 1 or not calm:
             delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
         return Plan(size, int(delay_ns), int(execution_ns))
 
     def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return a size for all random arrivals in the time that its execution leaves."""
+        """Return a size that fits all requests of a random burst.
+
+        These are the requests that come in the rest of the target, after the time that a batch of
+        this size executes.
+        """
         largest = sizes[0]
         for size in sizes:
             left_ns = self.held_ns - self._times.mean_ns(size) * self._times.spread
@@ -350,7 +373,10 @@ class LatencyTarget:
 
 
 def _smallest_of_best(rates: list[tuple[float, int]]) -> tuple[float, int]:
-    """Return the smallest size whose rate is nearly the highest, and its rate; zeros if none."""
+    """Return the rate and the size of the smallest size whose rate is nearly the highest.
+
+    rates: pairs of a rate and a size, sorted by size. Returns zeros if there are none.
+    """
     if not rates:
         return 0.0, 0
     enough = max(rates)[0] * (1 - _WORTH)

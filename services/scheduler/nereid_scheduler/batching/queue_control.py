@@ -1,14 +1,16 @@
-"""Adaptive admission (--admission=codel): which requests a model's queue refuses under overload.
+"""Adaptive admission (--admission=codel): decides which requests a queue refuses under overload.
 
-CoDel's criterion: a queue is too long if for a whole interval it has been longer than what it
-drains in the target time; shorter bursts pass. Then the queue is overloaded: a request is refused
-if it would wait for longer than the target, until no request had to be refused for an interval. The
-wait of a request is estimated as the number of requests ahead of it, divided by the rate at which
-requests leave the queue (Little's law). So requests of less urgent levels are refused first, since
-all others are ahead of them, and a refused request costs nothing but its refusal. The queue that
-had built up until then is cut to the same length, from its end.
+The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has had more requests
+than leave it in the target time; shorter bursts are accepted. While the queue is overloaded, it
+refuses each request that would wait for longer than the target. The overload ends when no request
+had to be refused for an interval. The wait of a request is estimated as the number of requests
+ahead of it, divided by the rate at which requests leave the queue (Little's law). So requests of
+less urgent levels are refused first, since all others are ahead of them. A refused request costs
+nothing but its refusal. When the overload is noticed, the queue is cut to the same length: the last
+requests are refused.
 
-Pure: events and the time in, decisions out. Knows no batcher but the interface that it controls.
+The module is pure: events and the time are arguments, decisions are the result. Of batchers it
+knows only the interface ControllableBatcher.
 """
 
 # layout: not compiled, off the hot path
@@ -30,14 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTarget:
-    """Time that requests may queue, and how long a queue may exceed it."""
+    """Target of adaptive admission.
+
+    target_ns: maximum time that a request should queue. interval_ns: how long requests may queue
+    for longer than the target before any is refused.
+    """
 
     target_ns: int
     interval_ns: int
 
 
 class QueueControl:
-    """Control that refuses requests of one queue while it is overloaded."""
+    """Control that refuses requests while its queue is overloaded."""
 
     __slots__ = (
         "_good_ns",
@@ -56,24 +62,27 @@ class QueueControl:
         self._max_batch_size = max(1, max_batch_size)
         self._target_ns = target.target_ns
         self._interval_ns = target.interval_ns
-        # The queue is overloaded: requests are refused.
+        # True while the queue is overloaded, so that it refuses requests.
         self.overloaded = False
-        # The queue that built up before the overload was noticed is longer than the limit.
+        # True from when an overload is noticed until excess() reports the requests beyond the
+        # limit.
         self._has_excess = False
-        # Last time that the queue was short enough; `None` if nothing was queued yet.
+        # Last time at which the queue was within its limit; `None` before the first request.
         self._good_ns: int | None = None
         # Time of the last refusal.
         self._refused_ns = 0
-        # Rate at which requests leave the queue while some wait; 0.0 means not measured.
+        # Rate (requests per nanosecond) at which requests leave the queue while some wait; 0.0
+        # until it was measured.
         self._per_ns = 0.0
-        # The present measurement: its beginning, and how many requests have left since.
+        # Current measurement: its start, and how many requests have left the queue since.
         self._since_ns = 0
         self._left = 0
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
-        """Return whether one more request may be queued, behind `ahead` of the pending ones."""
+        """Return whether a new request may be queued, behind `ahead` of the pending requests."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
-            # Perhaps nothing waits any more; then the measured rate is that of the arrivals.
+            # Measure the rate anew. Perhaps no request waits any more: then the old rate only says
+            # how fast requests have come.
             self.overloaded = False
             self._per_ns = 0.0
             self._good_ns = None
@@ -81,7 +90,7 @@ class QueueControl:
         limit = self._limit(instances)
         if not self.overloaded:
             if not pending:
-                # The rate is measured while requests wait.
+                # Restart the measurement, as the rate is measured only while requests wait.
                 self._restart(now_ns)
             good_ns = self._good_ns
             if good_ns is None or not self._per_ns or pending < limit:
@@ -102,7 +111,7 @@ class QueueControl:
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= self._interval_ns:
             per_ns = self._left / elapsed_ns
-            # Average with the last rate: executions may be about as long as the interval.
+            # Average with the last rate, because executions may take about as long as the interval.
             self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
             self._restart(now_ns)
         if pending < self._limit(instances):
@@ -112,7 +121,7 @@ class QueueControl:
         """Do nothing: the rate is measured only while requests wait."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
-        """Return how many pending requests, the last ones, exceed the limit of an overload."""
+        """Return how many requests at the end of the queue exceed the limit under overload."""
         if not self._has_excess:
             return 0
         self._has_excess = False
@@ -123,10 +132,10 @@ class QueueControl:
         return queue_full(entry)
 
     def _limit(self, instances: int) -> float:
-        """Return how many requests leave the queue within the target time.
+        """Return the maximum number of queued requests under overload.
 
-        The limit has at least the next batches of all instances: with fewer requests queued,
-        batches would be smaller.
+        It is the number that leaves the queue within the target time, but at least one full batch
+        for each instance: with fewer queued requests, batches would be smaller.
         """
         return max(self._per_ns * self._target_ns, self._max_batch_size * instances)
 
@@ -141,10 +150,10 @@ class ControllableBatcher(Protocol):
     pending: int
 
     def pending_ahead(self, level: int) -> int:
-        """Return how many entries would be executed before a new one of this level."""
+        """Return how many entries would be executed before a new entry of this level."""
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` of the entries that would be executed last and are in no batch."""
+        """Return up to `count` entries that are in no batch, the one that would run last first."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """See Batcher."""
@@ -178,39 +187,42 @@ class ControllableBatcher(Protocol):
 
 
 class Control(Protocol):
-    """Decide which requests a queue refuses.
+    """Interface for deciding which requests a queue refuses.
 
-    Everywhere `instances` is how many instances are ready, at least 1.
+    The parameter `instances` of all methods is the number of ready instances, and at least 1.
     """
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
-        """Return whether one more request may be queued, behind `ahead` of the pending ones."""
+        """Return whether a new request may be queued, behind `ahead` of the pending requests."""
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Record a request that an instance executes at once, while nothing waits."""
+        """Record the batch of a request that an instance executes at once, as nothing waits."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
-        """Return how many of the pending requests, the last ones, must be refused after all."""
+        """Return how many requests at the end of the queue must be refused after all."""
 
     def refusal(self, entry: Entry) -> Unavailable:
-        """Return the error of a request that is refused."""
+        """Return the error to send for a refused request."""
 
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
         """Record that a batch has left the queue for an instance; `pending` requests remain."""
 
 
 class AdaptiveBatcher:
-    """A WaitingBatcher that wraps another one and applies a Control to its queue."""
+    """WaitingBatcher that wraps another one and lets a Control refuse requests of its queue."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
     ) -> None:
-        """router: counts the instances; without it one is assumed until next_batch() is called."""
+        """router: has the ready instances; without it one is assumed until next_batch() is called.
+
+        batcher: batcher to wrap. control: decides which requests are refused.
+        """
         self.control = control
         self._batcher = batcher
         self._router = router
         self._last_instances = 1
-        # These calls need no control, so they go to the wrapped batcher directly.
+        # The control has no part in these methods, so they are the wrapped batcher's own.
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
         self.form_batches = batcher.form_batches
@@ -219,7 +231,7 @@ class AdaptiveBatcher:
 
     @property
     def pending(self) -> int:
-        """Number of entries that wait here."""
+        """Number of entries in the wrapped batcher."""
         return self._batcher.pending
 
     @property
@@ -230,7 +242,8 @@ class AdaptiveBatcher:
         """Queue an entry; raise the control's error if it refuses the entry."""
         batcher = self._batcher
         pending = batcher.pending
-        # A nested call serves an accepted request, whose work would be wasted by a refusal.
+        # Requests that models make are never refused: each serves a request that was accepted, and
+        # a refusal would waste the work done for it.
         if not entry.request.caller:
             ahead = batcher.pending_ahead(entry.level)
             if not self.control.admit(pending, ahead, self._instances, now_ns):
@@ -238,31 +251,31 @@ class AdaptiveBatcher:
         batcher.enqueue(entry, now_ns)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove entries that have expired or are refused after all; return their errors."""
+        """Remove entries that have expired or are refused after all; return them with errors."""
         batcher, control = self._batcher, self.control
         expired = batcher.expire_entries(now_ns)
         excess = control.excess(batcher.pending, self._instances, now_ns)
         if excess > 0:
             for entry in batcher.last_entries(excess):
-                # Nested calls are never refused, as in enqueue().
+                # Requests that models make are never refused, as in enqueue().
                 if not entry.request.caller:
                     batcher.remove_entry(entry)
                     expired.append((entry, control.refusal(entry)))
         return expired
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that came alone, and report it to the control."""
+        """Return the batch of an entry that arrives alone, and report the batch to the control."""
         batch = self._batcher.lone_batch(entry, now_ns)
         if batch is not None:
             self.control.on_lone(batch, self._instances, now_ns)
         return batch
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, and report it to the control."""
+        """Return a batch for a free instance, and report the batch to the control."""
         return self._record(self._batcher.next_batch(now_ns, instances), now_ns, instances)
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for an instance that is not free yet, and report it to the control."""
+        """Return a batch for an instance that is not free yet, and report the batch."""
         return self._record(self._batcher.next_waiting_batch(now_ns, instances), now_ns, instances)
 
     def _record(self, batch: Batch | None, now_ns: int, instances: int) -> Batch | None:

@@ -1,7 +1,7 @@
-"""Containers of a batcher's entries: queues by priority level, and timeouts and deadlines.
+"""Containers for a batcher's entries: queues for each priority level, and a heap of expiry times.
 
-They decide nothing about batches. `Entry.holder` is the queue that has the entry. An entry that is
-discarded from the middle stays in the deque as a dead slot that is skipped, so that cancelling is
+The containers decide nothing about batches. `Entry.holder` is the queue that has the entry. A
+discarded entry stays in its deque as a *dead slot*, which is skipped later, so that cancelling is
 O(1).
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.requests.entry import Entry
 
-# Up to this many dead slots or stale deadlines are not worth a clean-up.
+# Dead slots and stale expiry times are cleaned up only if there are more than this many.
 _SLACK = 64
-# Number of entries of other shapes that a batch looks past for its own shape.
+# Maximum number of entries of other shapes that the search for a batch's own shape passes.
 _MAX_PASSED = 256
 
 
@@ -51,8 +51,8 @@ def deadline_passed(model_name: str) -> DeadlineExceeded:
 class Fifo:
     """Entries of one rank in order of arrival. A discarded entry must not be queued here again.
 
-    rank: 2 * level for fresh entries, 2 * level + 1 for delayed ones. live: entries that are not
-    dead slots.
+    rank: 2 * level, or 2 * level + 1 for entries that were delayed after their queue timeout.
+    live: number of entries, without dead slots.
     """
 
     __slots__ = ("items", "live", "rank")
@@ -69,32 +69,33 @@ class Fifo:
         self.live += 1
 
     def prepend(self, entries: Sequence[Entry]) -> None:
-        """Put entries to the front, in this order."""
+        """Insert entries at the front, in this order."""
         for entry in entries:
             entry.holder = self
         self.items.extendleft(reversed(entries))
         self.live += len(entries)
 
     def discard(self, entry: Entry) -> None:
-        """Remove an entry in O(1); it leaves a dead slot."""
+        """Remove an entry in O(1); a dead slot stays in the deque."""
         entry.holder = None
         self.live -= 1
         if not self.live:
-            # Dead slots would keep their tensors until the next request.
+            # Remove the dead slots now: they would keep tensors in memory until the next request.
             self.items.clear()
         elif len(self.items) > 2 * self.live + _SLACK:
             self.items = deque(item for item in self.items if item.holder is self)
 
     def extract(self, entry: Entry) -> None:
-        """Remove an entry in O(n) and without a dead slot: it may be queued again."""
+        """Remove an entry in O(n) without a dead slot, so that it may be queued here again."""
         entry.holder = None
         self.live -= 1
         self.items.remove(entry)
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """Remove and return the oldest entries with a key, at most `most` of `rows` rows together.
+        """Remove and return the oldest entries with this key.
 
-        The search passes a bounded number of other entries, since all of these must be put back.
+        Returns at most `most` entries, with at most `rows` rows together. The search ends after
+        _MAX_PASSED other entries, since all of these must be put back.
         """
         alike: list[Entry] = []
         passed: list[Entry] = []
@@ -118,11 +119,11 @@ class Fifo:
         return alike
 
     def newest(self) -> Iterator[Entry]:
-        """Return the entries, the one that was queued last first."""
+        """Return an iterator over the entries, the newest first."""
         return (entry for entry in reversed(self.items) if entry.holder is self)
 
     def pop(self, limit: int) -> list[Entry]:
-        """Remove and return at most `limit` of the oldest entries."""
+        """Remove and return the oldest entries, at most `limit`."""
         items = self.items
         if limit >= self.live == len(items):
             entries = list(items)
@@ -139,7 +140,7 @@ class Fifo:
 
 
 class Cursor:
-    """Position of a scan: `index` of the queue, and `slot` in it."""
+    """Position of a scan: the index of the queue, and the slot in that queue."""
 
     __slots__ = ("index", "slot")
 
@@ -149,9 +150,9 @@ class Cursor:
 
 
 class PriorityQueues:
-    """The queues of all priority levels, each with one for its delayed entries behind it.
+    """Queues of all priority levels; behind each is a queue for the level's delayed entries.
 
-    Only the queues in use exist: a model may have any number of levels.
+    Queues are created when they are needed, as a model may have any number of levels.
     """
 
     __slots__ = ("_by_rank", "_fifos")
@@ -172,13 +173,13 @@ class PriorityQueues:
         return not in_front
 
     def delay(self, entry: Entry) -> None:
-        """Move a queued entry behind the fresh ones of its level."""
+        """Move a queued entry behind all entries of its level that were not delayed."""
         self._by_rank[2 * entry.level].extract(entry)
         rank = 2 * entry.level + 1
         (self._by_rank.get(rank) or self._open(rank)).append(entry)
 
     def prepend(self, entries: Iterable[Entry]) -> None:
-        """Put entries to the front of their levels, in this order."""
+        """Insert each entry at the front of its level; entries of one level keep this order."""
         by_level: dict[int, list[Entry]] = {}
         for entry in entries:
             by_level.setdefault(entry.level, []).append(entry)
@@ -186,25 +187,28 @@ class PriorityQueues:
             (self._by_rank.get(2 * level) or self._open(2 * level)).prepend(group)
 
     def count(self, level: int) -> int:
-        """Return how many entries of a level wait, delayed ones included."""
+        """Return the number of entries in a level, delayed ones included."""
         fresh = self._by_rank.get(2 * level)
         delayed = self._by_rank.get(2 * level + 1)
         return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
 
     def count_ahead(self, level: int) -> int:
-        """Return how many entries an entry of this level would be queued behind.
+        """Return how many entries would be ahead of a new entry of this level.
 
-        These are the entries of all more urgent levels and of its own, delayed ones included.
+        Counted are the entries of this level and of all more urgent levels, delayed ones included.
         """
         last = 2 * level + 1
         return sum(fifo.live for fifo in self._fifos if fifo.rank <= last)
 
     def last(self) -> Iterator[Entry]:
-        """Return the entries in reverse order."""
+        """Return an iterator over all entries, from the last one in the queues to the first."""
         return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """Yield the entries behind the cursor, which passes one when the next is asked for."""
+        """Yield the entries from the cursor on.
+
+        The cursor moves past an entry only when the caller asks for the next entry.
+        """
         while self._fifos:
             fifo = self._fifos[cursor.index]
             for entry in islice(fifo.items, cursor.slot, None):
@@ -217,17 +221,20 @@ class PriorityQueues:
             cursor.slot = 0
 
     def pop(self, limit: int) -> list[Entry]:
-        """Remove and return the first `limit` entries, in scan order; there must be as many."""
+        """Remove and return the first `limit` entries, in scan order; there must be that many."""
         fifos = self._fifos
         entries = fifos[0].pop(limit)
         while len(entries) < limit:
-            # The queue is empty now. Drop it, or a model with many levels would keep many queues.
+            # Drop the first queue, which is empty now: a model may have many levels.
             del self._by_rank[fifos.pop(0).rank]
             entries.extend(fifos[0].pop(limit - len(entries)))
         return entries
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """Remove and return alike entries of the first rank that has any; see Fifo."""
+        """Remove and return entries with this key from the first queue that is not empty.
+
+        The parameters are those of Fifo.extract_alike().
+        """
         first = next((fifo for fifo in self._fifos if fifo.live), None)
         return [] if first is None else first.extract_alike(key, rows, most)
 
@@ -238,7 +245,7 @@ class PriorityQueues:
 
 
 class Expiries:
-    """Timeouts and deadlines of queued entries, soonest first."""
+    """Timeouts and deadlines of queued entries, the earliest first."""
 
     __slots__ = ("_heap", "_order")
 
@@ -247,7 +254,10 @@ class Expiries:
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
-        """Watch an entry; `pending` entries are in the batcher, this one included."""
+        """Add the timeout and deadline of an entry, if it has any.
+
+        pending: number of entries in the batcher, this one included.
+        """
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         if len(self._heap) > 4 * pending + _SLACK:
@@ -255,15 +265,15 @@ class Expiries:
         self._watch(entry)
 
     def next_ns(self) -> int | None:
-        """Return the next timeout or deadline, or an earlier time."""
+        """Return a time that is not after the next timeout or deadline; `None` if there is none."""
         heap = self._heap
         while heap and heap[0][2].holder is None:
-            # The entry has left the queue, and would keep its tensors until its deadline.
+            # Drop an entry that has left the queue: the heap would keep its tensors in memory.
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now_ns: int) -> list[Entry]:
-        """Return the queued entries past their timeout or deadline, soonest first."""
+        """Return the queued entries that are past their timeout or deadline, the earliest first."""
         heap = self._heap
         expired: dict[Entry, None] = {}
         while heap and heap[0][0] <= now_ns:
@@ -279,7 +289,8 @@ class Expiries:
             heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
 
     def _drop_stale(self) -> None:
-        # Entries that ran long ago would otherwise keep their tensors until their deadline.
+        # Drop entries that have left the queue: the heap would keep their tensors until the
+        # deadline.
         held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
         self._heap.clear()
         for entry in held:

@@ -1,6 +1,6 @@
-"""Execution times of a model's batches by size, learnt from those that were executed.
+"""Expected execution times of a model's batches by size, from measured executions.
 
-Pure: times are arguments. Knows no queue and no latency target.
+The module is pure: times are arguments. It knows no queue and no latency target.
 """
 
 # layout: not compiled, off the hot path
@@ -12,26 +12,30 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# So many measurements make the first mean of a size; each is capped at a multiple of that mean.
+# The mean of a size is the plain average of its first _FIRST measurements, each of which counts at
+# most _MOST times the mean so far. Later measurements have the weight _WEIGHT.
 _FIRST: Final = 4
 _MOST: Final = 2.0
-# A measurement outside these ratios to the mean is a stall, which says little about the next one.
-# `_SHIFT` of them in a row mean that the model as a whole has become slower or faster.
+# A measurement is an exception if its ratio to the mean is not between _FASTER and _SLOWER: it says
+# little about the next execution. `_SHIFT` exceptions in a row mean that the model as a whole has
+# become slower or faster.
 _FASTER, _SLOWER = 0.8, 1.25
 _SHIFT: Final = 8
-# The spread is taken of the last `_WINDOW` measurements; below `_FEW` of them it is assumed.
+# The spread is computed from the last `_WINDOW` measurements. It is assumed if there are fewer than
+# `_FEW`.
 _WINDOW: Final = 64
 _FEW: Final = 8
 _ASSUMED_SPREAD: Final = 1.25
 _QUANTILE: Final = 0.95
-# A size that has not been executed for this long is measured again.
+# The measurements of a size are discarded if no batch of it was executed for this long.
 _STALE_NS: Final = 30_000_000_000
-# Sizes up to this one are kept apart; larger ones are rounded up in steps of a sixteenth.
+# Each size up to this one is measured separately. Larger sizes are rounded up to steps of a
+# sixteenth or less.
 _EXACT: Final = 32
 
 
 def step_of(size: int) -> int:
-    """Return the size that stands for this one: the same, or a little larger."""
+    """Return the size under which batches of this size are measured: equal or a little larger."""
     if size <= _EXACT:
         return size
     unit = 1 << (size.bit_length() - 5)
@@ -39,7 +43,7 @@ def step_of(size: int) -> int:
 
 
 def steps_up_to(largest: int) -> list[int]:
-    """Return the sizes that stand for all, ascending; the last one is the largest itself."""
+    """Return the sizes that are measured separately, ascending; the last one is `largest`."""
     steps = []
     size = 1
     while size < largest:
@@ -51,7 +55,9 @@ def steps_up_to(largest: int) -> list[int]:
 class _SizeTimes:
     """Measurements of one size.
 
-    executions: how many count. The first execution does not, as it may have prepared something.
+    executions: number of measured executions. The first execution of a size is not measured, as the
+    model may have prepared something for it. mean_ns: average execution time. seen_ns: time of the
+    last execution.
     """
 
     __slots__ = ("executions", "mean_ns", "seen_ns")
@@ -63,29 +69,27 @@ class _SizeTimes:
 
 
 class ServiceTimes:
-    """Execution times of one model on all its instances.
-
-    Differences between instances are part of the spread.
-    """
+    """Execution times of one model; measurements of all its instances are taken together."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, _SizeTimes] = {}
         # Known sizes, ascending.
         self._sizes: list[int] = []
-        # Last measurements, each divided by what was expected; the newest is the last.
+        # Last measurements, each divided by the expected time; the newest is the last.
         self._ratios: list[float] = []
-        # Factor between the mean of a size and its slowest executions (the `_QUANTILE`).
+        # Ratio of a slow execution (the `_QUANTILE`) to the mean of its size. Differences between
+        # instances are part of it.
         self.spread = _ASSUMED_SPREAD
-        # How many times the model as a whole has become slower or faster.
+        # Number of times that the model as a whole has become slower or faster.
         self.shifts = 0
 
     @property
     def largest(self) -> int:
-        """The largest size that is known; 0 if there is none."""
+        """The largest measured size; 0 if there is none."""
         return self._sizes[-1] if self._sizes else 0
 
     def knows_up_to(self, size: int) -> bool:
-        """Return whether this size or a smaller one is known."""
+        """Return whether this size or a smaller one was measured."""
         return bool(self._sizes) and self._sizes[0] <= size
 
     def record(self, size: int, duration_ns: int, now_ns: int) -> None:
@@ -126,7 +130,7 @@ class ServiceTimes:
             self.spread = max(1.0, sorted(ratios)[round(_QUANTILE * (len(ratios) - 1))])
 
     def forget_stale(self, now_ns: int) -> None:
-        """Forget sizes that have not been executed for long, unless no other size is known."""
+        """Forget sizes without an execution in the last _STALE_NS, unless all sizes are stale."""
         stale = [
             step for step, times in self._by_size.items() if now_ns - times.seen_ns > _STALE_NS
         ]
@@ -136,17 +140,17 @@ class ServiceTimes:
             self._sizes = sorted(step for step, times in self._by_size.items() if times.executions)
 
     def mean_ns(self, size: int) -> float:
-        """Return the expected time of a batch of this size; 0.0 if no size is known.
+        """Return the expected time of a batch of this size; 0.0 if no size was measured.
 
-        Between known sizes it is on the line between the two; beyond the largest, on the line
-        through the smallest and the largest.
+        Between two measured sizes it is interpolated. Beyond the largest it is extrapolated, along
+        the line through the smallest and the largest size.
         """
         sizes = self._sizes
         if not sizes:
             return 0.0
         place = bisect_left(sizes, size)
         if place == 0:
-            # A smaller batch cannot take longer.
+            # Return the smallest size's mean, since a smaller batch does not take longer.
             return self._mean(sizes[0])
         if place < len(sizes):
             below, above = sizes[place - 1], sizes[place]

@@ -1,34 +1,37 @@
 """Cost of a request in batches of one size, averaged over the batches that were executed.
 
-Pure: measured durations in, an average out. Knows no queue and no bound; its callers compare sizes.
+The module is pure: measured durations are arguments, and an average is the result. Its callers
+compare the sizes.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# A size is compared once it has this many measured batches. The mean spans about as many.
+# A size is compared with others once this many batches of it were measured. The moving average
+# covers about as many.
 _FEWEST: Final = 8
 _WEIGHT: Final = 0.125
-# A size is tried again after this many batches of any size without one of its own.
+# A size is tried again if the last batch of it is this many batches ago.
 _STALE: Final = 256
 
 
 class SizeCost:
-    """A moving average of what one request costs in batches of one size."""
+    """Moving average of the cost of a request in batches of one size."""
 
     __slots__ = ("_measured_at", "cost_ns", "count")
 
     def __init__(self) -> None:
-        # Cost of one request; 0 means not measured.
+        # Average cost of a request in nanoseconds; 0 until a batch was measured.
         self.cost_ns = 0.0
         self.count = 0
         self._measured_at = 0
 
     def record(self, cost_ns: float, batches: int) -> None:
-        """Record the cost of each request of a batch.
+        """Record a batch of this size.
 
-        batches: how many batches there have been, of any size.
+        cost_ns: time of the batch divided by its number of requests. batches: number of batches of
+        any size so far.
         """
         self.count += 1
         self._measured_at = batches

@@ -1,1 +1,4 @@
-"""Nouns of the scheduler: requests, instances, measurements, models. Decide little, do no I/O."""
+"""Classes for requests, instances, measurements and models, which all other layers use.
+
+They decide little and do no I/O.
+"""

@@ -1,7 +1,8 @@
-"""Amounts of each resource, and the check whether they are enough for an instance. Pure.
+"""Amounts of each resource, and a check that there is enough for an instance.
 
-A global resource is one pool for the whole mesh, any other one pool for each device. The error
-texts are Triton's. Knows no grants: `rate_limiter` counts what is held.
+A global resource has one pool for the whole mesh; any other resource has one pool for each device.
+The error texts are Triton's. This module does not count what is in use: `rate_limiter` does. It
+does no I/O.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _UNBOUNDED: Final = 1 << 64
 
 
 class Device(NamedTuple):
-    """One device of the mesh; the CPU of a host counts as its device 0, as on Triton."""
+    """Device of the mesh. The CPU of a host counts as the host's device 0, as on Triton."""
 
     host: str
     id: int
 
 
 class Pool(NamedTuple):
-    """A resource that instances share: on one device, or in the whole mesh if it has no device."""
+    """Pool of one resource that instances share; `device` is `None` for the whole mesh's pool."""
 
     name: str
     device: Device | None
@@ -44,7 +45,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """Value of one --rate-limit-resource; device -1 means every device."""
+    """Value of one --rate-limit-resource flag; device -1 means every device."""
 
     name: str
     count: int
@@ -52,7 +53,7 @@ class ResourceLimit:
 
     @classmethod
     def parse(cls, text: str) -> ResourceLimit:
-        """Parse NAME:COUNT or NAME:COUNT:DEVICE; raise ValueError with Triton's text."""
+        """Parse NAME:COUNT or NAME:COUNT:DEVICE; raise ValueError with Triton's error text."""
         name, *numbers = text.split(":")
         if not 1 <= len(numbers) <= 2:
             raise ValueError(_FORMAT + text)
@@ -72,21 +73,21 @@ def _parse_int(text: str) -> int:
 
 
 class Resources:
-    """Pools that instances in the mesh use, and their capacities."""
+    """Capacities of all pools that instances in the mesh use."""
 
     def __init__(self, limits: Iterable[ResourceLimit] = ()) -> None:
-        """limits: a later one replaces an earlier one of the same name and device."""
+        """limits: of several with the same name and device, the last one counts."""
         self._limits: dict[str, dict[int, int]] = {}
         for limit in limits:
             count = limit.count if limit.count >= 0 else _UNBOUNDED
             self._limits.setdefault(limit.name, {})[limit.device] = count
-        # Number of instances that need each count of a pool.
+        # Maps a pool to its users: how many instances need each count of the resource.
         self._users: dict[Pool, Counter[int]] = {}
-        # Number of instances that use a resource, by its name and whether it is global.
+        # How many instances use a resource, by its name and by whether it is global.
         self._kinds: Counter[tuple[str, bool]] = Counter()
 
     def require(self, needs: Iterable[ResourceNeed], device: Device) -> None:
-        """Raise InvalidArgument if an instance with these needs could never run on this device."""
+        """Raise InvalidArgument if an instance with these needs can never run on this device."""
         kinds = {(need.name, need.is_global) for need in needs}
         for name, is_global in sorted(kinds):
             if (name, not is_global) in kinds or self._kinds[name, not is_global]:
@@ -104,15 +105,18 @@ class Resources:
                 )
 
     def add_user(self, pools: Mapping[Pool, int]) -> None:
-        """Add an instance's needs: a count for each of these pools."""
+        """Add an instance. pools: maps each pool that it uses to the count that it needs."""
         self._count_user(pools, 1)
 
     def remove_user(self, pools: Mapping[Pool, int]) -> None:
-        """Remove the needs of an instance that was added."""
+        """Remove an instance that was added. pools: the same as for add_user()."""
         self._count_user(pools, -1)
 
     def capacity(self, pool: Pool) -> int:
-        """Return how much of a pool may be held; by default, the largest need of one instance."""
+        """Return how much of a pool may be in use at once.
+
+        Without a limit this is the largest count that a single instance needs.
+        """
         limit = self._limit(pool)
         if limit is not None:
             return limit
@@ -130,9 +134,9 @@ class Resources:
                 del self._users[pool]
 
     def _limit(self, pool: Pool) -> int | None:
-        """Return the configured limit of a pool; `None` if no resource is limited by a flag.
+        """Return the limit that the flags set for a pool; `None` if no flag limits any resource.
 
-        Once any resource is limited by a flag, those without a flag are empty, as on Triton.
+        If any resource has a flag, the limit of a resource without one is 0, as on Triton.
         """
         if not self._limits:
             return None
@@ -143,6 +147,9 @@ class Resources:
 
 
 def pools_of(needs: Iterable[ResourceNeed], device: Device) -> dict[Pool, int]:
-    """Return what an instance on this device needs of each pool; of equal names the last counts."""
+    """Return how much an instance on this device needs of each pool.
+
+    If `needs` has a resource twice, the last one counts.
+    """
     pools = {Pool(need.name, None if need.is_global else device): need.count for need in needs}
     return {pool: count for pool, count in pools.items() if count}

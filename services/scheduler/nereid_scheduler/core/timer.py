@@ -1,7 +1,4 @@
-"""A re-armable timer of the event loop; re-arming to the same deadline is free.
-
-Knows nothing of what it is armed for.
-"""
+"""Event loop timer whose deadline can be moved; setting the same deadline again costs nothing."""
 
 # layout: compiled
 
@@ -23,7 +20,7 @@ class RearmableTimer:
         self._on_timer = on_timer
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        # Time when it is due.
+        # Deadline: the time at which on_timer is called.
         self.at_ns = _NEVER
 
     def arm(self, at_ns: int | None, now_ns: int) -> None:

@@ -1,13 +1,14 @@
-"""Responses that come one by one.
+"""Handles responses that come one by one, not with the reply to a whole batch.
 
-Decoupled models give a request any number of responses; models with iterative sequences may
-reschedule a request instead of giving its last response. A member is open until its last response,
-or until it is rescheduled.
+A decoupled model gives a request any number of responses. A model with iterative sequences may
+reschedule a request instead of giving its last response. A member (a request of a sent batch) is
+open until its last response has come, or until it is rescheduled.
 
-An instance is free for its next batch as soon as it reports so, though requests of earlier ones may
-still be open there. Such a request ends with its last response, or with its instance: it runs again
-only if none of its responses was sent. Instances that accept controls are notified of clients that
-cancelled or cannot keep up. Knows no queue.
+An instance is free for its next batch as soon as it reports this, although requests of earlier
+batches may still be open there. Such a request ends with its last response. If the instance is lost
+first, the request runs again only if none of its responses was sent; otherwise it fails. Instances
+that accept controls are notified of clients that cancel or cannot keep up. The module knows no
+queue.
 """
 
 from __future__ import annotations
@@ -33,39 +34,43 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.model_version import ModelVersion
 
 _now_ns = time.monotonic_ns
-# Stands for a response: the instance has rescheduled the request.
+# Stands in for a response if the instance has rescheduled the request.
 _RESCHEDULED: Final = InferResponse(0)
 
 
 class _Place(NamedTuple):
-    """Place where an entry without a last response is executed."""
+    """Instance, batch and batch member of an entry that has no last response yet."""
 
     instance: RemoteInstance
     sent: SentBatch
     member: Member
 
     def send_control(self, kind: pb.MemberControl.Kind) -> None:
-        """Send the instance a control for this member."""
+        """Send the instance a control message (cancel, pause or resume) for this member."""
         self.instance.send_control(self.sent.id, self.member.index, kind)
 
 
 class MemberResponses:
-    """Responses of one version that is decoupled or has iterative sequences."""
+    """Handle the responses of a model version that is decoupled or has iterative sequences."""
 
     def __init__(self, version: ModelVersion, iterations: IterativeBatcher | None) -> None:
-        """Track no entries yet. iterations: reschedules requests; `None` if none may be."""
+        """Track no entries yet.
+
+        version: model version whose responses are handled. iterations: batcher that reschedules
+        requests; `None` if requests may not be rescheduled.
+        """
         self._version = version
         self._decoupled = version.config.decoupled
         self._iterations = iterations
-        # Entries that their instances may still respond to.
+        # Maps an entry that may still get responses to its place.
         self._places: dict[Entry, _Place] = {}
-        # Number of responses that rescheduled entries have had.
+        # Maps a rescheduled entry to the number of responses that it has had.
         self._responses: dict[Entry, int] = {}
-        # Entries whose clients cannot keep up; used only with iterative sequences.
+        # Entries whose clients cannot keep up, so that they stay paused when they are rescheduled.
         self._paused: set[Entry] = set()
 
     def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Record the places of the entries of a batch that an instance was sent."""
+        """Record where the entries of a batch are executed that an instance was sent."""
         for member in sent.track_members(sent.started_ns):
             entry = member.entry
             if is_null(entry):
@@ -86,7 +91,7 @@ class MemberResponses:
             self._paused.discard(entry)
 
     def end_entry(self, entry: Entry) -> None:
-        """Forget an ended entry; notify its instance if that has not sent its last response."""
+        """Forget an ended entry; cancel it at its instance if its last response has not come."""
         place = self._places.pop(entry, None)
         if place is not None:
             place.send_control(pb.MemberControl.CANCEL)
@@ -116,7 +121,10 @@ class MemberResponses:
     def _read_responses(
         self, sent: SentBatch, reply: pb.Executed
     ) -> list[tuple[Member, InferResponse]]:
-        """Return a reply's responses and members; raise ProtocolError if one waits for none."""
+        """Return a reply's responses, each with its member.
+
+        Raises ProtocolError if a member expects no response.
+        """
         if not reply.partial:
             sent.check_whole(len(reply.responses))
         read: list[tuple[Member, InferResponse]] = []
@@ -137,8 +145,8 @@ class MemberResponses:
             if not response.more:
                 ended.add(member.index)
                 if response.error is not None and freed:
-                    # An error in the reply that ends the execution: the model raised, or its worker
-                    # died.
+                    # Count the request as failed: an error in the reply that ends the execution
+                    # means that the model raised an exception or that its worker died.
                     failed.append(member)
             read.append((member, response))
         for member in failed:
@@ -153,12 +161,12 @@ class MemberResponses:
         responses: list[tuple[Member, InferResponse]],
         now_ns: int,
     ) -> None:
-        """Record that an instance can execute its next batch."""
+        """Record that an instance has executed a batch and can execute the next one."""
         version = self._version
         execution = sent.end_execution(reply, now_ns)
         for member, response in responses:
             if response is _RESCHEDULED:
-                # Reschedule first, so that the instance's next batch can have these entries.
+                # Reschedule before the next batch is sent, so that it can include these entries.
                 self._reschedule(sent, member, now_ns)
         version.end_first(instance, now_ns)
         version.statistics.record_execution(sent.batch, execution)
@@ -177,8 +185,8 @@ class MemberResponses:
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
-                # An empty response shows that the model is decoupled: its responses need not wait
-                # for those of earlier requests.
+                # Send an empty response first when the only response comes. It shows that the model
+                # is decoupled: its responses need not wait for those of earlier requests.
                 version.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)
@@ -208,19 +216,19 @@ class MemberResponses:
         member.responded_ns = now_ns
 
     def _record_end(self, member: Member, execution: Execution) -> None:
-        """Count a member that has ended, and whose batch was executed."""
+        """Count a member in the statistics; it has ended and its batch was executed."""
         if member.rescheduled or is_null(member.entry):
             return
         if member.failed:
             self._version.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:
-            # A request whose model sent error responses is a success as well, as on Triton.
+            # Count a request as a success even if the model sent error responses, as on Triton.
             self._version.statistics.record_end(member.entry, execution, member.ended_ns)
 
     # ---- iterations
 
     def _reschedule(self, sent: SentBatch, member: Member, now_ns: int) -> None:
-        """Queue a member's entry again, unless that is done or nobody waits for it.
+        """Queue a member's entry again, unless this was done before or its client has cancelled.
 
         Each iteration counts as an inference, as on Triton. A request that has had a response does
         not begin anew when its instance is lost.
@@ -242,7 +250,7 @@ class MemberResponses:
         bound = (
             member.responses > 0
             or version.config.at_most_once
-            # The request may be the reason why its instances were lost.
+            # After so many restarts the request may be the reason why its instances were lost.
             or restarts >= version.limits.max_retries
         )
         self._iterations.reschedule(entry, now_ns, bound=bound)
@@ -251,7 +259,7 @@ class MemberResponses:
     # ---- lost instances
 
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:
-        """Return the entries of a lost batch that have to run again, as they had no response."""
+        """Return the entries of a lost batch that must run again; fail those with responses."""
         retries = []
         for member in sent.members or ():
             entry = member.entry
@@ -259,7 +267,7 @@ class MemberResponses:
                 if sent.execution is None:
                     self._record_end(member, _unknown_execution(sent, now_ns))
                 continue
-            self._places.pop(entry, None)  # the instance needs no CANCEL any more
+            self._places.pop(entry, None)  # so that the lost instance is not sent a CANCEL
             if not member.responses:
                 retries.append(entry)
             elif entry.state is not RESPONDED:
@@ -269,5 +277,5 @@ class MemberResponses:
 
 
 def _unknown_execution(sent: SentBatch, now_ns: int) -> Execution:
-    """Return an execution for a batch whose instance was lost before it reported its times."""
+    """Return an Execution without compute times, for a batch whose instance was lost."""
     return Execution(sent.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=sent.gpu_uuid)

@@ -1,12 +1,13 @@
-"""Model version in service on instances: the one owner of its queue, instances and batches.
+"""Model version that executes requests on instances; it alone owns its queue and their batches.
 
-The batcher decides what runs together, the router where. An instance's batches are a state machine
-(executors.instance_batches); this module acts on its decisions. How a batch's requests end belongs
-to single_responses and member_responses, which instances get a second batch to waiting_batches.
+The batcher decides which requests run together, and the router on which instance. The batches of an
+instance are a state machine (core.instances.instance_batches), whose decisions this module carries
+out. The modules single_responses and member_responses decide how the requests of a batch end, and
+waiting_batches decides which instances get a second batch.
 
-Events: a request is submitted or cancelled; an instance is added, retired or lost; a reply comes;
-a waiting batch is given back; a timer fires. After each the version dispatches. It must not know
-how an executor loads a model, nor what a repository is.
+The events are: a request is submitted or cancelled; an instance is added, retired or lost; a reply
+comes; a waiting batch is given back; a timer fires. After each event the version dispatches queued
+requests to instances. It must not know how an executor loads a model, nor what a repository is.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# After a batch of more requests than this, a lone request waits for others of its loop turn.
+# After a batch of more requests than this, a single request waits until the end of the event loop's
+# turn for other requests.
 _FEW: Final = 2
 
 
@@ -77,7 +79,8 @@ class ModelVersion(QueuedRequests):
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        # Called with batches that have ended, if an instance may wait for their clients.
+        # Called with each batch that has ended, if an instance may wait for the next requests of
+        # the batch's clients.
         self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
         if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
             self._on_batch_end = batcher.batch_ended
@@ -87,11 +90,11 @@ class ModelVersion(QueuedRequests):
             context,
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
         )
-        # Instances that are kept only for the sequences that they have.
+        # Instances that get no new sequences, and are kept until the sequences they have are over.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # Set for sequences with implicit state and one response to each request. With several
-        # responses, each of them may change the state, also after the instance has executed.
+        # Transfers are possible for sequences with implicit state whose requests have one response.
+        # If a request has several responses, each may change the state, even after the execution.
         self._transfers: StateTransfers = NO_TRANSFERS
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
@@ -106,13 +109,16 @@ class ModelVersion(QueuedRequests):
         if self._sequences is not None:
             self._on_end.append(self._end_in_sequence)
         self._waiting: WaitingBatches = NO_WAITING_BATCHES
-        # With a rate limiter no batch waits: an instance executes when it has its resources.
+        # With a rate limiter no batch waits at an instance, since the instance may execute only
+        # when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
-        # Reason why requests wait though an instance is idle, and since when; empty if none wait.
+        # Reason why requests wait although an instance is idle, and the time since they do. It is
+        # empty if no request waits like that.
         self._wait_reason = ""
         self._wait_from_ns = 0
-        # The last batch had few requests, so one that comes alone now is probably the only one.
+        # True if the last batch had few requests: then a request that comes alone is probably the
+        # only one.
         self._last_batch_small = True
         self._executor_wait = ExecutorWait(
             limits.no_executor_timeout_s, self._open, self._fail_waiting
@@ -125,7 +131,7 @@ class ModelVersion(QueuedRequests):
 
     @property
     def instances(self) -> tuple[int, int]:
-        """Number of instances that are ready, and how many of these are free."""
+        """Number of ready instances, and how many of these are free."""
         return self._router.count, self._router.free
 
     @property
@@ -167,7 +173,8 @@ class ModelVersion(QueuedRequests):
         self._responses.set_flow(entry, paused=paused)
 
     def _cancel_execution(self, entry: Entry) -> None:
-        # MemberResponses notifies the instance itself when the entry ends.
+        # Notify the instance here only for single responses: MemberResponses does it when the entry
+        # ends.
         if isinstance(self._responses, SingleResponses):
             cancel_member(entry, self._router)
 
@@ -196,15 +203,16 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def retire_instance(self, instance: RemoteInstance) -> None:
-        """Send an instance no more batches; it may finish the one that it has."""
+        """Send an instance no more batches; it may finish the batches that it has."""
         self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
         self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
         """Send an instance no new sequences.
 
-        Its sequences go on at another instance if their states move; otherwise they go on here, and
-        the instance is at work until the last one is over.
+        The sequences that the instance has continue at other instances if their states can be
+        moved. Otherwise they continue at this instance, which is at work until the last one is
+        over.
         """
         if self._sequences is not None and not self._transfers.moves_states_of(instance):
             self._sequences.retire_instance(instance)
@@ -228,7 +236,8 @@ class ModelVersion(QueuedRequests):
             self._retiring.discard(instance)
         self._waiting.remove_instance(instance)
         removed = self._router.remove_instance(instance)
-        # A draining instance may be lost before its sequences' states are elsewhere.
+        # A draining instance is no longer in the router, but may be lost before the states of its
+        # sequences were moved.
         if self._sequences is not None and (removed or lost):
             gives_states = self._transfers.moves_states_of(instance)
             self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
@@ -242,13 +251,17 @@ class ModelVersion(QueuedRequests):
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         """Handle the loss of an instance.
 
-        Its requests run again elsewhere, ahead of the queue; or fail, if they may have begun and
-        the model runs requests at most once. A waiting batch has had no attempt.
+        The requests that the instance executed run again at other instances, ahead of the queue. If
+        the model runs requests at most once, they fail instead. The requests of a waiting batch are
+        queued again, and this does not count as an attempt.
+
+        begun: whether requests may have begun; if False, they run again in any case.
         """
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
             self._requeue_given_back(instance, waiting)
-        # Its process may still live, and read the tensors in shared memory that it was sent.
+        # The lost instance's process may still be alive, and may read the tensors in shared memory
+        # that it was sent.
         for sent in batches if waiting is None else [*batches, waiting]:
             self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
@@ -273,9 +286,9 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail batches up to number `begun` of an instance that is about to be lost.
+        """Fail the batches up to number `begun` of an instance that is about to be lost.
 
-        They must not run again.
+        The requests of these batches must not run again.
         """
         now_ns = _now_ns()
         waiting = instance.batches.waiting
@@ -295,10 +308,12 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue a batch again that an instance gives back: it can go to another instance.
+        """Queue the requests of a batch again that an instance has given back.
+
+        They can go to another instance then.
 
         Raises:
-            ProtocolError: the instance has no such batch, or was not asked for it.
+            ProtocolError: the instance has no batch of this number, or was not asked for it.
         """
         batches = instance.batches
         sent = batches.end_withdrawal(number)
@@ -306,14 +321,14 @@ class ModelVersion(QueuedRequests):
             return
         self._requeue_given_back(instance, sent)
         if batches.first is None:
-            # The response to the batch before it has come first.
+            # The response to the batch before it has already come, so the instance is free.
             self._release_instance(instance, _now_ns())
             if not instance.at_work:
                 instance.on_idle()
         self.wake()
 
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Put a batch that no instance has begun back to the front of the queue."""
+        """Put the requests of a batch that no instance has begun back to the front of the queue."""
         self._forget_batch(sent.batch)
         self._waiting.on_given_back(instance, sent)
         entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
@@ -345,7 +360,7 @@ class ModelVersion(QueuedRequests):
                 self._await_instance()
 
     def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return why an entry may not run again; `None` means it may, and this attempt counts."""
+        """Return the error of an entry that must not run again, or `None` and count a retry."""
         if self._sequences is not None:
             error = self._sequences.retry_error(entry, cause)
             if error is not None:
@@ -357,7 +372,8 @@ class ModelVersion(QueuedRequests):
         entry.retries += 1
         self.statistics.retries += 1
         if entry.retries == self.limits.max_retries:
-            # The last attempt is alone: a request that kills executors fails nobody else's.
+            # Let the entry execute alone in its last attempt: if it is the reason why executors
+            # crash, no other request fails with it.
             entry.key = entry
         return None
 
@@ -367,23 +383,25 @@ class ModelVersion(QueuedRequests):
         """Handle a message from an instance.
 
         Raises:
-            ProtocolError: it is invalid; nothing has changed, and the instance's stream must end.
+            ProtocolError: the message is invalid. Nothing has changed, and the instance's stream
+                must end.
         """
         self._responses.on_reply(instance, message)
 
     def end_execution(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
-        """Record that an instance has executed its first batch; it can execute the next one."""
+        """Record that an instance has executed its first batch, and send it the next one."""
         target = self.target
         if target is not None:
-            # The target is updated first, so that the next batch follows the newest plan.
+            # Update the target first, so that the next batch is formed by the newest plan.
             execution = sent.end_execution(reply, finished_ns)
             if target.on_executed(sent.batch, execution.started_ns, finished_ns):
                 self._log_target(target)
             self.end_first(instance, finished_ns)
             return execution
-        # The next batch is sent before the responses, so that the instance executes meanwhile.
+        # Send the next batch before the responses, so that the instance executes while they are
+        # sent.
         self.end_first(instance, finished_ns)
         return sent.end_execution(reply, finished_ns)
 
@@ -406,11 +424,11 @@ class ModelVersion(QueuedRequests):
             self.target.forget(batch)
 
     def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """Record how long a batch took: it decides whether another one may wait at the instance."""
+        """Record how long a batch took, which decides whether a batch may wait at the instance."""
         self._waiting.on_executed(instance, sent, execution)
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Remove an instance's first batch, whose execution has ended, and give it the next one."""
+        """Remove an instance's first batch, which was executed, and let the next one begin."""
         ended = instance.batches.first
         instance.batches.end_first(now_ns)
         if instance.batches.first is not None:
@@ -422,7 +440,7 @@ class ModelVersion(QueuedRequests):
         self._release_instance(instance, now_ns)
 
     def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
-        """Report an executed batch, as the instance may wait for its clients' next requests."""
+        """Report an executed batch to the batcher, which may let the instance wait for requests."""
         taken_ns = now_ns - ended.started_ns
         if self._on_batch_end is None or taken_ns < MIN_NS:
             return
@@ -430,21 +448,22 @@ class ModelVersion(QueuedRequests):
             self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
 
     def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Free an instance that has no batch; if it is still here, it can have the next one."""
+        """Free an instance that has no batch; unless it was removed, it can have the next one."""
         self._router.release_instance(instance)
         if self._sequences is None:
-            # Dispatch before the responses are sent, so that the instance executes meanwhile.
+            # Dispatch before the responses are sent, so that the instance executes while they are.
             if self._batcher.pending:
                 self._dispatch(now_ns)
         else:
-            # Dispatch after the responses: with one, its sequence's next request may join the
-            # batch.
+            # Dispatch after the responses: once a request has its response, the next request of its
+            # sequence may join the batch.
             self.wake()
 
     def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Record that an instance executes the batch that has waited there."""
+        """Record that an instance has begun to execute the batch that has waited there."""
         self._waiting.on_begun(instance)
-        # Dispatch before the responses are sent: the instance has work, but not for long.
+        # Dispatch before the responses are sent, so that another batch can already wait at the
+        # instance.
         self._dispatch(now_ns)
         first = instance.batches.first
         if instance.accepts_controls and first is not None:
@@ -455,7 +474,7 @@ class ModelVersion(QueuedRequests):
     # ---- dispatch
 
     def close(self) -> None:
-        """Cancel the timers; call when no entry is open."""
+        """Cancel the timers. Call this when no entry is open."""
         super().close()
         self._executor_wait.stop_timer()
         self._waiting.close()
@@ -467,12 +486,12 @@ class ModelVersion(QueuedRequests):
             self._end_retirements(self._sequences)
 
     def _dispatch(self, now_ns: int) -> None:
-        """Send each free instance the batch to run now, and arm the timer for the next look."""
+        """Send a batch to each free instance, and arm the timer for the next dispatch."""
         batcher, router = self._batcher, self._router
         waited = batcher.pending
         self._waiting.share_queue(len(self._open))
         if self._timer.at_ns <= now_ns:
-            # The loop is behind its timers: entries that have expired must not run.
+            # The timer is due but has not fired yet. Entries that have expired must not run.
             self._expire_entries(now_ns)
         if batcher.pending:
             count = router.count
@@ -490,7 +509,7 @@ class ModelVersion(QueuedRequests):
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """Record why requests have waited though an instance was idle, once they no longer do."""
+        """Record a wait of requests in the timeline when its reason has changed or is over."""
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return
@@ -501,7 +520,7 @@ class ModelVersion(QueuedRequests):
         self._wait_reason, self._wait_from_ns = reason, now_ns
 
     def _find_wait_reason(self, now_ns: int) -> str:
-        """Return why requests wait; empty if a busy instance or their sequence is the reason."""
+        """Return why requests wait; empty if for a busy instance, or for a slot of a sequence."""
         router = self._router
         if not router.count:
             return LOADING
@@ -512,7 +531,7 @@ class ModelVersion(QueuedRequests):
         return DELAY
 
     def _start(self, batch: Batch, now_ns: int) -> None:
-        """Have a free instance execute a batch."""
+        """Send a batch to a free instance."""
         instance: RemoteInstance | None = batch.instance
         if instance is None:
             instance = self._router.acquire_instance()
@@ -526,7 +545,7 @@ class ModelVersion(QueuedRequests):
             self._waiting.on_sent(instance)
 
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
-        """Send a batch to an instance; return `None` if it cannot be sent, so its entries fail."""
+        """Send a batch to an instance; if it cannot be sent, fail its entries and return `None`."""
         self.statistics.batches_closed[batch.reason] += 1
         try:
             sent = instance.send_batch(batch, now_ns)
@@ -534,7 +553,7 @@ class ModelVersion(QueuedRequests):
             _log.exception("a batch of %r cannot be sent", self)
             self._forget_batch(batch)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # Fail them later: the caller of submit() must have its entry before the entry fails.
+            # Fail the entries later: submit() must return an entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
             return None
         self._responses.on_sent(instance, sent)
@@ -543,16 +562,16 @@ class ModelVersion(QueuedRequests):
     # ---- waits for an instance
 
     def _await_instance(self) -> None:
-        """Limit how long the open entries wait for an instance."""
+        """Start to limit how long open entries wait, as there is no instance."""
         if self._only_passive:
-            # Fail them later: the caller of submit() must have its entry before the entry fails.
+            # Fail the entries later: submit() must return an entry before the entry fails.
             self._loop.call_soon(self._fail_all_waiting)
         else:
             self._executor_wait.start_timer()
 
     @property
     def _only_passive(self) -> bool:
-        """True if no executor will ever have an instance for requests."""
+        """True if all instances are passive, so that none ever executes requests."""
         groups = self.config.proto.instance_group
         return bool(groups) and all(group.passive for group in groups)
 

@@ -1,8 +1,9 @@
-"""Requests of one version in service: accepted, queued, expired and ended.
+"""Base class of versions: it accepts, queues, expires and ends the requests of one version.
 
-An accepted request is open until its last response, which every entry gets exactly once. Runs in
-one event loop and never awaits on a request's way. Subclasses execute queued requests: a
-ModelVersion on instances, an EnsembleVersion by other models. Knows no instance and no stream.
+An accepted request is open until its last response, which every entry gets exactly once. All code
+runs in one event loop and never awaits while it handles a request. Subclasses execute the queued
+requests: ModelVersion on instances, and EnsembleVersion by calling other models. This module knows
+no instance and no stream.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _now_ns = time.monotonic_ns
 class QueuedRequests(ABC):
     """The requests of one version, from acceptance to the last response."""
 
-    # True if it responds by calling other models; other versions have instances.
+    # True if the version calls other models to respond (an ensemble), and has no instances.
     asks_others = False
-    # Target that its batches hold, if its configuration has a target_p99_us.
+    # Latency target for the version's batches, if its configuration has a target_p99_us.
     target: LatencyTarget | None = None
 
     def __init__(
@@ -59,21 +60,23 @@ class QueuedRequests(ABC):
         self.name = config.name
         self.statistics = ModelStatistics(context.latencies)
         self.segment_owners = context.segment_owners
-        self.revision = b""  # revision of its files, if there is a response cache
+        self.revision = b""  # revision of the version's files, if there is a response cache
         self.limits = context.limits
         self._batcher = batcher
         self._traces = context.traces
         self.timeline = context.timeline
-        # Name and version as timelines show them.
+        # Name and version number, as timelines show them.
         self.named = config.name, number
         self._validator = Validator(config)
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
-        self._open: dict[Entry, None] = {}  # entries without their last response, as they arrived
-        # Called when an entry ends, by its last response or its client's cancellation.
+        # Entries without their last response, in order of arrival.
+        self._open: dict[Entry, None] = {}
+        # Functions to call when an entry has its last response or its client has cancelled it.
         self._on_end: list[Callable[[Entry], None]] = []
-        # Another scheduler has the model, so entries are returned instead of queued again.
+        # True if another scheduler has taken over the model: entries are then returned to their
+        # gateways instead of being queued again.
         self._given_away = False
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -88,7 +91,7 @@ class QueuedRequests(ABC):
 
     @property
     def decoupled(self) -> bool:
-        """True if its requests have any number of responses."""
+        """True if a request may have any number of responses."""
         return self.config.decoupled
 
     @property
@@ -98,12 +101,12 @@ class QueuedRequests(ABC):
 
     @property
     def in_use(self) -> bool:
-        """True if it has requests without their last response, or sequences that live."""
+        """True if the version has open requests, or sequences that are not over."""
         return bool(self._open) or any(self.sequences or ())
 
     @property
     def instances(self) -> tuple[int, int]:
-        """Number of instances that are ready, and how many of these are free."""
+        """Number of ready instances, and how many of these are free."""
         return 0, 0
 
     @property
@@ -112,17 +115,17 @@ class QueuedRequests(ABC):
         return None
 
     def set_revision(self, revision: bytes) -> None:
-        """Set the revision of its files, or of the models of its steps."""
+        """Set the revision of the version's files, or of the models of an ensemble's steps."""
         self.revision = revision
         if self.cache is not None:
-            # A sequence of responses cannot be cached.
+            # Do not cache responses of decoupled models: a request may have several.
             self.cache.set_revision(self.number, None if self.config.decoupled else revision)
 
     # ---- implemented by subclasses
 
     @abstractmethod
     def _dispatch(self, now_ns: int) -> None:
-        """Execute what can be executed now, and arm the timer for the next look."""
+        """Execute the requests that can run now, and arm the timer for the next dispatch."""
 
     @abstractmethod
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
@@ -137,13 +140,13 @@ class QueuedRequests(ABC):
         *,
         at_once: bool = False,
     ) -> Entry:
-        """Accept a request; on_response is called once, after this has returned.
+        """Accept a request. `on_response` is called later, never before this method has returned.
 
-        at_once: no other request comes with it that could share a batch with it or with waiting
-        ones.
+        at_once: True if no further request arrives together with this one, so that it need not wait
+        for the end of the event loop's turn.
 
         Raises:
-            NereidError: it was refused, and on_response will not be called.
+            NereidError: the request was refused, and `on_response` is never called.
         """
         if self.config.decoupled:
             self.check_client(request)
@@ -171,20 +174,20 @@ class QueuedRequests(ABC):
         return entry
 
     def _start_alone(self, entry: Entry, now_ns: int) -> bool:  # noqa: ARG002 - of versions with instances
-        """Execute an entry by itself, if nothing waits and an instance is free."""
+        """Execute an entry alone, if nothing waits and an instance is free; return False if not."""
         return False
 
     def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
-        """React to a request that has been queued, or whose cached response is looked up."""
+        """Handle a request that was just queued, or that waits for a lookup in the cache."""
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
-        """Raise if the model is decoupled and the client accepts only one response."""
+        """Raise Unimplemented if the model is decoupled and the client accepts one response."""
         if self.config.decoupled and not request.accepts_many:
             raise Unimplemented(DECOUPLED, accepted=True)
 
     def cancel(self, entry: Entry) -> None:
-        """Cancel an entry for its client. Its batchmates run as before."""
+        """Cancel an entry for its client. The other entries of its batch are not affected."""
         if entry.state is RESPONDED:
             return
         if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
@@ -196,9 +199,9 @@ class QueuedRequests(ABC):
 
     @abstractmethod
     def _cancel_execution(self, entry: Entry) -> None:
-        """React to the cancellation of an entry that has left the queue."""
+        """Handle the cancellation of an entry that has left the queue."""
 
-    # ---- called by its response cache
+    # ---- called by the version's response cache
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable if the queue is full."""
@@ -218,7 +221,10 @@ class QueuedRequests(ABC):
     # ---- responses
 
     def respond(self, entry: Entry, response: InferResponse, revision: bytes) -> None:
-        """Send an entry's last response, if it waits for one. revision: of its model's files."""
+        """Send an entry's last response, unless it has ended.
+
+        revision: revision of the files of the model that computed the response.
+        """
         if entry.state is RESPONDED:
             self.segment_owners.drop_response(response)  # cancelled while it ran
         elif entry.cache_lookup is None or self.cache is None:
@@ -278,13 +284,13 @@ class QueuedRequests(ABC):
     def fail_entry(
         self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER
     ) -> None:
-        """Fail an entry that is in no queue and has no last response."""
+        """Send an error as the last response of an entry that is in no queue."""
         self.statistics.record_failure(entry, now_ns, reason)
         _log.debug("a request of %r failed: %s", self, error.message, extra=about(entry))
         self.end_entry(entry, InferResponse(0, error=error_status_of(error)))
 
     def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
-        """Fail the entries that have no last response."""
+        """Fail those of the entries that have no last response yet."""
         for entry in entries:
             if entry.state is not RESPONDED:
                 self.fail_entry(entry, error, now_ns)
@@ -295,35 +301,38 @@ class QueuedRequests(ABC):
         """Fail every open entry."""
         now_ns = _now_ns()
         for entry in list(self._open):
-            # The leader of a flight fails its followers as well.
+            # Check the state again: a failed entry also fails the identical requests that follow it
+            # through the response cache.
             if entry.state is not RESPONDED:
                 self._batcher.remove_entry(entry)
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return the entries that have not begun, now and from now on.
+        """Return all entries that have not begun to their gateways.
 
-        Another scheduler has the model.
+        Another scheduler has taken over the model. From now on, entries that would be queued again
+        are returned too.
         """
         self._given_away = True
         for entry in list(self._open):
             self.return_entry(entry, moved_response(entry.request.id))
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
-        """End an entry with this response if it has not begun; leave others alone."""
+        """End an entry with this response if it has not begun; otherwise do nothing."""
         if entry.state is RESPONDED or entry.has_begun:
             return
         self._batcher.remove_entry(entry)
         if self.cache is not None and entry.cache_lookup is not None:
-            # The cache treats it as cancelled: followers are returned one after the other.
+            # End the lookup as if the entry were cancelled. Identical requests that follow it are
+            # returned one after the other.
             self.cache.end_entry(entry, None)
         self.end_entry(entry, response)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
-        """Return whether an entry waits for what may never come.
+        """Return whether an entry waits for an event that may never happen.
 
-        It may wait for an executor with the model, or for the end of the sequence that occupies the
-        slot that it needs.
+        The event is that an executor with the model joins, or that another sequence ends and leaves
+        its slot.
         """
         return False
 
@@ -334,13 +343,13 @@ class QueuedRequests(ABC):
             await asyncio.shield(self._idle)
 
     def close(self) -> None:
-        """Cancel the timers; call when no entry is open."""
+        """Cancel the timers. Call this when no entry is open."""
         self._timer.cancel()
 
     # ---- turns
 
     def wake(self) -> None:
-        """Dispatch at the end of this loop turn."""
+        """Dispatch at the end of this turn of the event loop."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)

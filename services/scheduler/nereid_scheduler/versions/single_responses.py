@@ -1,8 +1,9 @@
-"""Responses of models that give one to each request, mostly for a whole batch in one reply.
+"""Handles the responses of models that give each request one response.
 
-A batch executes; then its reply has a response for each member, or the rest is *deferred*: a Python
-model may keep response senders and return from execute() without all responses. Its instance gets
-the next batch, and responds to each deferred request once, whenever it likes. Knows no queue.
+Usually one reply has the responses to all requests of a batch. But a Python model may keep response
+senders and return from execute() without all responses. The missing responses are *deferred*: the
+instance gets its next batch, and sends each deferred response at any time later. The module knows
+no queue.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ _now_ns = time.monotonic_ns
 
 
 class SingleResponses:
-    """Responses of one version. transfers: moves its sequences' states, if they move."""
+    """Handle the responses of one model version.
+
+    transfers: moves the states of the version's sequences, if they can be moved.
+    """
 
     def __init__(self, version: ModelVersion, transfers: StateTransfers) -> None:
         self._version = version
         self._transfers = transfers
 
     def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Do nothing: a single reply is expected."""
+        """Do nothing, as one reply for the whole batch is expected."""
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """Handle an executed batch, deferred responses, or states that an instance gives away."""
+        """Handle a reply: an executed batch, deferred responses, or exported sequence states."""
         reply, responses = instance.read_responses(message)
         batches = instance.batches
         if batches.exporting and reply.id == batches.exporting:
@@ -85,11 +89,11 @@ class SingleResponses:
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
-            # A request whose model responds with an error was served, as on Triton.
+            # Count a request as served if the model itself responds with an error, as on Triton.
             if response.error and not response.error.by_model:
                 failed.append(entry)
             version.respond(entry, response, sent.revision)
-        # Counted after the responses, so that clients need not wait for it.
+        # Update the statistics after the responses, so that clients need not wait for it.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
         error = _error_of(failed[0], entries, responses) if failed else ""
@@ -100,7 +104,7 @@ class SingleResponses:
     def _end_partly(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> None:
-        """End an execution after which some, or all, of the batch have no response yet."""
+        """End an execution after which some or all requests of the batch have no response yet."""
         if reply.busy:
             raise ProtocolError(f"responses to batch {sent.id} before it was executed")
         responses = _read_deferred(sent, reply)
@@ -144,11 +148,11 @@ class SingleResponses:
     # ---- lost batches and flow control
 
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:  # noqa: ARG002 - of those that had responses
-        """Return the entries of a lost batch that have to run again."""
+        """Return the entries of a lost batch that must run again."""
         return sent.open_entries()
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """Do nothing: a single response is never held back."""
+        """Do nothing, as flow control applies only to requests with several responses."""
 
 
 def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[InferResponse]) -> str:
@@ -158,7 +162,10 @@ def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[Infer
 
 
 def _read_deferred(sent: SentBatch, reply: Executed) -> list[tuple[Member, InferResponse]]:
-    """Return a reply's responses and members; raise ProtocolError if one waits for none."""
+    """Return a reply's responses, each with its member.
+
+    Raises ProtocolError if a member expects no response, or gets several.
+    """
     indexes = [message.id for message in reply.responses]
     if len({*indexes}) < len(indexes):
         raise ProtocolError(f"several responses to a member of batch {sent.id}: {indexes}")

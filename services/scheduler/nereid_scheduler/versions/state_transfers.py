@@ -1,8 +1,9 @@
-"""Transfers of sequences' states, as `batching.sequences.moves` decides them.
+"""Transfers the states of sequences between instances; `batching.sequences.moves` decides which.
 
-This module asks draining instances for the states of their sequences, and keeps snapshots in the
-cache. A snapshot has the key of its sequence and says after how many requests it was made, so that
-an older one is never mistaken for the last. Knows no batching.
+This module asks draining instances for the states of their sequences, and keeps snapshots of states
+in the cache. The key of a snapshot identifies its sequence. The value begins with the number of
+requests after which the snapshot was made, so that an older snapshot is never mistaken for the last
+one. The module does not know how requests are batched.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NO_SNAPSHOT: Final = "its executor was lost, and there is no snapshot of it"
 
 
 class StateTransfers:
-    """State transfers of one model version."""
+    """State transfers for the sequences of one model version."""
 
     def __init__(
         self,
@@ -46,31 +47,36 @@ class StateTransfers:
         on_restored: Callable[[], None],
         snapshots: CacheClient | None,
     ) -> None:
-        """on_restored: called when some sequences may have got a slot."""
+        """on_restored: called when sequences may be able to continue, because their states came.
+
+        version: name of the model version for the log. moves: decides which states are moved.
+        snapshots: client of the cache; `None` means that no snapshots are stored there.
+        """
         self._version = version
         self._moves = moves
         self._on_restored = on_restored
         self._snapshots = snapshots if moves.interval else None
         moves.has_store = self._snapshots is not None
-        # The random scope keeps snapshots of other schedulers and other versions from being found.
+        # Random part of all keys, so that this version never finds a snapshot that another
+        # scheduler or version has stored.
         self._scope = os.urandom(16)
-        # Instances that wait until there is memory for more states.
+        # Instances whose export waits until this process has memory for more states.
         self._paused: set[RemoteInstance] = set()
 
     # ---- from draining instances
 
     def moves_states_of(self, instance: RemoteInstance) -> bool:
-        """Return whether an instance's sequences go on at other instances, with their states."""
+        """Return whether an instance's sequences can continue at others, with their states."""
         return instance.has_states
 
     def begin_export(self, instance: RemoteInstance) -> None:
-        """Begin to export the states of an instance that gets no more batches."""
+        """Begin to export the sequence states of an instance that gets no more batches."""
         if self._moves.slots_to_export(instance):
             instance.handing_over = True
             self.export(instance)
 
     def export(self, instance: RemoteInstance) -> None:
-        """Ask an instance that has no batch for its next states."""
+        """Ask an instance for the next states to export, if it has no batch."""
         batches = instance.batches
         if batches.first is not None or batches.exporting or not instance.handing_over:
             return
@@ -85,7 +91,7 @@ class StateTransfers:
             instance.export_states(slot_numbers)
 
     def end_export(self, instance: RemoteInstance, states: Sequence[pb.SequenceState]) -> None:
-        """Take the states that an instance was asked for, as far as they fitted into a frame."""
+        """Take the states that an instance has exported, and ask for those that did not fit."""
         if not states:
             _log.error(
                 "instance %s returned no states of its sequences; they are lost", instance.name
@@ -98,7 +104,7 @@ class StateTransfers:
         self.export(instance)
 
     def resume_exports(self) -> None:
-        """Continue paused exports, as some of the states that are here may have left."""
+        """Continue paused exports if states that were kept here have since left."""
         if self._paused and not self._moves.full:
             paused, self._paused = self._paused, set()
             for instance in paused:
@@ -107,7 +113,7 @@ class StateTransfers:
     # ---- snapshots
 
     def check_states(self, entries: Sequence[Entry], reply: Executed) -> None:
-        """Raise ProtocolError if a reply has a state that was not asked for, or one twice."""
+        """Raise ProtocolError if a reply has a state that was not asked for, or has one twice."""
         awaited_slots = [
             entry.member.slot_number
             for entry in entries
@@ -121,7 +127,10 @@ class StateTransfers:
     def end_batch(
         self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
     ) -> None:
-        """Record a batch that was executed; its responses are sent next."""
+        """Record a batch that was executed, and store the snapshots that are due.
+
+        Call this before the responses are sent.
+        """
         moves = self._moves
         if moves.idle:
             return
@@ -133,15 +142,15 @@ class StateTransfers:
                 self._snapshots.store(self._key(recovery), value)
 
     def defer_batch(self, entries: Sequence[Entry]) -> None:
-        """Record a batch whose responses come later.
+        """Record a batch whose responses are deferred.
 
-        Any of these responses may change the state, and there is no snapshot of that.
+        Each deferred response may change the state of its sequence; no snapshot has that change.
         """
         if not self._moves.idle:
             self._moves.end_batch(entries, [True] * len(entries), {})
 
     def fetch_snapshots(self) -> None:
-        """Fetch the snapshots that sequences of lost instances need."""
+        """Fetch the snapshots of sequences whose instance was lost."""
         sequences, self._moves.to_fetch = self._moves.to_fetch, []
         for sequence in sequences:
             recovery = sequence.recovery
@@ -169,7 +178,7 @@ class StateTransfers:
 
 
 class NoTransfers(StateTransfers):
-    """The state transfers of a version whose sequences' states do not move, if there are any."""
+    """State transfers of a version that has no sequences, or whose states cannot be moved."""
 
     def __init__(self) -> None:
         pass
@@ -185,7 +194,7 @@ class NoTransfers(StateTransfers):
         """Export nothing."""
 
     def check_states(self, entries: Sequence[Entry], reply: Executed) -> None:
-        """Check nothing: such states are ignored."""
+        """Check nothing, as the states in a reply are ignored."""
 
     def end_batch(
         self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed

@@ -1,4 +1,4 @@
-"""Context that a version gets beside its configuration; most of it is shared by all versions."""
+"""Objects that a model version uses besides its configuration; most are shared by all versions."""
 
 # layout: not compiled, off the hot path
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VersionContext:
-    """Limits, clients and recorders of a version; an optional part that is `None` is not in use."""
+    """Limits, clients and recorders that a version uses; a part that is `None` is not in use."""
 
     limits: QueueLimits = field(default_factory=QueueLimits)
     traces: Traces = NO_TRACES
-    # Client of the response cache, used if the configuration enables it.
+    # Client of the response cache, used if the model's configuration enables the cache.
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
-    # Set if quantiles or histograms are wanted.
+    # Set if the metrics include latency quantiles or histograms.
     latencies: Latencies | None = None
-    # Store of sequences' snapshots; `None` means that they are kept in this process.
+    # Client of the store for snapshots of sequences; `None` means that this process keeps them.
     snapshots: CacheClient | None = None
-    # Without it an instance executes as soon as it is free.
+    # `None` means that an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
     timeline: SchedulerTimeline = NO_TIMELINE

@@ -1,12 +1,14 @@
-"""Waiting batches: an instance that executes may have one more batch, which waits for the first.
+"""Waiting batches: an instance that executes may be sent one more batch, which waits there.
 
-Without a waiting batch an instance idles for a round trip after each batch. A batch is *queued*,
-then *waits* at an instance, then *executes* there; from waiting it can go back to the queue (it is
-withdrawn, or the instance is lost). A batch is sent to wait only if no instance is free and the
-chosen one is about to end (see Pace); otherwise it stays in the queue, where it can grow and any
-instance can take it. Until its instance begins it, its requests count as queued. If the instance
-takes longer than expected, the batch is withdrawn: the instance gives back what it has not begun,
-so a wrong guess costs a few milliseconds.
+Without a waiting batch an instance is idle for a round trip after each batch. A batch is first
+*queued*, then *waits* at an instance, then *executes* there. A waiting batch returns to the queue
+if it is withdrawn or the instance is lost.
+
+A batch is sent to wait only if no instance is free and the chosen instance is about to end its
+batch (see Pace). Otherwise it stays in the queue, where it can grow and any instance can take it.
+The requests of a waiting batch count as queued. If the executing batch takes longer than expected,
+the waiting batch is withdrawn: the instance gives it back unless it has begun it. So a wrong guess
+costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch
     from nereid_scheduler.core.requests.execution import Execution
 
-    # Sends an instance a batch that waits there; returns `None` if it cannot be sent.
+    # Function that sends an instance a batch; it returns `None` if the batch cannot be sent.
     SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
 
 _now_ns = time.monotonic_ns
@@ -43,10 +45,13 @@ _now_ns = time.monotonic_ns
 def lets_batches_wait(config: ModelConfig) -> bool:
     """Return whether batches of this model may wait at instances.
 
-    They may not if the model has sequences, whose next request may depend on the last response; if
-    it is decoupled, since its instances report themselves when they are free; if it runs requests
-    at most once, since it is unknown whether a lost instance had begun what waited there; or if its
-    queue has priorities, timeouts or a bound, which only hold for what is in the queue.
+    They may not in these cases:
+
+    - The model has sequences, whose next request may depend on the last response.
+    - The model is decoupled: its instances report when they are free.
+    - The model runs requests at most once: if an instance is lost, it is unknown whether it had
+      begun the batch that waited there.
+    - The model's queue has priorities, timeouts or a limit: these apply only to queued requests.
     """
     return (
         config.sequences is None
@@ -57,7 +62,7 @@ def lets_batches_wait(config: ModelConfig) -> bool:
 
 
 class WaitingBatches:
-    """Waiting batches of one version; see lets_batches_wait()."""
+    """Waiting batches of one version whose configuration allows them (lets_batches_wait())."""
 
     def __init__(
         self, config: ModelConfig, batcher: Batcher, router: Router[RemoteInstance], send: SendBatch
@@ -80,7 +85,7 @@ class WaitingBatches:
             self._sizes = BatchSizes()
             batcher.bounds = self._sizes.bounds
         optimization = config.proto.optimization
-        # With these options an instance copies a batch to its GPU while it computes another one.
+        # With these options an instance copies a batch to its GPU while it computes another batch.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no waiting batch, in the order in which they began.
         self._executing: dict[RemoteInstance, None] = {}
@@ -88,7 +93,7 @@ class WaitingBatches:
         self._waiting: dict[RemoteInstance, None] = {}
         # Number of requests that wait at instances.
         self.requests = 0
-        # A single timer serves all waiting batches, which mostly have begun when it fires.
+        # One timer watches all waiting batches. Most of them have begun by the time it fires.
         self._timer = RearmableTimer(self._withdraw_overdue)
 
     def close(self) -> None:
@@ -98,12 +103,12 @@ class WaitingBatches:
     # ---- dispatch
 
     def share_queue(self, open_requests: int) -> None:
-        """Set the number of open requests, before batches are formed."""
+        """Set the number of open requests. Call this before batches are formed."""
         if self._shares is not None:
             self._shares.update(open_requests, self._router.count)
 
     def send_batches(self, now_ns: int) -> None:
-        """Send batches that cannot grow any more to instances that are about to end theirs."""
+        """Send batches that cannot grow to instances that are about to end their own batch."""
         if not self._executing or not self._batcher.pending or self._router.free:
             return
         for instance in list(self._executing):
@@ -130,7 +135,7 @@ class WaitingBatches:
     # ---- events of instances and their batches
 
     def on_sent(self, instance: RemoteInstance) -> None:
-        """Record that an instance executes a batch."""
+        """Record that an instance was sent a batch while it was free, and executes it."""
         if instance.accepts_waiting:
             self._executing[instance] = None
 
@@ -142,27 +147,28 @@ class WaitingBatches:
             self._shares.execution_ns = instance.pace.execution_ns
         if self._sizes is not None and not instance.gpu_uuid:
             first, requests = sent.batch.entries[0], len(sent.batch.entries)
-            # Costs are comparable only if no entry must be alone and each request has one row.
+            # Costs can be compared only if no entry must run alone and each request has one row.
             if first.key is first.valid.shape_key and sent.batch.size == requests:
                 taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
                 self._sizes.record(first.key, requests, taken_ns)
 
     def on_begun(self, instance: RemoteInstance) -> None:
-        """Record that an instance begins the batch that has waited there."""
+        """Record that an instance has begun the batch that waited there."""
         first = instance.batches.first
         assert first is not None, "a batch that waited"
         self._remove(instance, first)
 
     def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Record that an instance gave a batch back, or was lost with one that waited."""
+        """Record that an instance gave its waiting batch back, or was lost with it."""
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the batch before it came first.
+            # The response to the batch before it came first, so the instance already counts as
+            # executing this batch.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
-        """Remove an instance that gets no more batches, or is free."""
+        """Send no waiting batch to an instance that is free, or that gets no more batches."""
         if instance in self._executing:
             del self._executing[instance]
 
@@ -190,7 +196,7 @@ class WaitingBatches:
 
 
 class NoWaitingBatches(WaitingBatches):
-    """The waiting batches of a version whose instances have one batch at a time."""
+    """Waiting batches of a version whose instances have only one batch at a time: none."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -211,10 +217,10 @@ class NoWaitingBatches(WaitingBatches):
         """Record nothing."""
 
     def on_begun(self, instance: RemoteInstance) -> None:
-        """Record nothing: no batch has waited."""
+        """Record nothing, as no batch waits."""
 
     def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Record nothing: no batch has waited."""
+        """Record nothing, as no batch waits."""
 
     def remove_instance(self, instance: RemoteInstance) -> None:
         """Remove nothing."""
@@ -224,7 +230,7 @@ NO_WAITING_BATCHES: Final = NoWaitingBatches()
 
 
 def _overdue_ns(instance: RemoteInstance) -> int:
-    """Return when the batch that an instance executes exceeds the instance's patience."""
+    """Return when the instance's executing batch will have taken longer than expected."""
     first = instance.batches.first
     assert first is not None, "an instance that executes"
     return first.started_ns + instance.pace.patience_ns

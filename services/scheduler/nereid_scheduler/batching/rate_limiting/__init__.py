@@ -1,7 +1,7 @@
-"""Bounds on what executes at once, by the resources that instances need (--rate-limit).
+"""Limits which instances execute at once, by the resources that they need (--rate-limit).
 
-`rate_limiter` decides which instances get a grant; `rate_limited_batcher` gives batches only to
-instances that hold one. Pure: knows no clock and no stream.
+`rate_limiter` decides which instances get a grant, and `rate_limited_batcher` gives batches only to
+instances that hold a grant. The package is pure: it knows no clock and no stream.
 """
 
 # layout: covered, pure

@@ -1,9 +1,10 @@
 """Batcher and router of a model version whose instances need resources (--rate-limit).
 
-A free instance is *idle*, *waits* for a grant, or holds one (*granted*); only a granted instance
-may have a batch. Idle instances request grants when entries wait. A granted instance for which
-there is no batch returns its grant at once and is idle again, so that nothing is held for entries
-that may still come. Everything else is as without resources. Knows no pool and no priority.
+A free instance is *idle*, *waits* for a grant, or is *granted*: it holds its resources. Only a
+granted instance may get a batch. Idle instances request grants when entries wait. A granted
+instance for which there is no batch returns its grant at once and is idle again, so that no
+resources are held for entries that may still come. Otherwise batches are formed as without
+resources. The module knows no pools and no priorities.
 """
 
 # layout: compiled
@@ -27,12 +28,12 @@ T = TypeVar("T", bound="Hashable")
 
 
 class RateLimitedRouter(Router[T]):
-    """A Router whose free instances may have a batch once they hold a grant."""
+    """Router whose free instances may get a batch only when they hold a grant."""
 
     def __init__(self, limiter: RateLimiter[T]) -> None:
         super().__init__()
         self._limiter = limiter
-        # Free instances that hold their resources, the next to execute first.
+        # Free instances that hold their resources, in the order in which they will execute.
         self._granted: dict[T, None] = {}
         # Free instances that have not requested a grant.
         self._idle: dict[T, None] = {}
@@ -48,9 +49,9 @@ class RateLimitedRouter(Router[T]):
         return len(self.free_instances) - len(self._granted) - len(self._idle)
 
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
-        """Request grants for all idle instances that are not in `without`.
+        """Request grants for all idle instances except those in `without`.
 
-        accept: called for each instance once it can have a grant; returns whether it is wanted.
+        accept: called when an instance can have a grant; returns whether the grant is wanted.
         """
 
         def accept_for(instance: T) -> bool:
@@ -65,11 +66,11 @@ class RateLimitedRouter(Router[T]):
         self._idle = still_idle
 
     def first_granted(self) -> T | None:
-        """Return the next free instance to execute; `None` if none holds a grant."""
+        """Return the free instance that executes next; `None` if none holds a grant."""
         return next(iter(self._granted), None)
 
     def return_grants(self) -> list[T]:
-        """Return all grants, as there is nothing to execute; return the instances that held one."""
+        """Give back all grants, as no batch is due; return the instances that held one."""
         returned = list(self._granted)
         for instance in returned:
             self._limiter.release(instance)
@@ -78,19 +79,19 @@ class RateLimitedRouter(Router[T]):
         return returned
 
     def add_instance(self, instance: T) -> None:
-        """Add a free instance; it is idle."""
+        """Add a free instance, which is idle."""
         super().add_instance(instance)
         self._idle[instance] = None
 
     def acquire_instance(self) -> T | None:
-        """Take the next instance that holds a grant; return `None` if there is none."""
+        """Return the next instance that holds a grant, now busy; `None` if none holds one."""
         instance = self.first_granted()
         if instance is not None:
             self.acquire(instance)
         return instance
 
     def acquire(self, instance: T) -> None:
-        """Let an instance that holds a grant execute a batch."""
+        """Make an instance that holds a grant busy, as it executes a batch."""
         super().acquire(instance)
         del self._granted[instance]
         self._limiter.begin_execution(instance)
@@ -100,7 +101,7 @@ class RateLimitedRouter(Router[T]):
         return instance in self._granted
 
     def remove_instance(self, instance: T) -> bool:
-        """Remove an instance with its grant; return whether it was here."""
+        """Remove an instance and release its grant; return False if it is unknown."""
         if instance in self.free_instances:
             self._granted.pop(instance, None)
             self._idle.pop(instance, None)
@@ -108,7 +109,7 @@ class RateLimitedRouter(Router[T]):
         return super().remove_instance(instance)
 
     def release_instance(self, instance: T) -> None:
-        """Record that an instance has executed: it loses its grant, and may be free again."""
+        """Release the grant of an instance that has executed; it is free, unless it was removed."""
         super().release_instance(instance)
         self._limiter.release(instance)
         if instance in self.free_instances:
@@ -116,23 +117,24 @@ class RateLimitedRouter(Router[T]):
 
 
 class RateLimitedBatcher:
-    """A Batcher that gives the batches of another one to instances that hold a grant."""
+    """Batcher that wraps another one, and gives its batches to instances that hold a grant."""
 
     def __init__(
         self, batcher: Batcher, router: RateLimitedRouter[T], on_grant: Callable[[], None]
     ) -> None:
-        """on_grant: makes the owner ask for batches."""
+        """on_grant: called when an instance gets a grant; makes the owner ask for batches."""
         self._batcher = batcher
         self._router = router
         self._on_grant = on_grant
-        # With sequences a waiting entry may be for one instance only.
+        # False with sequences, as a waiting entry is then for the instance that has its slot.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
-        # Instances that held a grant and found no batch, since all free ones last requested one.
+        # Instances that held a grant but had no batch, since grants were last requested for all
+        # free instances.
         self._without_batch: set[Hashable] = set()
 
     @property
     def pending(self) -> int:
-        """Number of entries that wait here."""
+        """Number of entries in the wrapped batcher."""
         return self._batcher.pending
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
@@ -140,11 +142,11 @@ class RateLimitedBatcher:
         self._batcher.enqueue(entry, now_ns)
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries of a lost instance to the front, in order."""
+        """Put entries back to the front, in this order."""
         self._batcher.requeue(entries)
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; return False if it is not here."""
+        """Remove an entry that no instance has; return False if the batcher does not have it."""
         removed = self._batcher.remove_entry(entry)
         self._return_useless_grants()
         return removed
@@ -168,11 +170,11 @@ class RateLimitedBatcher:
         return batch
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (grants come first)
-        """Return `None`: an entry needs a grant first."""
+        """Return `None`, as an instance needs a grant first."""
         return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Form or grow the batches that wait for an instance."""
+        """Form batches ahead of time, and add entries to the last one."""
         self._batcher.form_batches(now_ns, instances)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
@@ -182,11 +184,11 @@ class RateLimitedBatcher:
         return expired
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when the queue delay of a batch to be formed ends; `None` if none is delayed."""
+        """Return when the queue delay of the next batch ends; `None` if no batch is delayed."""
         return self._batcher.closes_ns(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when to expire entries and ask for batches again though nothing else happens."""
+        """Return when the owner must expire entries and ask for batches, even without an event."""
         return self._batcher.wake_at_ns(now_ns)
 
     def _accept_grant(self) -> bool:

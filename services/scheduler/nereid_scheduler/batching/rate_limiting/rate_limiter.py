@@ -1,15 +1,18 @@
-"""Choice of the instances that may execute now, by free resources and priority. Pure.
+"""Decides which instances may execute now, by free resources and priority.
 
-An instance that has work requests its resources (it *waits*), gets all of them at once (a *grant*:
-it *holds*), and releases them when it has executed. Grants go by stride scheduling: an instance's
-pass grows by its priority with each execution, and the lowest pass is next, so that priority 2
-executes half as often as priority 1. An instance that was idle does not catch up. An instance that
-must wait reserves what it needs against all behind it, so that none starves; instances that need
-other resources are not held up.
+An instance that has work requests its resources and *waits*. It gets all of them at once: this is a
+*grant*, and the instance *holds* its resources. It releases them when it has executed.
 
-Instances with the same needs wait in one queue. A turn looks only at the queues that compete for
-what has changed, so that its cost grows neither with instances nor with devices. Grants are made in
-a turn of their own, when all that happened at one time is known. Knows no batch and no model.
+Grants are given by stride scheduling. Each execution adds the instance's priority to its *pass*,
+and the instance with the lowest pass is next. So an instance of priority 2 executes half as often
+as one of priority 1. An instance that was idle does not catch up. An instance that must wait
+reserves the pools that it needs, so that no instance behind it can take them first and it never
+starves. Instances that need other resources are not delayed.
+
+Instances with the same needs wait in one queue. A turn of the limiter looks only at queues that
+compete for a pool that has changed, so its cost grows neither with the number of instances nor with
+the number of devices. Grants are given in a separate turn, after all events of the same time were
+handled. The module is pure, and knows no batches and no models.
 """
 
 from __future__ import annotations
@@ -32,24 +35,25 @@ _Queue = frozenset[tuple[Pool, int]]
 
 @dataclass(slots=True, eq=False)
 class _Claim(Generic[T]):
-    """An instance, what it needs to execute, and whether it waits or holds."""
+    """Instance with the resources that it needs, and whether it waits for them or holds them."""
 
     instance: T
     pools: dict[Pool, int]
     priority: int
-    # Equal for instances that need the same resources.
+    # Key of the queue; it is equal for instances that need the same resources.
     queue: _Queue
-    # Pass of the stride scheduling: its executions, weighted by its priority.
+    # Pass of the stride scheduling: the instance's executions, weighted by its priority.
     passed: int = 0
     holds: bool = False
-    # Its place among equal passes; 0 means that it does not wait.
+    # Number that orders waiting instances with equal passes; 0 means that the instance does not
+    # wait.
     waiting: int = 0
     accept: Callable[[T], bool] | None = None
 
 
 @dataclass(slots=True, eq=False, order=False)
 class _Place(Generic[T]):
-    """A place in a queue; void once its claim does not wait any more, or waits anew."""
+    """Place in a queue. It is void once its claim no longer waits, or waits at another place."""
 
     passed: int
     number: int
@@ -65,21 +69,22 @@ class _Place(Generic[T]):
 
 
 class RateLimiter(Generic[T]):
-    """The resources of the mesh and who holds them; an instance is any hashable object."""
+    """Resources of the mesh, and which instances hold them. An instance is any hashable object."""
 
     def __init__(
         self, resources: Resources, schedule: Callable[[Callable[[], None]], object]
     ) -> None:
-        """schedule: calls a function once, after the present events have been handled."""
+        """schedule: calls a function once, after the current events have been handled."""
         self.resources = resources
         self._schedule = schedule
         self._claims: dict[T, _Claim[T]] = {}
         self._used: dict[Pool, int] = {}
-        # Waiting claims, by what they need.
+        # Maps the key of a queue to a heap of the places of waiting claims.
         self._queues: dict[_Queue, list[_Place[T]]] = {}
-        # Queues that compete for a pool.
+        # Maps a pool to the keys of the queues that compete for it.
         self._competing: dict[Pool, dict[_Queue, None]] = {}
-        # Since the last turn: queues with new places, and pools of which something was released.
+        # Queues that have got new places, and pools of which something was released, since the last
+        # turn.
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0
@@ -88,17 +93,20 @@ class RateLimiter(Generic[T]):
         self._turn_due = False
 
     def add_instance(self, instance: T, limit: RateLimit, device: Device) -> None:
-        """Let an instance request resources; `resources.require` must have accepted its needs."""
+        """Add an instance, which may request resources then.
+
+        `resources.require` must have accepted its needs.
+        """
         pools = pools_of(limit.resources, device)
         claim = _Claim(instance, pools, limit.priority, frozenset(pools.items()))
         self._claims[instance] = claim
         self.resources.add_user(claim.pools)
-        # Without a configured limit, a pool may have grown with this instance.
+        # A pool without a configured limit may have become larger because of this instance's needs.
         self._released.update(dict.fromkeys(claim.pools))
         self._await_turn()
 
     def remove_instance(self, instance: T) -> None:
-        """Remove an instance with all that it holds or waits for."""
+        """Remove an instance; it releases its resources and no longer waits."""
         self.release(instance)
         claim = self._claims.pop(instance, None)
         if claim is not None:
@@ -107,8 +115,8 @@ class RateLimiter(Generic[T]):
     def request(self, instance: T, accept: Callable[[T], bool]) -> None:
         """Let an instance wait for its resources.
 
-        accept: called in a later turn, once the instance can have all that it needs; returns False
-        if it wants nothing any more. It must call nothing here.
+        accept: called in a later turn, when the instance can have all resources that it needs;
+        returns False if it no longer wants them. It must not call methods of this object.
         """
         claim = self._claims.get(instance)
         if claim is None or claim.holds or claim.waiting:
@@ -127,19 +135,19 @@ class RateLimiter(Generic[T]):
         self._await_turn()
 
     def begin_execution(self, instance: T) -> None:
-        """Record that an instance executes a batch with what it was granted."""
+        """Record that an instance executes a batch, which adds its priority to its pass."""
         claim = self._claims.get(instance)
         if claim is not None:
             claim.passed += claim.priority
 
     def release(self, instance: T) -> None:
-        """End an instance's grant or wait: it has executed, or wants nothing any more."""
+        """End an instance's grant or wait, because it has executed or has nothing to execute."""
         claim = self._claims.get(instance)
         if claim is None:
             return
         if claim.waiting:
             claim.waiting = 0
-            # Instances behind it may have waited for it to be first.
+            # Look at the pools again: this instance may have reserved them against those behind it.
             self._released.update(dict.fromkeys(claim.pools))
         if claim.holds:
             claim.holds = False
@@ -155,7 +163,7 @@ class RateLimiter(Generic[T]):
         return [claim.instance for claim in self._claims.values() if claim.holds]
 
     def used(self, pool: Pool) -> int:
-        """Return how much of a pool is held."""
+        """Return how much of a pool is in use."""
         return self._used.get(pool, 0)
 
     def _await_turn(self) -> None:
@@ -164,12 +172,12 @@ class RateLimiter(Generic[T]):
             self._schedule(self._grant)
 
     def _grant(self) -> None:
-        """Grant what can be granted, in the order of passes."""
+        """Give all grants that are possible now, in the order of passes."""
         self._turn_due = False
         affected = self._affected_queues()
         for key in affected:
             self._prune(key)
-        # Only the first of each queue is looked at: if it must wait, so must all behind it.
+        # Look only at the first place of each queue: if its claim must wait, so must all behind it.
         heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()
@@ -188,7 +196,10 @@ class RateLimiter(Generic[T]):
                 heappush(heads, (self._queues[key][0], key))
 
     def _affected_queues(self) -> dict[_Queue, None]:
-        """Return the queues that compete, directly or through others, for what has changed."""
+        """Return the queues that may be affected by the changes since the last turn.
+
+        These are the queues that compete for a changed pool, directly or through other queues.
+        """
         affected: dict[_Queue, None] = {}
         seen: set[Pool] = set()
         pools = list(self._released)
@@ -221,7 +232,7 @@ class RateLimiter(Generic[T]):
             self._used[pool] = self.used(pool) + count
 
     def _prune(self, key: _Queue) -> None:
-        """Drop the void places at the head of a queue, and the queue if it is empty."""
+        """Remove the void places at the head of a queue, and the queue itself if it is empty."""
         queue = self._queues.get(key, [])
         while queue and queue[0].void:
             heappop(queue)

@@ -1,9 +1,10 @@
 """Batching for stateful models, whose requests belong to sequences.
 
-Decides which sequence a request belongs to, which slot of which instance a sequence has, and which
-requests run together. Triton's terms: a sequence is bound to a *slot* of an instance from its first
-request (START) to its last (END); a sequence without a free slot waits in the *backlog*. The
-strategies *direct* and *oldest* differ in what an instance's slots put into a batch.
+The modules decide which sequence a request belongs to, which slot of which instance a sequence has,
+and which requests run together. The terms are Triton's: a sequence has a *slot* of an instance from
+its first request (START) to its last (END). If no slot is free, the sequence waits in the
+*backlog*. The strategies are *direct*, where a batch has one row for each slot of an instance, and
+*oldest*, where a dynamic batcher forms batches of the sequences' next requests.
 
 Pure: events and the time in, batches out. Knows no socket, clock or metric.
 """

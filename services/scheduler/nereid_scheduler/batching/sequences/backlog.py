@@ -1,7 +1,8 @@
 """Backlog of the sequences that wait for a slot.
 
-Owners take turns, so that a client that opens many sequences delays another client's sequence by
-one turn. Pure; every operation takes constant time. Knows no slots and no time.
+The owners (clients) of sequences take turns. So a client that opens many sequences delays a
+sequence of another client by only one turn. The module is pure, and each operation takes constant
+time. It knows no slots and no time.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Waiting sequences by owner; with one owner, or none, they leave in order of arrival.
+    """Waiting sequences by owner. With one owner, or without owners, the order is that of arrival.
 
-    A sequence may already have had its END.
+    A waiting sequence may already have had its END.
     """
 
     def __init__(self) -> None:
-        # Queues of the owners that have any; the owner whose turn is next is at the front.
+        # Maps an owner to a queue of its waiting sequences; the owner whose turn is next is first.
         self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()
         self._count = 0
 
@@ -32,18 +33,18 @@ class Backlog:
         return queue is not None and sequence in queue
 
     def append(self, sequence: Sequence) -> None:
-        """Add a sequence behind the others of its owner, or move it there."""
+        """Add a sequence behind all others of its owner; move it if it waits already."""
         self._queue_with(sequence).move_to_end(sequence)
 
     def prepend(self, sequence: Sequence) -> None:
-        """Add a sequence ahead of all others, or move it there: it had a slot and lost it."""
+        """Add a sequence that has lost its slot ahead of all others; move it if it is waiting."""
         self._queue_with(sequence).move_to_end(sequence, last=False)
         self._queues.move_to_end(sequence.owner, last=False)
 
     def pop(self) -> Sequence:
-        """Remove and return the next sequence; there must be one.
+        """Remove and return the next sequence; the backlog must not be empty.
 
-        The owner's next turn comes after those of all other owners that wait.
+        The next turn of the sequence's owner comes after the turns of all other owners.
         """
         owner, queue = next(iter(self._queues.items()))
         sequence, _ = queue.popitem(last=False)
@@ -55,7 +56,7 @@ class Backlog:
         return sequence
 
     def discard(self, sequence: Sequence) -> None:
-        """Remove a sequence, if it is here."""
+        """Remove a sequence if it is in the backlog."""
         if sequence in self:
             queue = self._queues[sequence.owner]
             del queue[sequence]
@@ -64,7 +65,7 @@ class Backlog:
                 del self._queues[sequence.owner]
 
     def _queue_with(self, sequence: Sequence) -> OrderedDict[Sequence, None]:
-        """Return the queue of the sequence's owner, with the sequence in it."""
+        """Return the queue of the sequence's owner, after adding the sequence to it."""
         queue = self._queues.get(sequence.owner)
         if queue is None:
             queue = self._queues[sequence.owner] = OrderedDict()

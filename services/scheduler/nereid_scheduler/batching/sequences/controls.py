@@ -1,8 +1,8 @@
 """Control tensors: inputs that the batcher adds to each request of a stateful model.
 
-A control tensor has the shape [1], behind a batch dimension of 1 where the model batches. So the
-heads of all requests grow by the same bytes, and only the payloads differ. Knows no sequence and no
-slot: START, END, READY and the correlation id are arguments.
+A control tensor has the shape [1], or [1, 1] if the model has a batch dimension. So the same bytes
+are added to the heads of all requests, and only the payloads differ. The module knows no sequences
+and no slots: START, END, READY and the correlation id are arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _Control = model_config_pb2.ModelSequenceBatching.Control
 
-# Bytes of a flag's false and true values.
+# The bytes that stand for false and for true in a flag's control tensor.
 _Pair = tuple[bytes, bytes]
 # Values of START, END and READY.
 _Flags = tuple[bool, bool, bool]
@@ -37,7 +37,8 @@ _FLAG_INDEX: Final = {
 }
 _FORMATS: Final = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
 _INTEGER_BYTES: Final = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
-# Bounds on the cached zeros of null requests, which are kept by their heads.
+# Limits of the cache of null requests, which are all zeros and are cached by their heads: number of
+# entries, bytes of tensors, and bytes of a head.
 _MAX_NULLS: Final = 256
 _MAX_NULL_BYTES: Final = 65536
 _MAX_NULL_HEAD_BYTES: Final = 4096
@@ -48,8 +49,8 @@ class ControlTensors:
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
-        # In the order of the configuration. A tuple is a flag's index and pair; a text is the
-        # datatype of the correlation id.
+        # Control tensors in the order of the configuration. A tuple stands for a flag: its index
+        # and the bytes of its two values. A string stands for the correlation id: its datatype.
         self._tensors: list[tuple[int, _Pair] | str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
@@ -58,7 +59,7 @@ class ControlTensors:
                 self._tensors.append(_tensor_of(control))
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
-        # Some tensor has the correlation id, whose kind must fit.
+        # True if a control tensor has the correlation id, whose type must fit the tensor.
         self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
@@ -66,7 +67,7 @@ class ControlTensors:
     def check(self, correlation_id: CorrelationId) -> None:
         """Raise InvalidArgument if a correlation id does not fit the model's control tensor.
 
-        An empty id fits any tensor.
+        An empty id always fits.
         """
         if not correlation_id:
             return
@@ -102,8 +103,8 @@ class ControlTensors:
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
         """Return an entry for a slot without a request.
 
-        It is like another request of the batch, with all tensors zero, and not READY. Nobody waits
-        for its response, and it counts for nothing.
+        It has the shapes of another request of the batch, but all its tensors are zero, and it is
+        not READY. Its response is ignored, and it is not counted in statistics.
         """
         zeros = self._nulls.get(like.request.head)
         if zeros is None:
@@ -142,7 +143,7 @@ def _drop(response: InferResponse) -> None:
 
 
 def _tensor_of(control: _Control) -> tuple[int, _Pair] | str:
-    """Return a flag's index and its values, or the datatype of the correlation id."""
+    """Return a flag's index and the bytes of its values, or the datatype of the correlation id."""
     datatype = control_datatype(control)
     if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
         return datatype
@@ -161,7 +162,7 @@ def _correlation_bytes(datatype: str, correlation_id: CorrelationId) -> bytes:
 
 
 def _zero_bytes(tensor: kserve_pb2.ModelInferRequest.InferInputTensor) -> int:
-    """Return the size of a tensor of this shape whose elements are zero, or empty."""
+    """Return the bytes of a tensor of this shape whose elements are zeros, or empty strings."""
     size = datatypes.byte_size(tensor.datatype, tensor.shape)
     if size is not None:
         return size

@@ -1,7 +1,8 @@
-"""Strategy "direct": an instance's slots are the rows of its batches.
+"""Strategy "direct": each slot of an instance has its own row in the instance's batches.
 
-Whenever an instance is free, each of its sequences with a waiting request puts one into the batch.
-A slot before the last of these that has no request gets a null request, which is not READY. Pure.
+When an instance is free, its batch has one request of each of its sequences that has a request
+waiting. A slot that has no request, but comes before the last slot with one, gets a null request,
+which is not READY. The module is pure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DirectBatcher(SequenceBatcher):
-    """SequenceBatcher of the strategy "direct"."""
+    """SequenceBatcher with the strategy "direct"."""
 
     def __init__(
         self,
@@ -34,14 +35,14 @@ class DirectBatcher(SequenceBatcher):
     ) -> None:
         slots = max(1, config.max_batch_size)
         super().__init__(config, batching, router, slots, max_pending, client_share)
-        # This many ready slots close a batch before the delay is over.
+        # Number of ready slots with which a batch is closed before the queue delay is over.
         self._enough = batching.minimum_slot_utilization * slots
         self._delay_ns = batching.max_queue_delay_us * 1000 if self._enough else 0
-        # Instances with ready slots, in the order in which they got one.
+        # Slot rows of the instances that have ready slots, in the order in which they got one.
         self._rows: dict[SlotRow, None] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
-        """Return a batch for the first free instance whose ready slots are due, if any."""
+        """Return a batch for the first free instance whose ready slots are due; `None` if none."""
         for row in self._rows:
             if self._router.is_free(row.instance) and self._is_due(row, now_ns):
                 return self._cut(row, now_ns)
@@ -74,11 +75,11 @@ class DirectBatcher(SequenceBatcher):
         return bool(row.ready)
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when the delay of an instance's ready slots ends; `None` if none is delayed."""
+        """Return when the next queue delay of an instance ends; `None` if no batch is delayed."""
         if not self._delay_ns:
             return None
         times = [self._oldest_ns(row) + self._delay_ns for row in self._rows]
-        # A past time means that only a free instance is missing.
+        # Leave out past times: those batches wait only for a free instance.
         return min((time for time in times if time > now_ns), default=None)
 
     def _is_due(self, row: SlotRow, now_ns: int) -> bool:
@@ -118,7 +119,7 @@ class DirectBatcher(SequenceBatcher):
         return entry
 
     def _go_on(self, slot: Slot, taken: Entry) -> None:
-        """Offer the slot's next request, after one of its requests was taken."""
+        """Offer the slot's next request after one was taken; after an END the slot becomes free."""
         if member_of(taken).end:
             self._next_in_slot(slot)
         elif slot.sequence is not None:

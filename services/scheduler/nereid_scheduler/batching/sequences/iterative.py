@@ -1,8 +1,9 @@
-"""Iterative sequences: a model may reschedule a request, until that has its last response.
+"""Iterative sequences: a model may reschedule a request until the request has its last response.
 
-A request without a correlation id is a sequence of its own. A sequence is over, and its slot free,
-when none of its requests waits or runs; an END alone does not free the slot. States do not move to
-other instances: an iteration leaves a state, but its request has not ended. Pure.
+A request without a correlation id is a sequence of its own. A sequence is over, and its slot is
+free, when none of its requests waits or executes; an END alone does not free the slot. States are
+not moved to other instances, because between two iterations there is a state although the request
+has not ended. The module is pure.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
     from nereid_scheduler.core.requests.slots import Slot
 
-# Parameter by which the instance recognises a request: "number.iteration". Clients cannot send
-# parameters with this prefix.
+# Parameter by which an instance recognises a request that it has rescheduled. The value is
+# "number.iteration". Clients cannot send parameters with this prefix.
 ITERATION: Final = "triton_iteration"
 _ENDED: Final = "the sequence has ended"
 
 
 class IterativeBatcher(SequenceBatcher):
-    """SequenceBatcher whose requests may be rescheduled by their model."""
+    """SequenceBatcher for models that may reschedule requests."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
@@ -48,17 +49,17 @@ class IterativeBatcher(SequenceBatcher):
     ) -> None:
         super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
-        # Numbers for the ids of sequences whose clients gave none.
+        # Numbers from which correlation ids are made for requests without one.
         self._ids = count(1)
         self._text_ids = self._controls.has_text_ids
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Add a request to its sequence; one without a correlation id gets a new one."""
+        """Add a request to its sequence; a request without a correlation id gets a new one."""
         parameters = dict(entry.request.parameters or {})
         is_alone = not parameters.get("sequence_id")
         if is_alone:
             parameters["sequence_id"] = self._new_id()
-            # The client knows of no sequence, so none is counted for it.
+            # Without an owner the sequence does not count for the client, which has not opened it.
             entry.request.sequence_owner = ""
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
@@ -68,9 +69,9 @@ class IterativeBatcher(SequenceBatcher):
         member_of(entry).alone = is_alone
 
     def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
-        """Queue an executed entry again that its model has rescheduled, behind what is queued.
+        """Queue an executed entry again, because its model has rescheduled it.
 
-        bound: it must not begin anew at another instance.
+        bound: True if the request must not begin anew at another instance.
         """
         member = member_of(entry)
         sequence = self._executing.pop(entry)
@@ -82,7 +83,7 @@ class IterativeBatcher(SequenceBatcher):
         entry.timeout_ns = None
         self._set_iteration(entry, member.iteration + 1)
         self.pending += 1
-        # The entry comes ahead of the sequence's next request.
+        # Put the entry ahead of the other requests of its sequence.
         sequence.prepend(entry)
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
@@ -95,9 +96,9 @@ class IterativeBatcher(SequenceBatcher):
             self._end(sequence, self._lost_error(member), sequence.split())
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return why an entry of a lost instance cannot run again; `None` if it can.
+        """Return the error of a lost instance's entry that cannot run again; `None` if it can.
 
-        A first request that is not bound to its instance can always begin anew.
+        The first request of a sequence can always run again, unless it is bound to its instance.
         """
         member = member_of(entry)
         if member.start and not member.bound:
@@ -106,11 +107,11 @@ class IterativeBatcher(SequenceBatcher):
         return error and self._lost_error(member, cause)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
-        """Return False: slots become free by themselves."""
+        """Return False, as slots become free without a request of a client."""
         return False
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
-        """Record an entry's last response; end its sequence if nothing is left of it."""
+        """Record an entry's last response; end its sequence if no request waits or executes."""
         sequence = self._executing.get(entry)
         super().end_entry(entry, now_ns)
         if sequence is not None and sequence.idle:
@@ -123,7 +124,10 @@ class IterativeBatcher(SequenceBatcher):
             super()._drop_entries([entry], lost)
 
     def _lost_error(self, member: SequenceMember, cause: str = "") -> Unavailable:
-        """Return the error of a request of a lost instance; its client may know of no sequence."""
+        """Return the error of a lost instance's request.
+
+        The error does not mention a sequence if the client has not given a correlation id.
+        """
         sequence = member.sequence
         if not member.alone:
             return sequence_lost(sequence, self._model_name, cause)
@@ -140,10 +144,10 @@ class IterativeBatcher(SequenceBatcher):
         super()._restart(sequence)
 
     def _next_in_slot(self, slot: Slot) -> None:
-        """Do nothing: the sequence of an END has its slot until that has its last response."""
+        """Do nothing: after an END, the sequence keeps its slot until the END's last response."""
 
     def _new_id(self) -> CorrelationId:
-        """Return a correlation id that no sequence has."""
+        """Return a correlation id that no open sequence has."""
         while True:
             number = next(self._ids)
             correlation_id = str(number) if self._text_ids else number
@@ -151,7 +155,7 @@ class IterativeBatcher(SequenceBatcher):
                 return correlation_id
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
-        """Set the iteration of an entry; only the first one has the START flag."""
+        """Set an entry's iteration number; only the first iteration has the START flag."""
         member, request = member_of(entry), entry.request
         member.iteration = iteration
         start = member.start and not iteration

@@ -1,13 +1,14 @@
-"""Moves of sequences' implicit states from one instance to another.
+"""Moves the implicit states of sequences from one instance to another.
 
-A draining instance exports its states, a few at a time; the scheduler holds each state until the
-sequence's next request takes it along to its new instance. A lost instance exports nothing: its
-sequences go on from their snapshots if the model has snapshots, otherwise they are lost.
+A draining instance exports its states, a few at a time. The scheduler keeps each state until the
+next request of the sequence is sent to a new instance, together with the state. A lost instance
+exports nothing: its sequences continue from their snapshots if the model has snapshots, and are
+lost otherwise.
 
 `Sequence.transfer` is the state of a move: EXPORT until the state has come (`end_export`), RETRY
 until the executed request is queued again (`resume`), FETCH until the snapshot has come
-(`end_fetch`), and `None` when nothing moves. Pure: knows no instance, store or batch queue; it
-reports a sequence that can go on, or that is lost, to its callbacks.
+(`end_fetch`), and `None` if nothing moves. The module is pure and knows no instance, store or batch
+queue. It calls its callbacks for each sequence that can continue or that is lost.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
 
-# Bound on the states and requests of one model version that this process keeps. Above it no more
-# states are exported, and each request of a model with snapshots makes one.
+# Maximum size of the states and requests of one model version that this process keeps. While it is
+# exceeded no more states are exported, and a model with snapshots makes one with each request.
 _MAX_KEPT_BYTES: Final = 256 << 20
 
 
 class Moves:
-    """All moves of one model version's sequences."""
+    """All moves of the sequences of one model version."""
 
     def __init__(
         self,
@@ -41,33 +42,36 @@ class Moves:
     ) -> None:
         """interval: number of requests from one snapshot to the next; 0 means no snapshots.
 
-        on_restored: a sequence can go on anywhere. on_lost: a sequence cannot go on, and why.
+        on_restored: called with a sequence that can continue at any instance. on_lost: called with
+        a sequence that cannot continue, and with the reason. max_kept_bytes: see _MAX_KEPT_BYTES.
         """
         self.interval = interval
-        # Snapshots are kept in a store, so they have to be fetched.
+        # True if snapshots are kept in a store outside this process, so that they must be fetched.
         self.has_store = False
         self.max_kept_bytes = max_kept_bytes
         self.kept_bytes = 0
-        # The instance that was lost last, and others like it, can be given states.
+        # True if the instance that was removed last, and others like it, can be given states.
         self.are_possible = False
-        # Sequences whose snapshots have to be fetched.
+        # Sequences whose snapshots must be fetched from the store.
         self.to_fetch: list[Sequence] = []
         self._on_restored = on_restored
         self._on_lost = on_lost
-        # By draining instance and slot number: the sequence whose state is still there.
+        # Maps a draining instance and a slot number to the sequence whose state is still in that
+        # slot.
         self._exports: dict[Hashable, dict[int, Sequence]] = {}
         self._numbers = count(1)
-        # Number of sequences that have a Recovery though the model has no snapshots.
+        # Number of sequences that have a Recovery although the model has no snapshots: they were
+        # moved from a draining instance.
         self._moved = 0
 
     def new_recovery(self) -> Recovery:
-        """Return a Recovery with a number of its own and the initial state."""
+        """Return a Recovery with a new number, for a sequence in its initial state."""
         return Recovery(next(self._numbers))
 
     # ---- requests
 
     def begin_request(self, recovery: Recovery, member: SequenceMember) -> None:
-        """Record that a request leaves for the instance of its sequence's slot."""
+        """Record that a request is sent to the instance that has its sequence's slot."""
         member.restore = recovery.take_restore()
         member.returns_state = bool(
             self.interval
@@ -75,7 +79,7 @@ class Moves:
             and (
                 recovery.needs_snapshot(self.interval)
                 or self.full
-                # A state that came here from another instance must be written to the store.
+                # A state that came from another instance is not in the store yet.
                 or (self.has_store and recovery.state)
             )
         )
@@ -83,7 +87,7 @@ class Moves:
 
     @property
     def idle(self) -> bool:
-        """True if executions need not be reported."""
+        """True if end_batch() need not be called for executed batches."""
         return not self.interval and not self._moved
 
     def end_batch(
@@ -91,8 +95,8 @@ class Moves:
     ) -> list[tuple[Recovery, bytes]]:
         """Record the execution of a batch; return the snapshots to store.
 
-        states: what the instance returned, by slot number. A snapshot is the state after `done`
-        requests of its Recovery.
+        failed: for each entry, whether its request failed. states: maps a slot number to the state
+        that the instance returned. A snapshot is the state after `done` requests of its Recovery.
         """
         snapshots = []
         for entry, has_failed in zip(entries, failed, strict=True):
@@ -112,7 +116,7 @@ class Moves:
                 if self.has_store:
                     snapshots.append((recovery, state))
             elif has_failed:
-                # The failed request may have changed the state, or not.
+                # It is unknown whether the failed request has changed the state.
                 recovery.forget()
             else:
                 recovery.add_request(entry.request)
@@ -128,12 +132,15 @@ class Moves:
         return sequence.recovery is None or sequence.recovery.placed
 
     def await_export(self, sequence: Sequence, instance: Hashable, slot_number: int) -> None:
-        """Expect a sequence's state from its draining instance, once that has no batch any more."""
+        """Expect a sequence's state from its draining instance, once that has no batch left."""
         sequence.transfer = Transfer.EXPORT
         self._exports.setdefault(instance, {})[slot_number] = sequence
 
     def slots_to_export(self, instance: Hashable) -> list[int]:
-        """Return the slots whose states have to be moved; first those with waiting requests."""
+        """Return the numbers of the slots whose states must be exported.
+
+        Slots of sequences with waiting requests come first.
+        """
         exports = self._exports.get(instance, {})
         for slot_number, sequence in list(exports.items()):
             if sequence.transfer is not Transfer.EXPORT:
@@ -144,11 +151,14 @@ class Moves:
 
     @property
     def full(self) -> bool:
-        """True if no more states can be held here at the moment."""
+        """True if this process keeps as many states and requests as it may."""
         return self.kept_bytes > self.max_kept_bytes
 
     def end_export(self, instance: Hashable, slot_number: int, state: bytes, cause: str) -> None:
-        """Record a state that has come; an empty one means that there was none."""
+        """Record a state that an instance has exported; an empty state means that it is lost.
+
+        cause: why the sequence is lost in that case.
+        """
         sequence = self._exports.get(instance, {}).pop(slot_number, None)
         if sequence is None or sequence.transfer is not Transfer.EXPORT:
             return
@@ -168,7 +178,7 @@ class Moves:
         self._on_restored(sequence)
 
     def stop_exports(self, instance: Hashable) -> list[Sequence]:
-        """Return the sequences whose states were still at a draining instance that is lost."""
+        """Return the sequences whose states a lost instance had not exported while it drained."""
         exports = self._exports.pop(instance, {})
         remaining = [
             sequence for sequence in exports.values() if sequence.transfer is Transfer.EXPORT
@@ -180,15 +190,16 @@ class Moves:
     # ---- lost instances
 
     def recover(self, sequence: Sequence) -> bool:
-        """Return whether a sequence can go on after its instance was lost.
+        """Return whether a sequence can continue after its instance was lost.
 
-        If so, call resume() once what the instance executed of it waits again.
+        If it can, call resume() once the requests of it that were executing are queued again.
         """
         recovery = sequence.recovery
         if not self.are_possible or recovery is None or not recovery.exact:
             return False
         if recovery.open != sequence.executing:
-            # A request was cancelled while it ran, so it is not known whether it has run.
+            # A request was cancelled while it ran, so it is unknown whether it has changed the
+            # state.
             return False
         recovery.open = 0
         recovery.placed = False
@@ -197,7 +208,7 @@ class Moves:
         return True
 
     def resume(self, sequence: Sequence) -> None:
-        """Let a sequence go on, as soon as its snapshot is here."""
+        """Let a sequence continue, now or when its snapshot was fetched."""
         assert sequence.recovery is not None, "a sequence that cannot go on"
         if sequence.recovery.state is None:
             sequence.transfer = Transfer.FETCH
@@ -207,7 +218,10 @@ class Moves:
             self._on_restored(sequence)
 
     def end_fetch(self, sequence: Sequence, state: bytes | None, cause: str) -> None:
-        """Record a fetched snapshot; `None` means that the store no longer has it."""
+        """Record a fetched snapshot; `None` means that the store does not have it.
+
+        cause: why the sequence is lost in that case.
+        """
         recovery = sequence.recovery
         if sequence.transfer is not Transfer.FETCH or recovery is None:
             return  # the sequence has ended

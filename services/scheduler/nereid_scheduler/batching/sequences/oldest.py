@@ -1,7 +1,8 @@
 """Strategy "oldest": each sequence of an instance offers one request at a time.
 
-The requests go to a dynamic batcher of that instance, which forms batches as it does for other
-models. A sequence's next request is offered when the one before it has ended. Pure.
+Each instance has a dynamic batcher, which gets the offered requests and forms batches as it does
+for other models. The next request of a sequence is offered when the request before it has ended.
+The module is pure.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OldestBatcher(SequenceBatcher):
-    """SequenceBatcher of the strategy "oldest"."""
+    """SequenceBatcher with the strategy "oldest"."""
 
     def __init__(
         self,
@@ -40,11 +41,12 @@ class OldestBatcher(SequenceBatcher):
         self._batching = batching.oldest or DynamicBatching()
         self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
-        # Instances that have offers, in the order in which they got one.
+        # Maps the slot row of an instance to its offered entries and their sequences, in the order
+        # in which the instances got an offer.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
-        """Return a batch for the first free instance that has one ready, if any."""
+        """Return a batch for the first free instance that has one ready; `None` if none has."""
         for row, offers in self._offers.items():
             if not self._router.is_free(row.instance):
                 continue
@@ -74,7 +76,7 @@ class OldestBatcher(SequenceBatcher):
         if slot is None or sequence.waiting or sequence.offered or sequence.executing:
             sequence.append(entry)
         else:
-            # The request need not wait behind others of its sequence.
+            # Offer the request at once, as no other request of its sequence is ahead of it.
             self._offer_entry(sequence, slot, entry)
 
     def _offer(self, sequence: Sequence) -> None:
@@ -128,7 +130,7 @@ class OldestBatcher(SequenceBatcher):
         return row in self._offers
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return the earliest time at which an instance's batch closes though it could grow."""
-        # Deadlines are watched for all waiting entries together.
+        """Return the earliest time at which the delay of an instance's batch ends."""
+        # Deadlines are not included: wake_at_ns() has those of all waiting entries.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
         return min((time for time in times if time is not None), default=None)

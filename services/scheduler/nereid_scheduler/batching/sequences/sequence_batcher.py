@@ -1,20 +1,20 @@
-"""Base of both strategies of sequence batching.
+"""Base class of the two strategies of sequence batching.
 
-It moves a request into its sequence, and a sequence into its slot and out of it. A sequence is in
-one of these states:
+The class adds each request to its sequence, and gives sequences their slots. A sequence is in one
+of these states:
 
 - in the *backlog*: it waits for a slot;
-- *in a slot*: its requests wait, one may be *offered* to the next batch, and some execute;
-- *moving* (`transfer`): its instance drains or was lost, and its state is on the way;
-- *lost*: its state is gone, so its next request fails unless it is a START;
+- *in a slot*: its requests wait or execute, and one may be *offered* to the next batch;
+- *moving* (`transfer`): its instance drains or was lost, and its state is on the way to another;
+- *lost*: its state is gone, so its next request fails unless that is a START;
 - *over*: it had its END, was idle for too long, or ended early.
 
-Events: a request comes (`enqueue`), is removed, expires or ends; an instance is added, retired or
-removed. Cancelling or expiring one request of a sequence ends the sequence, because the model would
-miss a step. But a START under an id that is still open begins the sequence anew, whatever becomes
-of the requests before it.
+The events are: a request comes (`enqueue`), is removed, expires or ends; an instance is added,
+retired or removed. If one request of a sequence is cancelled or expires, the sequence ends, because
+the model would miss a step. But a START for an open sequence begins the sequence anew, whatever
+happens to the requests before the START.
 
-Pure: it must not know a clock, a socket or what an instance is.
+The module is pure: it must not know a clock, a socket or what an instance is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or ha
 
 
 class SequenceBatcher(ABC):
-    """A Batcher for sequences. The router knows which instances are free; a batch names its own."""
+    """Batcher for sequences. Each batch names its instance; the router knows which are free."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
@@ -62,8 +62,8 @@ class SequenceBatcher(ABC):
         max_pending: int,
         client_share: float,
     ) -> None:
-        """client_share: the fraction of the slots that one client's open sequences may have."""
-        # Number of entries that no instance has.
+        """client_share: maximum fraction of the slots that one client's open sequences may have."""
+        # Number of entries that wait, so that no instance has them.
         self.pending = 0
         self.sequences = SequenceTable(
             config.name, slots_per_instance, batching.max_sequence_idle_us * 1000, client_share
@@ -73,10 +73,10 @@ class SequenceBatcher(ABC):
         self._max_pending = max_pending
         self._controls = ControlTensors(config)
         self._expiries = Expiries()
-        # Entries that instances have.
+        # Maps each entry that an instance has to its sequence.
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Entries whose sequence has ended without them; they fail in the next turn.
+        # Maps waiting entries of sequences that ended early to their errors; they fail next turn.
         self._dropped: dict[Entry, NereidError] = {}
         # Moves of sequences' states from one instance to another.
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
@@ -85,7 +85,7 @@ class SequenceBatcher(ABC):
 
     @abstractmethod
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, which it names; `None` means wait."""
+        """Return a batch that names a free instance; `None` means that no batch is due."""
 
     def _append(self, sequence: Sequence, entry: Entry) -> None:
         """Add a request to a sequence with a slot."""
@@ -98,19 +98,22 @@ class SequenceBatcher(ABC):
 
     @abstractmethod
     def _withdraw(self, sequence: Sequence) -> Entry | None:
-        """Take back an offered request that is not among the waiting ones, and return it."""
+        """Take back the offer of a sequence.
+
+        Returns the offered request if the strategy has removed it from the waiting requests.
+        """
 
     @abstractmethod
     def _remove_row(self, row: SlotRow) -> list[Sequence]:
-        """Forget an instance's offers; return the sequences that had something there."""
+        """Forget an instance's offers; return the sequences that had a slot or an offer there."""
 
     @abstractmethod
     def _has_offers(self, row: SlotRow) -> bool:
-        """Return whether requests wait for a batch of this instance."""
+        """Return whether requests are offered to the next batch of this instance."""
 
     @abstractmethod
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when a batch closes though it could grow; `None` if none waits for a time."""
+        """Return when the next queue delay of a batch ends; `None` if no batch is delayed."""
 
     # ---- requests
 
@@ -118,7 +121,7 @@ class SequenceBatcher(ABC):
         """Add a request to its sequence.
 
         Raises:
-            InvalidArgument: the request has a batch, or fits no sequence.
+            InvalidArgument: the request's batch size is not 1, or it fits no sequence.
             Unavailable: the queue is full, or the sequence's state is lost.
         """
         if self._max_pending and self.pending >= self._max_pending:
@@ -136,8 +139,8 @@ class SequenceBatcher(ABC):
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):
-            # The response was lost on its way, and the executor no longer has it. The state
-            # includes the request, so it cannot run again.
+            # End the sequence: the response was lost on its way, and the executor no longer has it.
+            # The request has already changed the state, so it cannot run again.
             sequence.lost = "a response was lost, and its request cannot run again"
             error = sequence_lost(sequence, self._model_name)
             self._end(sequence, error, sequence.split())
@@ -162,7 +165,7 @@ class SequenceBatcher(ABC):
             self._append(sequence, entry)
 
     def requeue(self, entries: Entries[Entry]) -> None:
-        """Put requests back whose instance was lost, and whose sequences can go on elsewhere."""
+        """Queue requests of a lost instance again whose sequences can continue at another."""
         for entry in reversed(entries):
             sequence = self._executing.pop(entry)
             sequence.executing -= 1
@@ -177,21 +180,24 @@ class SequenceBatcher(ABC):
                 self._restart(sequence)
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return why an entry of a lost instance cannot run again; `None` if it can, at once.
+        """Return the error of a lost instance's entry that cannot run again; `None` if it can.
 
-        cause: why the instance was lost.
+        cause: why the instance was lost. If the result is `None`, requeue the entry at once.
         """
         member = member_of(entry)
         sequence = member.sequence
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
             return None
         if member.end and self.moves.recover(sequence):
-            # The sequence had left its slot, so it was not among those of the lost instance.
+            # The sequence had already left its slot, so remove_instance() has not recovered it.
             return None
         return sequence_lost(sequence, self._model_name, cause)
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has and end its sequence; return whether it was here."""
+        """Remove an entry that no instance has, and end its sequence.
+
+        Returns False if the batcher does not have the entry.
+        """
         if self._dropped.pop(entry, None) is not None:
             return True
         if entry.holder is None:
@@ -202,12 +208,12 @@ class SequenceBatcher(ABC):
         return True
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Return whether its sequence has not begun, and waits for another to leave a slot."""
+        """Return whether an entry's sequence has not begun and waits in the backlog for a slot."""
         sequence = member_of(entry).sequence
         return not sequence.begun and self.sequences.in_backlog(sequence)
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
-        """Record an entry's last response: the next request of its sequence may run."""
+        """Record an entry's last response, after which the next request of its sequence may run."""
         sequence = self._executing.pop(entry, None)
         if sequence is None:
             return
@@ -216,7 +222,8 @@ class SequenceBatcher(ABC):
         sequence.executed_id = entry.request.id
         self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
-            # The lost request was not to run again, so the model would miss a step.
+            # The request ended without a response from its lost instance and does not run again, so
+            # the model would miss a step.
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
         elif sequence.slot is not None:
@@ -227,7 +234,7 @@ class SequenceBatcher(ABC):
         elif member_of(entry).end:
             self.moves.forget(sequence)
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
-            # The sequence's first request was lost with its instance, and was not to run again.
+            # The first request of the sequence was lost with its instance and does not run again.
             sequence.lost = sequence.lost or "its first request failed"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
 
@@ -236,7 +243,7 @@ class SequenceBatcher(ABC):
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.holder is None:
-                continue  # the entry ended with another one of its sequence
+                continue  # the entry has ended together with another entry of its sequence
             sequence = member_of(entry).sequence
             error: NereidError
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -255,23 +262,23 @@ class SequenceBatcher(ABC):
         return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when entries or sequences expire, or a batch closes, whichever is first."""
+        """Return the time at which an entry or a sequence expires, or a queue delay ends."""
         if self._dropped:
             return now_ns
         times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
-        """Return `None`: an entry waits in its sequence's place, and needs a slot."""
+        """Return `None`, as an entry must be enqueued in its sequence, which needs a slot."""
         return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
-        """Do nothing: a batch is formed when its instance is free."""
+        """Do nothing, as a batch is formed when its instance is free."""
 
     # ---- instances
 
     def add_instance(self, instance: Hashable) -> None:
-        """Add a ready instance: its slots take sequences from the backlog."""
+        """Add a ready instance, whose slots take sequences from the backlog."""
         row = self.sequences.add_instance(instance)
         for sequence in row.sequences():
             self._offer(sequence)
@@ -279,14 +286,15 @@ class SequenceBatcher(ABC):
     def retire_instance(self, instance: Hashable) -> None:
         """Let an instance's slots take no new sequences.
 
-        Sequences that are there go on, until has_sequences() says that it can be removed.
+        The instance's sequences continue there. Once has_sequences() returns False, the instance
+        can be removed.
         """
         row = self.sequences.slots.row_of(instance)
         if row is not None:
             self.sequences.slots.close_row(row)
 
     def has_sequences(self, instance: Hashable) -> bool:
-        """Return whether a retired instance must still get batches."""
+        """Return whether a retired instance still has sequences, and so must get batches."""
         row = self.sequences.slots.row_of(instance)
         return row is not None and (bool(row.occupied) or self._has_offers(row))
 
@@ -295,10 +303,12 @@ class SequenceBatcher(ABC):
     ) -> None:
         """Give an instance no more batches.
 
-        Sequences whose state it has are lost, or go on elsewhere once their state has moved.
+        Sequences whose state the instance has are lost, or continue at another instance once their
+        state was moved.
 
-        lost: what it executes now ends without a response, and is queued again or fails.
-        gives_states: it can be asked for its sequences' states (see Moves).
+        cause: why the instance is removed. lost: True if the requests that the instance executes
+        get no responses; they are queued again or fail. gives_states: True if the instance can be
+        asked for the states of its sequences (see Moves).
         """
         self.moves.are_possible = gives_states
         row = self.sequences.slots.remove_row(instance)
@@ -318,10 +328,10 @@ class SequenceBatcher(ABC):
                 if not sequence.executing:
                     self.moves.resume(sequence)
             elif lost and sequence.executing and not sequence.begun:
-                # The first request may run again, and the others behind it.
+                # Keep the waiting requests: the first request may run again, and then the others.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
-                # Requests that execute must not run again either.
+                # The executing requests must not run again, as the state is lost.
                 self._lose(sequence, cause)
             else:
                 self._restart(sequence)
@@ -329,17 +339,17 @@ class SequenceBatcher(ABC):
     # ---- inside
 
     def _begin(self, entry: Entry, sequence: Sequence) -> None:
-        """Record that an entry leaves for the instance of its slot."""
+        """Record that an entry is sent to the instance that has its sequence's slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
         if sequence.executing == 1 and member_of(entry).begins_anew:
-            # The entry begins the sequence anew: it can run again, although those before it cannot.
+            # The entry begins the sequence anew. So it can run again, unlike earlier requests.
             sequence.begun = False
         if sequence.recovery is not None:
             self.moves.begin_request(sequence.recovery, member_of(entry))
 
     def _lose(self, sequence: Sequence, cause: str) -> None:
-        """Mark a sequence's state as lost, and fail what waits before the next START."""
+        """Mark a sequence's state as lost, and fail the waiting requests before the next START."""
         sequence.begun = True
         sequence.lost = cause
         self.moves.forget(sequence)
@@ -349,11 +359,11 @@ class SequenceBatcher(ABC):
         if later:
             self._begin_anew(sequence, later)
         elif failed:
-            # The client learns of the loss by the failed requests.
+            # Forget the sequence: the failed requests tell its client of the loss.
             self.sequences.drop(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        """Let a sequence go on anywhere: it waits for a slot ahead of all others."""
+        """Let a sequence continue at any instance; it waits for a slot ahead of all others."""
         sequence.lost = ""
         self.sequences.return_to_backlog(sequence)
         if sequence.slot is not None:
@@ -365,12 +375,15 @@ class SequenceBatcher(ABC):
             self._offer(slot.sequence)
 
     def _begin_anew(self, sequence: Sequence, later: Entries[Entry]) -> None:
-        """Let requests from a START on (`later`) go on in place of a sequence that has ended."""
+        """Begin a sequence anew that has ended early.
+
+        later: requests of the new sequence; the first one has the START flag.
+        """
         successor = sequence
         if self.sequences.in_backlog(sequence):
             sequence.begun, sequence.lost = False, ""
         else:
-            # Requests that execute, or a state that moves, belong to the sequence that has ended.
+            # Use a new object: executing requests, or a moving state, belong to the ended sequence.
             successor = self.sequences.successor_of(sequence)
             self.sequences.replace(sequence, successor)
         if self._snapshot_interval:
@@ -381,9 +394,9 @@ class SequenceBatcher(ABC):
         self._offer(successor)
 
     def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
-        """Remove a waiting or offered entry.
+        """Remove a waiting or offered entry from its sequence.
 
-        Returns what waits from the next START on, which is taken out as well.
+        Also removes and returns the requests from the next START on.
         """
         if sequence.offered is entry:
             self._withdraw(sequence)
@@ -395,7 +408,7 @@ class SequenceBatcher(ABC):
         return later
 
     def _end(self, sequence: Sequence, error: NereidError, later: Entries[Entry]) -> None:
-        """End a sequence early: its waiting requests fail, and `later` begin it anew."""
+        """End a sequence early: its waiting requests fail, and those in `later` begin it anew."""
         self.moves.forget(sequence)
         offered = self._withdraw(sequence)
         if offered is not None:
@@ -416,13 +429,16 @@ class SequenceBatcher(ABC):
 
 
 def member_of(entry: Entry) -> SequenceMember:
-    """Return the place in its sequence of an entry that was enqueued here."""
+    """Return what an entry that was enqueued here knows of its sequence."""
     assert entry.member is not None, "an entry that is in no sequence"
     return entry.member
 
 
 def _slot_number(sequence: Sequence) -> int:
-    """Return the number of its slot, or of the one that its waiting END was offered for."""
+    """Return the number of the sequence's slot.
+
+    If its END was offered already, the sequence has left the slot; the number is then the END's.
+    """
     if sequence.slot is not None:
         return sequence.slot.index + 1
     assert sequence.waiting is not None, "a sequence without a slot that had no END"

@@ -1,7 +1,7 @@
 """Table of a model version's sequences and their slots, by Triton's rules.
 
-It decides which sequence a request belongs to, and which sequence has which slot. Pure: the time is
-an argument. Knows nothing of batches and of where states are.
+The table decides which sequence a request belongs to, and which sequence has which slot. The module
+is pure: the time is an argument. It does not know batches, nor where the states of sequences are.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ _CONFLICT: Final = (
 
 
 class SequenceTable:
-    """The sequences of one model version, by correlation id and, where it counts, by owner."""
+    """Sequences of one model version, by correlation id and, if requests have owners, by owner."""
 
     def __init__(
         self, model_name: str, slots_per_instance: int, idle_ns: int, client_share: float = 1.0
     ) -> None:
         """idle_ns: time without a request or response after which a sequence is over.
 
-        client_share: fraction of the slots that one owner's open sequences may have; 1 means that
-        any number may be open.
+        client_share: maximum number of open sequences of one owner, as a fraction of the number of
+        slots; 1 means no limit.
         """
         self.slots = SlotTable(slots_per_instance)
         self._model_name = model_name
         self._idle_ns = idle_ns
-        # Sequences that accept requests; in front, the one whose last request came or ended first.
+        # Sequences that accept requests, sorted by the time at which the last request came or
+        # ended; the earliest is first.
         self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
-        # Ids that models see of principals' sequences, until the last request of each is done.
+        # Maps a correlation id that models see to its sequence, for sequences of authenticated
+        # clients (principals). An entry is kept until the last request of its sequence has ended.
         self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
         self._client_share = client_share
-        # Number of open sequences of each owner; not counted where there is no limit.
+        # Number of open sequences of each owner; not counted if there is no limit.
         self._by_owner: Counter[str] = Counter()
         self._backlog = Backlog()
 
@@ -72,14 +74,14 @@ class SequenceTable:
         return sequence in self._backlog
 
     def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
-        """Return the sequence of a request; a new one has a slot, or is in the backlog.
+        """Return the sequence of a request; a new sequence gets a slot or waits in the backlog.
 
-        owner: the principal or address that the request comes from.
+        owner: principal or address that the request comes from.
 
         Raises:
-            InvalidArgument: it is in no sequence, or its sequence has not been started.
-            Unavailable: the sequence's state is lost, and it must be started again; or its owner
-                has too many.
+            InvalidArgument: the request has no correlation id, or its sequence was not started.
+            Unavailable: the sequence's state is lost, so that the sequence must be started again;
+                or the owner has too many open sequences.
         """
         if not flags.id:
             raise InvalidArgument(
@@ -118,7 +120,7 @@ class SequenceTable:
         return sequence
 
     def successor_of(self, sequence: Sequence) -> Sequence:
-        """Return a new sequence that begins one anew, for replace()."""
+        """Return a new sequence with the ids of an old one, for replace()."""
         successor = Sequence(sequence.id, sequence.owner)
         successor.visible_id = sequence.visible_id
         if is_principal(sequence.owner):
@@ -126,14 +128,17 @@ class SequenceTable:
         return successor
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
-        """Choose the id that models see, as they may keep what they know by correlation id."""
+        """Choose the correlation id that models see.
+
+        Models may keep data by correlation id, so two owners must not have the same id at once.
+        """
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
             sequence.visible_id = other_id(sequence.id, sequence.owner)
         self._visible[sequence.visible_id] = sequence
 
     def _check_share(self, owner: str) -> None:
-        """Raise Unavailable if this owner has as many sequences as one client may have."""
+        """Raise Unavailable if this owner already has the maximum number of open sequences."""
         if self._client_share >= 1 or not is_limited(owner):
             return
         limit = max(1, int(self._client_share * self.slots.capacity))
@@ -145,7 +150,7 @@ class SequenceTable:
             )
 
     def _close(self, sequence: Sequence) -> None:
-        """Let a sequence accept no more requests."""
+        """Close a sequence, so that it accepts no more requests."""
         if self._open.get(sequence.key) is not sequence:
             return
         del self._open[sequence.key]
@@ -161,9 +166,9 @@ class SequenceTable:
             self._open.move_to_end(sequence.key)
 
     def next_in_slot(self, slot: Slot) -> None:
-        """Give the slot of a sequence that is over to the first one of the backlog.
+        """Give the slot of a sequence that is over to the next sequence of the backlog.
 
-        The slot is released if none waits, or if it takes no new sequences.
+        The slot is released if no sequence waits, or if the slot takes no new sequences.
         """
         if slot.sequence is not None:
             slot.sequence.slot = None
@@ -174,7 +179,7 @@ class SequenceTable:
             self.slots.release_slot(slot)
 
     def drop(self, sequence: Sequence) -> Slot | None:
-        """Forget a sequence. Return the slot that it had, which another one may have now."""
+        """Forget a sequence. Return the slot that it had, which another sequence may have now."""
         self._close(sequence)
         self._backlog.discard(sequence)
         slot = sequence.slot
@@ -183,7 +188,10 @@ class SequenceTable:
         return slot
 
     def replace(self, sequence: Sequence, successor: Sequence) -> None:
-        """Give a sequence's id and slot to its successor; a closed slot takes no new sequence."""
+        """Give a sequence's id and slot to its successor.
+
+        If the slot takes no new sequences, the successor gets another slot or waits in the backlog.
+        """
         if self._open.get(sequence.key) is sequence:
             self._open[sequence.key] = successor
             successor.seen_ns = sequence.seen_ns
@@ -196,7 +204,10 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """Let a sequence take a free slot, or wait ahead of all others if a request of it waits."""
+        """Give a sequence a free slot, or put it into the backlog.
+
+        It waits there ahead of all others if it has waiting requests.
+        """
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
@@ -207,7 +218,7 @@ class SequenceTable:
             self._backlog.prepend(sequence)
 
     def add_instance(self, instance: Hashable) -> SlotRow:
-        """Add an instance: its slots take sequences from the backlog."""
+        """Add an instance, whose slots take sequences from the backlog."""
         row = self.slots.add_row(instance)
         while self._backlog:
             slot = self.slots.acquire_slot()
@@ -217,7 +228,7 @@ class SequenceTable:
         return row
 
     def expired(self, now_ns: int) -> list[Sequence]:
-        """Return and close sequences that have been idle for too long; looks at no others."""
+        """Close and return the sequences that have been idle for too long."""
         idle: list[Sequence] = []
         while self._open:
             sequence = next(iter(self._open.values()))
@@ -227,13 +238,13 @@ class SequenceTable:
                 idle.append(sequence)
                 self._close(sequence)
             else:
-                # A sequence that waits or runs is not idle.
+                # A sequence with waiting or executing requests is not idle.
                 sequence.seen_ns = now_ns
                 self._open.move_to_end(sequence.key)
         return idle
 
     def next_expiry_ns(self) -> int | None:
-        """Return when the next sequence expires, or an earlier time."""
+        """Return a time that is not after the next sequence's expiry; `None` without sequences."""
         for sequence in self._open.values():
             return sequence.seen_ns + self._idle_ns
         return None
@@ -251,9 +262,9 @@ class SequenceTable:
 
 
 def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
-    """Return the error of a sequence's next request.
+    """Return the error for the next request of a sequence whose state is lost.
 
-    cause: why its state is lost, where the sequence itself is not known to be lost.
+    cause: why the state is lost; used if the sequence does not have a reason itself.
     """
     return Unavailable(
         f"the state of sequence {sequence.id} of model '{model_name}' is lost:"

@@ -1,3 +1,3 @@
-"""A model instance as the scheduler sees it: its stream, its batches, and their order."""
+"""The scheduler's view of a model instance: its stream, its batches and their order."""
 
 # layout: compiled, covered, pure

@@ -1,8 +1,8 @@
-"""Reads responses that resemble the one before from Executed messages without a parser.
+"""Reads responses from Executed messages without a parser, if they are like an earlier response.
 
-A protobuf message is the concatenation of its parts: for responses with the same head and payload
-sizes, all bytes but those of the payloads are equal. Reading the same responses from message
-objects takes several times as long for each one.
+A protobuf message is the concatenation of its parts. So two responses with the same head and the
+same payload sizes differ only in the bytes of the payloads. Reading such responses through message
+objects takes several times as long.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from nereid.core.wire.response_prefixes import response_prefixes
 if TYPE_CHECKING:
     from nereid.core.wire.messages import Payload
 
-# Limit for a response without its payloads; a longer one is read by the parser.
+# Maximum size of a response's head. Responses with longer heads are always read by the parser.
 _MAX_HEAD_BYTES: Final = 8192
 
 
 class RepeatedResponses:
-    """Read responses of one instance that resemble the last one that the parser read."""
+    """Read an instance's responses that have the head and sizes of the last one that was parsed."""
 
     __slots__ = ("_first", "_first_size", "_head", "_others")
 
     def __init__(self) -> None:
         self._head = b""
-        # Bytes before the first payload, and that payload's size; empty until a response is known.
+        # Bytes before the first payload (empty until a response was parsed), and that payload's
+        # size.
         self._first = b""
         self._first_size = 0
-        # The same for further payloads.
+        # For each further payload, the bytes before it and its size.
         self._others: list[tuple[bytes, int]] = []
 
     def read(self, message: bytes) -> tuple[list[InferResponse], int]:
         """Return the responses at the start of an Executed message and the position after them.
 
-        Reading stops at the first response that does not resemble the known one.
+        Reading stops at the first response that differs in its head or sizes from the known one.
         """
         responses: list[InferResponse] = []
         first, others, head = self._first, self._others, self._head
@@ -66,7 +67,7 @@ class RepeatedResponses:
         if not sizes or len(sizes) < len(payloads) or len(head) > _MAX_HEAD_BYTES:
             return
         prefixes = response_prefixes(head, sizes)
-        # The message may hold more than head and payloads, which the lengths would include.
+        # Remember nothing if the response has other fields than head and payloads.
         for prefix, size in zip(prefixes, sizes, strict=True):
             if not message.startswith(prefix, position):
                 return

@@ -12,7 +12,8 @@ waits behind it, and any number that have been executed and still owe responses.
     WAITING      the scheduler asks for it back                WITHDRAWING
     WITHDRAWING  the batch before it ends                      WITHDRAWING, now the first batch
     WITHDRAWING  the instance gives it back                    ENDED; it runs elsewhere
-    WITHDRAWING  first batch, and a reply: it had begun        as for EXECUTING
+    WITHDRAWING  it is the first batch, and gets a reply:      as for EXECUTING
+                 the instance had begun it
     EXECUTING    a reply, and the instance is still busy       EXECUTING
     EXECUTING    the reply that ends its execution, and some   RESPONDING; the instance is free
                  members lack their last response
@@ -64,7 +65,7 @@ ENDED: Final = BatchState.ENDED
 class Member:
     """Request of a sent batch whose responses may come one by one.
 
-    Its entry may end before the member does, if the client cancels.
+    If the client cancels, the member's entry ends before the member does.
     """
 
     __slots__ = ("ended_ns", "entry", "failed", "index", "rescheduled", "responded_ns", "responses")
@@ -74,15 +75,15 @@ class Member:
         self.index = index
         self.responses = 0
         self.responded_ns = now_ns
-        # 0 until the last response has come.
+        # Time at which the last response came; 0 before.
         self.ended_ns = 0
         self.failed = False
-        # The instance wants to execute the request again.
+        # True if the instance has rescheduled the request, to execute it again.
         self.rescheduled = False
 
 
 class SentBatch:
-    """Batch that was sent to an instance, with its state and times."""
+    """Batch that was sent to an instance, with its state, times and members."""
 
     __slots__ = (
         "batch",
@@ -111,15 +112,16 @@ class SentBatch:
         self.id = number
         self.batch = batch
         self.state: BatchState = EXECUTING
-        # Time at which the instance was sent the batch, or began it if the batch has waited.
+        # Time at which the batch was sent; if it waited at the instance, the time at which it
+        # began.
         self.started_ns = started_ns
-        # Time at which it was sent, if it has waited; 0 if the instance was free.
+        # Time at which the batch was sent if it waited at the instance; otherwise 0.
         self.waited_since_ns = 0
         # Revision, GPU and name of the instance.
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
-        # The instance had no batch from this time on; equals `started_ns` if it had one until then.
+        # Time from which the instance had no batch; equals `started_ns` if it had one until then.
         self.idle_since_ns = started_ns
         # `None` until the instance has executed the batch.
         self.execution: Execution | None = None
@@ -128,7 +130,7 @@ class SentBatch:
         self.open_members = 0
 
     def track_members(self, now_ns: int) -> list[Member]:
-        """Expect the responses of the batch one by one."""
+        """Create and return the batch's members, since responses come one by one."""
         self.members = [
             Member(entry, index, now_ns) for index, entry in enumerate(self.batch.entries)
         ]
@@ -136,7 +138,7 @@ class SentBatch:
         return self.members
 
     def open_entries(self) -> list[Entry]:
-        """Return the entries that lack their last response from the instance."""
+        """Return the entries whose last response has not come from the instance."""
         if self.members is None:
             return self.batch.entries
         return [member.entry for member in self.members if not member.ended_ns]
@@ -155,7 +157,7 @@ class SentBatch:
             )
 
     def open_member(self, index: int) -> Member:
-        """Return the member that a response is for; raise ProtocolError if it expects none."""
+        """Return the member with this index; raise ProtocolError if it expects no response."""
         members = self.members
         if members is None or index >= len(members) or members[index].ended_ns:
             raise ProtocolError(
@@ -179,14 +181,15 @@ class SentBatch:
             self.idle_since_ns,
         )
         if self.waited_since_ns:
-            # The reply of the batch before may have been read long after the instance sent it.
+            # Correct the start time: the reply to the batch before may have been read long after
+            # the instance sent it.
             began_ns = min(self.started_ns, finished_ns - execution.compute_ns)
             self.started_ns = execution.started_ns = max(self.waited_since_ns, began_ns)
         return execution
 
 
 class InstanceBatches:
-    """Batches of one instance; `first` is the one that it executes, as far as is known here."""
+    """Batches of one instance. As far as the scheduler knows, the instance executes `first`."""
 
     __slots__ = (
         "_exported_slots",
@@ -200,24 +203,24 @@ class InstanceBatches:
     )
 
     def __init__(self) -> None:
-        # Number of the last message that expects a reply.
+        # Number of the last message to the instance that expects a reply.
         self.last_id = 0
         self.first: SentBatch | None = None
-        # Time at which the instance ran out of batches, or was ready for its first one.
+        # Time from which the instance had no batch, or from which it was ready.
         self.idle_since_ns = 0
-        # Batch that was sent behind the first.
+        # Batch that waits at the instance behind the first one.
         self.waiting: SentBatch | None = None
-        # Executed batches with members that lack their last response, by number.
+        # Executed batches, by number, with members whose last response has not come.
         self.responding: dict[int, SentBatch] = {}
-        # Number of the pending request for sequences' states; 0 if there is none.
+        # Number of the pending request to export states of sequences; 0 if there is none.
         self.exporting = 0
-        # Slots whose states that request asks for.
+        # Slots whose states the pending request asks for.
         self._exported_slots: frozenset[int] = frozenset()
         # Batches up to this number were lost with an earlier stream.
         self._lost_through = 0
 
     def add_batch(self, sent: SentBatch) -> None:
-        """Add a batch that is sent: the first one, or one that waits behind an executing batch."""
+        """Add a sent batch, which becomes the first batch or waits behind an executing one."""
         self.last_id = sent.id
         if self.first is None:
             self.first = sent
@@ -230,16 +233,16 @@ class InstanceBatches:
         self.waiting = sent
 
     def begin_export(self, slots: Iterable[int]) -> int:
-        """Ask for the states of these slots' sequences; return the number of that message."""
+        """Begin a request for the states in these slots; return the number for its message."""
         self.last_id += 1
         self.exporting = self.last_id
         self._exported_slots = frozenset(slots)
         return self.exporting
 
     def end_export(self, number: int, slots: Sequence[int]) -> bool:
-        """End the request for states if a reply has its number; return whether it has.
+        """End the request for states if a reply has the request's number; return whether it has.
 
-        A reply with another number is to a batch.
+        A reply with another number answers a batch.
 
         Raises:
             ProtocolError: the reply has a slot that was not asked for, or has one twice.
@@ -254,7 +257,10 @@ class InstanceBatches:
         return True
 
     def withdraw_waiting(self) -> SentBatch | None:
-        """Return the waiting batch if it is to be asked back now, and mark it as WITHDRAWING."""
+        """Mark the waiting batch as WITHDRAWING and return it, so that it is asked back.
+
+        Returns `None` if there is no waiting batch, or if it was asked back already.
+        """
         waiting = self.waiting
         if waiting is None or waiting.state is not WAITING:
             return None
@@ -287,7 +293,7 @@ class InstanceBatches:
         return sent
 
     def replying(self, number: int) -> SentBatch:
-        """Return the batch that a reply is about; raise ProtocolError if it can have none now."""
+        """Return the batch that a reply is for; raise ProtocolError if none expects that reply."""
         first = self.first
         if first is not None and first.id == number:
             return first
@@ -322,8 +328,8 @@ class InstanceBatches:
     def lose_begun(self, begun: int) -> list[SentBatch]:
         """Remove and return the batches that must not run again, oldest first.
 
-        Called before an instance is lost. These are all batches that are responding, and the others
-        up to number `begun`.
+        These are all responding batches, and the other batches up to number `begun`. Call this
+        before the instance is removed as lost.
         """
         lost = [*self.responding.values()]
         self.responding.clear()
@@ -338,8 +344,8 @@ class InstanceBatches:
     def lose_all(self) -> tuple[list[SentBatch], SentBatch | None]:
         """Remove all batches, since the stream is lost.
 
-        Returns the batches that may have begun, oldest first, and the one that has not begun, since
-        it waited behind another one.
+        Returns the batches that may have begun, oldest first, and the batch that has not begun
+        because it waited behind another one (or `None`).
         """
         lost = [*self.responding.values()]
         waiting, self.waiting = self.waiting, None
@@ -355,18 +361,21 @@ class InstanceBatches:
 
     @property
     def at_work(self) -> bool:
-        """Return whether the instance still has to respond to anything."""
+        """True if the instance executes a batch, or still owes responses."""
         return self.first is not None or bool(self.responding)
 
     def entries(self) -> list[Entry]:
-        """Return the entries that lack their last response, without those of a waiting batch."""
+        """Return the entries whose last response has not come, without those of a waiting batch."""
         batches = [*self.responding.values()]
         if self.first is not None:
             batches.append(self.first)
         return [entry for sent in batches for entry in sent.open_entries()]
 
     def place_of(self, entry: Entry) -> tuple[int, int] | None:
-        """Return the numbers of the batch and of the member in it, for an entry that has begun."""
+        """Return the number of the batch that has an entry, and the entry's index in the batch.
+
+        Returns `None` if no batch that has begun has the entry.
+        """
         for sent in self.responding.values():
             if entry in sent.batch.entries:
                 return sent.id, sent.batch.entries.index(entry)

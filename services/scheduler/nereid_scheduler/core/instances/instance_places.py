@@ -1,7 +1,7 @@
-"""Decides which instances of a model version an executor shall host, by its instance groups.
+"""Decides which instances of a model an executor must load, by the model's instance groups.
 
-It is pure: a configuration and an executor's hello in; instances to load out. It knows no session
-and sends no command.
+The module is pure: the model's configuration and the executor's hello are arguments, and the
+instances to load are the result. It knows no session and sends no command.
 """
 
 # layout: not compiled, off the hot path
@@ -68,12 +68,15 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
 
 
 def device_of(slot: Slot, hello: pb.Hello) -> Device:
-    """Return the device whose resources an instance shares with others, also on other executors."""
+    """Return the device whose resources an instance shares with all other instances on it.
+
+    These may be on other executors of the same host.
+    """
     return Device(hello.host, slot.device_id)
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """Return the instances that an executor shall load; counts are per executor.
+    """Return the instances that an executor must load; the counts of groups are per executor.
 
     Raises:
         NereidError: this executor cannot host the model; the text gives the reason.
@@ -88,7 +91,7 @@ def _slots(group: InstanceGroup) -> list[Slot]:
     if group.kind == "GPU":
         devices = [(pb.Device.GPU, gpu) for gpu in group.gpus for _ in range(group.count)]
     else:
-        # KIND_MODEL leaves devices to the backend; the instance itself is on the host.
+        # With KIND_MODEL the backend chooses the devices; the instance counts as one on the CPU.
         devices = [(pb.Device.CPU, 0)] * group.count
     return [
         Slot(f"{group.name}_{index}", kind, device_id, group.rate_limit, group.passive)

@@ -1,7 +1,7 @@
 """Measures how long one instance executes a batch, and how long it is idle between two batches.
 
-From that it decides whether a second batch may be sent to an instance that is executing. It is
-pure: times are arguments.
+From these times it decides whether a second batch may be sent to an instance that is executing. The
+module is pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# With executions longer than so many round trips a waiting batch gains little, and would bind its
-# requests for long.
+# No batch waits at the instance if an execution takes more than this many round trips: it would
+# gain little, and its requests would be bound to the instance for long.
 _MAX_ROUND_TRIPS: Final = 4
 # A waiting batch is withdrawn when the batch before it takes this many times as long as expected,
-# but not before the ordinary hiccups of an event loop are over.
+# but not before _MIN_PATIENCE_NS: an event loop is often late by some milliseconds.
 _PATIENCE: Final = 4
 _MIN_PATIENCE_NS: Final = 10_000_000
 
@@ -25,12 +25,13 @@ class Pace:
     __slots__ = ("execution_ns", "patience_ns", "round_trip_ns")
 
     def __init__(self) -> None:
-        # 0 until it has been measured.
+        # Average execution time; 0 until an execution was measured.
         self.execution_ns = 0.0
-        # Time from a batch's dispatch to its response without the execution. The instance is idle
-        # for this long if its next batch is sent after the response.
+        # Average time from sending a batch to its response, without the execution. The instance is
+        # idle for this long if its next batch is sent after the response.
         self.round_trip_ns = 0.0
-        # A batch that has been executing for longer than this is not about to end.
+        # A batch that executes for longer than this is overdue: no batch is sent behind it, and a
+        # waiting batch is withdrawn.
         self.patience_ns = _MIN_PATIENCE_NS
 
     def record_batch(self, execution_ns: int, total_ns: int | None) -> None:

@@ -1,7 +1,7 @@
-"""Model instance as the scheduler sees it: a stream that executes one batch at a time, in order.
+"""The scheduler's end of a model instance: a stream that executes one batch at a time, in order.
 
-Writes batches to the stream and reads the replies. It does not decide which batch is sent, nor what
-becomes of a reply, and it knows no queue.
+The module writes batches to the stream and reads the replies. It does not decide which batch is
+sent, nor how a reply is handled, and it knows no queue.
 """
 
 # layout: not pure, uses asyncio
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 class BatchStream(Protocol):
-    """Scheduler's end of an Execute stream; nereid.rpc.Call is one."""
+    """Interface for the scheduler's end of an Execute stream; nereid.rpc.Call implements it."""
 
     def send(self, message: bytes) -> None:
-        """Write a message; nothing happens once the stream is broken."""
+        """Write a message; do nothing if the stream is broken."""
 
     def send_now(self, message: bytes) -> None:
-        """Write a message before anything else is done."""
+        """Write a message at once, not at the end of the event loop's turn."""
 
     def finish(self) -> None:
         """End the stream."""
@@ -58,17 +58,20 @@ class BatchStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ReadinessQuestion:
-    """Query to an instance. A new stream needs a new one: the model's process may be another."""
+    """Question to an instance whether its model is ready.
+
+    A new stream needs a new question, since the model may run in another process then.
+    """
 
     number: int
     stream: BatchStream
     response: asyncio.Future[bool]
-    # Set while the model is being asked.
+    # True while the model is being asked.
     asked: bool = False
 
 
 def _nothing() -> None:
-    """Let the instance go on as before."""
+    """Do nothing: the instance is not to be unloaded."""
 
 
 def _cannot_withdraw(batch: int) -> None:
@@ -76,20 +79,20 @@ def _cannot_withdraw(batch: int) -> None:
 
 
 class CrashReport(NamedTuple):
-    """Report of an executor about a lost instance."""
+    """Report of an executor that an instance's process has crashed."""
 
     # Number of the last batch that the model had begun to execute.
     begun: int
     error_status: ErrorStatus
-    # Number of the stream that ended with the process; 0 stands for the one that is open.
+    # Number of the stream that ended with the process; 0 stands for the open stream.
     stream: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class RemoteInstance:
-    """Instance on an executor: loading without a stream, ready with one.
+    """Instance on an executor. It is loading while it has no stream, and ready when it has one.
 
-    Only the model version of the instance touches `batches`.
+    Only the instance's model version changes `batches`.
     """
 
     id: int
@@ -97,49 +100,50 @@ class RemoteInstance:
     executor: str
     stream: BatchStream | None = None
     batches: InstanceBatches = field(default_factory=InstanceBatches)
-    # State of the model files that the instance loads; empty without a response cache.
+    # Revision of the model files that the instance loads; empty without a response cache.
     revision: bytes = b""
-    # UUID of the GPU that the instance is on; empty on the CPU.
+    # UUID of the GPU that the instance is on; empty if it is on the CPU.
     gpu_uuid: str = ""
-    # Called when the instance has no work left; unloads an instance that is to go.
+    # Called when the instance has no work left; unloads the instance if it is retiring.
     on_idle: Callable[[], None] = _nothing
-    # The model reads MemberControl messages: cancellations and flow control.
+    # True if the model reads MemberControl messages: cancellations and flow control.
     accepts_controls: bool = False
-    # Number of the stream among those whose crashes the executor reports; 0 if it reports none.
+    # Number by which the executor's crash reports name the stream; 0 if it sends no reports.
     crash_stream: int = 0
-    # Reports that arrived before the end of their stream was seen, by the stream's number.
+    # Crash reports that came before the scheduler saw the end of the stream, by stream number.
     crash_reports: dict[int, CrashReport] = field(default_factory=dict)
-    # The executor can open the memory that requests lie in, and may respond in its own.
+    # True if the executor can open the shared memory of requests, and may put responses into its
+    # own.
     shares: bool = True
-    # The model can be asked whether it is ready; `question` is the last such query.
+    # True if the model can be asked whether it is ready; `question` is the last such question.
     reports_readiness: bool = False
     question: ReadinessQuestion | None = None
-    # The instance can be asked for its sequences' states. `handing_over`: it has been asked for
-    # them, and is unloaded afterwards.
+    # True if the instance can be asked for the states of its sequences. `handing_over` is True
+    # while it exports them; afterwards it is unloaded.
     has_states: bool = False
     handing_over: bool = False
-    # The instance is unloaded when the sequences that it has are over.
+    # True if the instance is unloaded when the sequences that it has are over.
     keeps_sequences: bool = False
-    # A batch may wait at the instance; `pace` has how long its batches take.
+    # True if a batch may wait at the instance; `pace` measures how long its batches take.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
-    # Responses that can be read without a parser.
+    # Reads responses without a parser if they are like an earlier one.
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
-    # Asks the executor to give a batch back that has not begun; the argument is its number.
+    # Asks the executor to give a batch back that has not begun; takes the batch's number.
     request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
     @property
     def retiring(self) -> bool:
-        """Return whether the instance is unloaded as soon as it is idle."""
+        """True if the instance is to be unloaded as soon as it is idle."""
         return self.on_idle is not _nothing
 
     @property
     def at_work(self) -> bool:
-        """Return whether the instance still has to respond to anything."""
+        """True if the instance owes responses, exports states or keeps sequences."""
         return self.batches.at_work or self.handing_over or self.keeps_sequences
 
     def send_batch(self, batch: Batch, now_ns: int) -> SentBatch:
-        """Send a batch, which is executed at once or behind the batch that the instance has.
+        """Send a batch, which the instance executes at once or after the batch that it has.
 
         A serialisation error is raised before anything is sent.
         """
@@ -148,7 +152,8 @@ class RemoteInstance:
         message = plain_batch_frame(number, batch, now_ns)
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
-        # Send now: the rest of this turn, mostly responses to other requests, is done meanwhile.
+        # Send the batch now, so that the instance executes while the rest of this turn (mostly
+        # responses to other requests) is done.
         self.stream.send_now(message)
         sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
         self.batches.add_batch(sent)
@@ -161,7 +166,10 @@ class RemoteInstance:
             self.request_withdrawal(waiting.id)
 
     def export_states(self, slot_numbers: Sequence[int]) -> None:
-        """Ask for the states of these slots' sequences; the reply may omit the last of them."""
+        """Ask the instance for the states of the sequences in these slots.
+
+        The reply may leave out slots at the end of the list.
+        """
         assert self.stream is not None, "an instance without a stream"
         message = pb.Batch(id=self.batches.begin_export(slot_numbers), exported_slots=slot_numbers)
         self.stream.send(message.SerializeToString())
@@ -175,15 +183,15 @@ class RemoteInstance:
         if not self.shares:
             payloads = chain.from_iterable(response.payloads for response in reply.responses)
             if any(payload.HasField("shared_memory") for payload in payloads):
-                # The memory may be another process's, and we would read it for the client.
+                # The segment may belong to another process, whose data the client would get.
                 raise ProtocolError("a reference to memory that the executor does not share")
         return reply
 
     def read_responses(self, message: bytes) -> tuple[Executed, list[InferResponse]]:
-        """Return a message about a batch and its responses.
+        """Read a message about a batch; return it with its responses.
 
-        If further responses are to come (`partial`), the responses are in the message alone and the
-        list is empty. Raises ProtocolError if the message is malformed.
+        If further responses are to come (`partial`), the list is empty and the responses are only
+        in the message. Raises ProtocolError if the message is malformed.
         """
         responses, position = self.repeated_responses.read(message)
         times = read_executed_times(message, position) if position else None
@@ -200,7 +208,10 @@ class RemoteInstance:
         return reply, responses
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
-        """Report what became of an executing request, if the model reads such messages."""
+        """Send a control (cancel, pause or resume) for an executing request.
+
+        Does nothing if the model does not read controls.
+        """
         if self.accepts_controls and self.stream is not None:
             message = pb.Batch()
             message.controls.add(batch=batch, member=member, kind=kind)
@@ -216,7 +227,7 @@ def read_each_response(messages: Sequence[pb.InferResponse]) -> list[InferRespon
 
 
 def cancel_member(entry: Entry, instances: Iterable[RemoteInstance]) -> None:
-    """Notify the instance that executes this entry that its client has cancelled."""
+    """Notify the instance that executes this entry that the client has cancelled the request."""
     for instance in instances:
         place = instance.batches.place_of(entry)
         if place is not None:
@@ -239,9 +250,9 @@ def _write_sequence(place: SequenceMember, member: pb.BatchMember) -> None:
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
-    """Serialise a batch with its members' heads and payloads as the clients sent them.
+    """Serialise a batch, with the heads and payloads of its members as the clients sent them.
 
-    With `inline` the message holds the bytes of payloads that are in shared memory.
+    inline: True if the message must contain the bytes of payloads that are in shared memory.
     """
     message = pb.Batch(id=number)
     add = message.members.add

@@ -1,6 +1,6 @@
-"""Picks the free instance of a model version that runs the next batch: the one idle for longest.
+"""Chooses the instance of a model version for the next batch: the one that was free for longest.
 
-It is pure and knows neither batches nor streams; an instance is any hashable object.
+The module is pure and knows neither batches nor streams. An instance is any hashable object.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Router(Generic[T]):
     """Instances of one model version, each free or busy.
 
-    `free_instances` has the free ones in the order in which they became free, for callers that
-    cannot afford a call.
+    `free_instances` has the free instances in the order in which they became free. Hot code reads
+    it directly, without the cost of a call.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Histograms and summaries of single requests' latencies, if --metrics-config asks for them.
+"""Histograms and summaries of request latencies, if --metrics-config asks for them.
 
-It is pure: times are arguments.
+The module is pure: times are arguments.
 """
 
 # layout: not compiled, has a constant tuple of floats
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.execution import Execution
 
-# These are Triton's defaults.
+# Triton's default bounds.
 DEFAULT_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _SETTINGS: Final = ("counter_latencies", "histogram_latencies", "summary_latencies")
 _EXPECTED: Final = (
@@ -48,13 +48,13 @@ class MetricsConfig:
 
 
 def setting(text: str) -> str:
-    """Check one --metrics-config, and return the text itself."""
+    """Check one value of --metrics-config, and return it unchanged."""
     parse_setting(text)
     return text
 
 
 def parse_metrics_config(settings: Iterable[str]) -> MetricsConfig:
-    """Return the settings of all --metrics-config; the last one of each name counts."""
+    """Return the settings from all values of --metrics-config; the last one of each name counts."""
     fields: dict[str, Any] = dict(map(parse_setting, settings))
     return MetricsConfig(**fields)
 
@@ -69,7 +69,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
     if equals and name in _SETTINGS and value.lower() in ("true", "false", "1", "0"):
         return name, value.lower() in ("true", "1")
     if equals and name == "summary_quantiles":
-        # The errors are ignored: quantiles are exact for the window that they are taken from.
+        # Check the allowed errors but do not use them: quantiles are exact for their time window.
         try:
             quantiles = tuple(float(pair.partition(":")[0]) for pair in value.split(","))
         except ValueError:
@@ -80,7 +80,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
-    """Return the model's own bounds (model_metrics), or Triton's."""
+    """Return the histogram's bounds in the model's configuration (model_metrics), or Triton's."""
     for control in config.proto.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE.name:
             return sorted(set(control.histogram_options.buckets)) or DEFAULT_BOUNDS_MS
@@ -88,7 +88,7 @@ def _bounds_ms(config: ModelConfig) -> Sequence[float]:
 
 
 class Latencies:
-    """Latencies of one model version: in microseconds, the histogram's in milliseconds."""
+    """Latencies of one model version, in microseconds; those of the histogram in milliseconds."""
 
     def __init__(self, bounds_ms: Sequence[float] | None, *, summaries: bool) -> None:
         self.first_response = None if bounds_ms is None else Histogram(bounds_ms)
@@ -98,7 +98,7 @@ class Latencies:
         self.cache_miss = Summary()
 
     def record_batch(self, entries: Collection[Entry], execution: Execution) -> None:
-        """Record entries that were executed together."""
+        """Record the latencies of entries that were executed together."""
         ended_ns = execution.finished_ns
         took_ms = [(ended_ns - entry.received_ns) / 1e6 for entry in entries]
         if self.first_response is not None:
@@ -116,7 +116,7 @@ class Latencies:
             phases["compute_output"].observe(execution.compute_output_ns / 1000, count)
 
     def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """Record an entry of a decoupled model that has ended."""
+        """Record the latencies of a decoupled model's entry that has ended."""
         phases = self.phases
         if phases is not None:
             phases["request"].observe((ended_ns - entry.received_ns) / 1000)
@@ -131,7 +131,7 @@ class Latencies:
         self.cache_hit.observe(lookup_ns / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
-        """Record a miss, with the time that the lookup and the insertion took."""
+        """Record a cache miss, with the time that lookup and insertion took together."""
         self.cache_miss.observe(cost_ns / 1000)
 
     def record_first_response(self, entry: Entry, now_ns: int) -> None:
@@ -144,7 +144,10 @@ class Latencies:
                 self.record_exemplar(entry, now_ns)
 
     def record_exemplar(self, entry: Entry, now_ns: int) -> None:
-        """Add an exemplar for a first response, already recorded, if its request is traced."""
+        """Add an exemplar for a first response if its request is traced.
+
+        The response must have been recorded before.
+        """
         if self.first_response is not None and entry.trace is not None:
             trace_id = entry.trace.context[TRACE_ID]
             took_ms = (now_ns - entry.received_ns) / 1e6

@@ -1,7 +1,7 @@
 """Counters of a model version, for Triton's statistics extension and the metrics page.
 
-It is pure: times are arguments. Requests that were never queued (refused by validation or by a full
-queue) do not count, as in Triton.
+The module is pure: times are arguments. Requests that were never queued (refused by validation or
+by a full queue) do not count, as in Triton.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.execution import Execution
 
-# Responses of one request beyond these are not counted: readers get the whole list every time.
+# Maximum number of responses of one request that are counted separately: readers of the statistics
+# always get the whole list.
 MAX_RESPONSES: Final = 1024
 
 
@@ -40,7 +41,7 @@ class Duration:
 
     def write(self, message: kserve_pb2.StatisticDuration) -> None:
         """Write the count and the sum to a message."""
-        # Readers expect the message even if it is all zeros.
+        # Set the message even if all values are zero, as readers expect it.
         message.SetInParent()
         message.count = self.count
         message.ns = self.ns
@@ -56,7 +57,7 @@ class Compute:
     output_ns: int = 0
 
     def record_execution(self, count: int, execution: Execution) -> None:
-        """Add an execution that counts `count` times, each time with its whole duration."""
+        """Add an execution of `count` requests, each of which counts the whole duration."""
         self.count += count
         self.input_ns += count * execution.compute_input_ns
         self.infer_ns += count * execution.compute_infer_ns
@@ -98,7 +99,7 @@ class _Responses:
 
 @dataclass(slots=True)
 class GpuShare:
-    """Part of a version's counters that is due to its instances on one GPU."""
+    """Counters of a version for its instances on one GPU."""
 
     success: int = 0
     inference_count: int = 0
@@ -112,7 +113,7 @@ class GpuShare:
     def record_success(
         self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
     ) -> None:
-        """Add `count` successful requests with a total batch size of `size`."""
+        """Add `count` successful requests, which have `size` rows together."""
         self.success += count
         self.inference_count += size
         self.request_ns += request_ns
@@ -123,13 +124,14 @@ class GpuShare:
 
 
 class ModelStatistics:
-    """Count for one model version. Compute times do not count cache hits."""
+    """Counters of one model version. Cache hits are not part of compute times."""
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        # Monotonic; 0 means none. As in Triton, a hit is no inference, but it uses the model.
+        # Monotonic time of the last cache hit; 0 means none. As in Triton, a hit does not count as
+        # an inference, but as a use of the model.
         self.last_cache_hit_ns = 0
         self.success = Duration()
         self.fail = Duration()
@@ -140,21 +142,22 @@ class ModelStatistics:
         self.compute_by_batch_size: dict[int, Compute] = {}
         # Counters that only the metrics page shows.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
-        # Requests that a full queue has refused.
+        # Number of requests that were refused because the queue was full.
         self.refused = 0
         self._drain = DrainEstimate()
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
-        # Responses of a decoupled model, by their index among the responses to one request.
+        # Counters of a decoupled model's responses: element n is for the n-th responses of all
+        # requests.
         self.responses: list[_Responses] = []
-        # Shares by the GPUs' UUIDs, which metrics have as a label.
+        # Maps the UUID of a GPU, which is a label of metrics, to the counters of its instances.
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
         # `None` if --metrics-config asks for neither histograms nor summaries.
         self.latencies = latencies
 
     @property
     def progress(self) -> int:
-        """Number that grows with everything that is counted."""
+        """Number that changes whenever anything is counted."""
         counts = [self.inference_count, self.execution_count, self.refused, self.retries]
         durations = [self.success, self.fail, self.cache_hit, self.cache_miss]
         for response in self.responses:
@@ -163,21 +166,21 @@ class ModelStatistics:
         return sum(counts) + sum(self.batches_closed.values())
 
     def record_refusal(self, pending: int, now_ns: int) -> int:
-        """Count a refusal by a full queue that has so many pending requests.
+        """Count a refusal by a full queue.
 
-        Returns the milliseconds until these are completed.
+        Returns the estimated milliseconds until the queue's pending requests are completed.
         """
         self.refused += 1
         return self.foresee_drain(pending, now_ns)
 
     def foresee_drain(self, pending: int, now_ns: int) -> int:
-        """Return the milliseconds until so many requests are completed, as a refusal does."""
+        """Return the estimated milliseconds until this many requests are completed."""
         return self._drain.retry_after_ms(pending, self.success.count, now_ns)
 
     def record_batch(
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
     ) -> None:
-        """Count an executed batch; `failed` are its members that got an error."""
+        """Count an executed batch. failed: the members whose response is an error."""
         self.record_execution(batch, execution)
         size = batch.size
         succeeded = batch.entries
@@ -212,12 +215,12 @@ class ModelStatistics:
                     self.latencies.record_exemplar(entry, execution.finished_ns)
 
     def record_execution(self, batch: Batch, execution: Execution) -> None:
-        """Count an executed batch whose members are recorded one by one."""
+        """Count an executed batch whose requests are counted one by one when they end."""
         self.execution_count += 1
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
-        # As in Triton, slots without a request are part of what was executed.
+        # Include slots without a request, as Triton does.
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
@@ -225,7 +228,7 @@ class ModelStatistics:
         by_size.record_execution(1, execution)
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """Count a request of a decoupled model that has had its last response."""
+        """Count a request of a decoupled model when it has had its last response."""
         size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
         queue_ns = execution.started_ns - entry.enqueued_ns
         self.inference_count += size
@@ -239,7 +242,7 @@ class ModelStatistics:
             self.latencies.record_phases(entry, execution, ended_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
-        """Count a request's index-th response, which came this long after the one before it."""
+        """Count the response with this index, and the time since the response before it."""
         responses = self.responses
         if index >= len(responses):
             if index >= MAX_RESPONSES:
@@ -248,12 +251,12 @@ class ModelStatistics:
         responses[index].record_response(response, took_ns)
 
     def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
-        """Count a queued request that failed: expired, cancelled, lost, or in its execution."""
+        """Count an accepted request that expired, was cancelled or lost, or failed in execution."""
         self.fail.record(1, now_ns - entry.received_ns)
         self.failures[reason] += 1
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """Count a request whose response was found in the cache; it was never queued."""
+        """Count a request whose response was found in the cache, so that it was never queued."""
         self.success.record(1, now_ns - entry.received_ns)
         self.cache_hit.record(1, lookup_ns)
         self.last_cache_hit_ns = now_ns
@@ -261,7 +264,7 @@ class ModelStatistics:
             self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
-        """Count a miss beside `record_batch`, which covers the lookup, but not the insertion."""
+        """Count a cache miss. `record_batch` has counted the lookup, but not the insertion."""
         cost_ns = lookup_ns + insertion_ns
         self.success.ns += insertion_ns
         self.cache_miss.record(1, cost_ns)

@@ -1,7 +1,7 @@
 """Records timelines of a scheduler: batches, requests without a batch, and waits.
 
-A batch is recorded once its responses are sent. Events are recorded where they happen. The module
-knows how records are packed, not who reads them.
+A batch is recorded after its responses were sent. Events are recorded when they happen. The module
+knows how records are packed, but not who reads them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
 
-# Fields of a batch: time at which it finished; version of its model; its number; time from which
-# the instance had been idle; times at which the batch was sent there to wait and was begun; times
-# that inputs, model and outputs took; size, number of members, and whether it has an error. The
-# members follow: number, times, retries.
+# Fields of a batch: time at which it finished; version of its model; number of the batch; time from
+# which the instance had been idle; time at which the batch was sent to wait at the instance, and
+# time at which it began; durations of inputs, model and outputs; size, number of members, and
+# whether there is an error. The members follow, each with its number, times and retries.
 _BATCH: Final = Struct("<10q2i")
 _MEMBER: Final = Struct("<Q2qi")
-# Limit for the text of an error.
+# Maximum length of an error's text.
 _MAX_TEXT: Final = 512
-# Largest number that compiled code keeps in a register.
+# Largest number that compiled code can keep in a register.
 _MAX_SHORT: Final = (1 << 62) - 1
 
 
 class SchedulerTimeline:
-    """Hold the rings of one scheduler."""
+    """Record the timeline of one scheduler in rings of fixed size."""
 
     def __init__(self, recorder: Recorder) -> None:
-        # `None` if nothing is recorded.
+        # `None` if no timeline is recorded.
         self.recorder: Recorder | None = recorder
         self._record_event: RecordEvent = recorder.record_event
         self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
@@ -56,7 +56,7 @@ class SchedulerTimeline:
         execution: Execution,
         error: str = "",
     ) -> None:
-        """Record an executed batch of a model and version; `error` is the reason of a failure."""
+        """Record an executed batch of a model and version. error: why it failed; may be empty."""
         ring, entries = self._batches, sent.batch.entries
         piece, objects = ring.piece, ring.objects
         try:
@@ -74,16 +74,16 @@ class SchedulerTimeline:
             write_i32_le(piece, 1 if error else 0)
             for entry in entries:
                 number = entry.request.id
-                # Numbers of ensembles' steps may have the highest bit.
+                # Write large numbers as signed: those of ensembles' steps may have the highest bit.
                 write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
                 write_i64_le(piece, entry.received_ns)
                 write_i64_le(piece, entry.enqueued_ns)
                 write_i32_le(piece, entry.retries)
         except ValueError:
-            # An executor reports how long it took, which may be any number.
+            # Drop the record if a number does not fit: an executor may report any durations.
             ring.drop()
             return
-        # The tuple is not stored, since compiled code would make it anew here.
+        # Store the parts of the tuple: compiled code would create a new tuple here.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)
@@ -122,7 +122,7 @@ class SchedulerTimeline:
 
 
 class NoTimeline(SchedulerTimeline):
-    """The timeline of a scheduler that records nothing."""
+    """Timeline of a scheduler that records nothing."""
 
     def __init__(self) -> None:
         self.recorder = None
@@ -163,7 +163,7 @@ NO_TIMELINE: Final = NoTimeline()
 
 
 def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:
-    """Return the record of a batch that an instance of this executor executes."""
+    """Return the record of a batch that an instance of this executor is executing."""
     members = (
         Member(entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
         for entry in sent.batch.entries

@@ -1,3 +1,3 @@
-"""Memory of models: sizes, and the budgets that they have to fit into."""
+"""Memory that models need, and the budgets for it."""
 
 # layout: covered, pure

@@ -1,6 +1,6 @@
-"""Budgets of memory, as flags give them.
+"""Memory budgets, as flags set them.
 
-It is pure, and imported by the settings: nothing that a start does not need is imported here.
+The module is pure. The settings import it, so it imports only what every start needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[KMGT]?)(?P<bina
 
 
 class Budget(NamedTuple):
-    """Budget of a device: "cpu", "gpu" (each one), "gpu 1" or "" (every device)."""
+    """Memory budget of a device: "cpu", "gpu" (each GPU), "gpu 1" or "" (every device)."""
 
     device: str
     size_bytes: int
@@ -38,7 +38,10 @@ class Budget(NamedTuple):
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of 4GiB, 4GB, 512MiB or a plain number; raise ValueError otherwise."""
+    """Return the number of bytes that a text such as 4GiB, 4GB, 512MiB or 1000 stands for.
+
+    Raises ValueError for any other text.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected a number of bytes, such as 4GiB or 512MB")
@@ -50,7 +53,7 @@ def parse_size(text: str) -> int:
 
 
 def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Return budgets by device; a budget for all devices applies to each kind without its own."""
+    """Return budgets by device; one for all devices applies to the kinds without their own."""
     budgets = dict(given)
     for_all = budgets.pop("", None)
     if for_all is not None:

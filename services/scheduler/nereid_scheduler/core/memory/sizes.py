@@ -1,6 +1,6 @@
-"""Measures how much memory models take at their loads, and guesses it before the first load.
+"""Stores how much memory models took when they were loaded, and guesses it before the first load.
 
-It is pure and knows no device: sizes are those of one instance, by the kind of device.
+The module is pure. Sizes are for one instance, by the kind of device (CPU or GPU).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# A session is larger than its file: it has buffers, and copies of weights in another layout.
+# Guessed size of a loaded model, as a multiple of the size of its files. Loaded models are larger:
+# they have buffers, and copies of weights in another layout.
 _GUESS_FACTOR: Final = 1.5
 _MIN_GUESS: Final = 16 << 20
 
@@ -39,10 +40,10 @@ def read_sizes(text: object) -> dict[str, int]:
 
 
 class ModelSizes:
-    """Measured bytes of one instance of each model, by the kind of device."""
+    """Measured sizes in bytes of one instance of each model, by the kind of device."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Start with what `saved` once returned; malformed parts of it are left out."""
+        """Start with sizes that `saved` has returned before; malformed parts are left out."""
         self._sizes: dict[str, dict[str, int]] = {}
         for model, sizes in (saved or {}).items():
             if isinstance(sizes, dict):
@@ -51,7 +52,7 @@ class ModelSizes:
                 }
 
     def saved(self) -> dict[str, dict[str, int]]:
-        """Return the sizes for a scheduler's state."""
+        """Return the sizes in the form in which the scheduler's state keeps them."""
         return {model: dict(sizes) for model, sizes in self._sizes.items()}
 
     def measured(self, model: str, taken: Mapping[str, Sequence[int]]) -> bool:
@@ -60,7 +61,8 @@ class ModelSizes:
         for device, sizes in taken.items():
             by_kind.setdefault(device.partition(" ")[0], []).extend(sizes)
         known = self._sizes.get(model)
-        # The mean counts: instances may share memory, which the first one of them is charged with.
+        # Take the mean of all instances: they may share memory, which is measured for the first
+        # instance only.
         now = {kind: -(-sum(sizes) // len(sizes)) for kind, sizes in by_kind.items() if sizes}
         if not now or now == known:
             return False
@@ -91,7 +93,7 @@ class ModelSizes:
         for group in normalise_instance_groups(config, gpu_ids=gpus):
             devices = [device_name(gpu) for gpu in group.gpus] or [CPU]
             for device in devices:
-                # On a GPU a model takes memory of its host as well, once that is known.
+                # An instance on a GPU also takes host memory, which is included if it was measured.
                 for used in {device, CPU}:
                     kind = used.partition(" ")[0]
                     size = known.get(kind, guess if used == device else 0)

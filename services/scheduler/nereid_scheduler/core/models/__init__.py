@@ -1,3 +1,3 @@
-"""Models by name: dependencies, life cycle, overrides, revisions, and what is desired of each."""
+"""Models by name: dependencies, life cycle, overrides, revisions, and what is to be served."""
 
 # layout: covered, pure

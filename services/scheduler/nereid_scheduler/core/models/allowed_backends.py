@@ -1,4 +1,4 @@
-"""Backends that models may use, by the flag --backends. Knows no executor and no model file."""
+"""Backends that models may use, as the flag --backends says."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from nereid.core.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class AllowedBackends:
-    """All backends, some, or all but some."""
+    """Set of allowed backends: all, only the named ones, or all but the excluded ones."""
 
-    # `None` means all but the excluded ones.
+    # `None` means that all backends but the excluded ones are allowed.
     named: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
 

@@ -1,6 +1,7 @@
-"""Models that an ensemble consists of, and the order of loading that follows from it.
+"""Models that an ensemble's steps use, and the names of models with --model-namespacing.
 
-Pure: configurations in, names and orders out. Knows no state of a model.
+The module is pure: configurations are arguments, and names are the result. It knows no state of a
+model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# An arbitrary large odd number: multiplying by it spreads neighbouring ids.
+# An arbitrary large odd number. Ids are multiplied by this number to spread neighbouring ids.
 _ODD: Final = 0x9E3779B97F4A7C15
 _MAX_ID: Final = (1 << 64) - 1
 
@@ -51,10 +52,10 @@ def step_models(draft: config_pb.ModelConfig) -> list[str]:
 def resolve_steps(
     draft: config_pb.ModelConfig, namespace: str, namespaces: Mapping[str, Collection[str]]
 ) -> None:
-    """Write the namespaces of their models into an ensemble's steps.
+    """Write the namespace of each step's model into an ensemble's configuration.
 
-    The ensemble's own namespace is taken if it has a model of this name, else the only one that
-    has. namespaces: by a model's name, the namespaces that have it.
+    It is the ensemble's own namespace if that has a model of this name, otherwise the only
+    namespace that has one. namespaces: maps a model's name to the namespaces that have it.
     """
     for step in draft.ensemble_scheduling.step:
         candidates = namespaces.get(step.model_name, ())
@@ -63,14 +64,14 @@ def resolve_steps(
 
 
 def step_request_id(request_id: int, step: int) -> int:
-    """Return the id of a step's request, which is the same when the ensemble's is sent again."""
+    """Return the id of a step's request; it is the same if the ensemble's request is sent again."""
     return ((request_id + step + 1) * _ODD + step) & _MAX_ID if request_id else 0
 
 
 def cycle_error(name: str, models_in: Callable[[str], Iterable[str]]) -> str:
-    """Return Triton's text for an ensemble that contains itself, else an empty one.
+    """Return Triton's error text if an ensemble contains itself, otherwise an empty text.
 
-    models_in: returns the models of an ensemble's steps, by its name.
+    models_in: takes an ensemble's name and returns the models of its steps.
     """
     seen: set[str] = set()
     pending = [name]

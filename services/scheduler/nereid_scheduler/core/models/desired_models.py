@@ -1,8 +1,8 @@
-"""State machine of the models that shall be served, without clock or event loop.
+"""State machine of the models that are to be served, without clock or event loop.
 
 Flags, records, repositories, clients, other schedulers and requests ask for models. Each change of
-what is desired of a model is a generation; the generations of one model form a queue and take
-effect one after another:
+a model's desired state is a *generation*. The generations of one model form a queue and take effect
+one after another:
 
     state      event                                             next state
     queued     all earlier generations of the model have ended   due
@@ -42,7 +42,7 @@ _NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
 
 class Why(Enum):
-    """Reason why a model is to be served, or not to be served any more."""
+    """Reason why a model is to be served, or is no longer to be served."""
 
     INITIAL = "it is in a repository, or a flag names it"
     RECORDED = "a client had loaded it before the start"
@@ -56,58 +56,58 @@ class Why(Enum):
     MOVED = "another scheduler has it now"
 
 
-# Reasons for loads that wait for executors without limit.
+# Reasons with which a load waits for executors without a time limit.
 PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
-# Reasons for loads that continue the model's counters, since nobody loads the model anew. A model
-# on demand may have been served by a scheduler that has ended.
+# Reasons with which a load continues the model's counters, since no client has loaded the model
+# anew. A model that is loaded on demand may have been served by a scheduler that has ended.
 CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
 
 
 @dataclass(slots=True, eq=False)
 class DesiredModel:
-    """One generation of a model: what is desired of it until the next generation."""
+    """One generation of a model: its desired state until the next generation."""
 
     name: str
     why: Why
     # Model to load; `None` until it has been found.
     found: FoundModel | None = None
     override: Override | None = None
-    # Only these executors load it; `None` means all.
+    # Names of the only executors that load the model; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Record of how a client had loaded it.
+    # Record of how a client has loaded the model.
     record: ModelRecord | None = None
-    # Set until the files that the record names have been read.
+    # True until the files that the record names have been read.
     files_pending: bool = False
     # Models of an ensemble's steps that are not served, including steps of inner ensembles.
     steps: dict[str, FoundModel] = field(default_factory=dict)
     # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
-    # Set when an action has begun that changes something.
+    # True once an action has begun that changes something.
     acted_on: bool = False
-    # Set when something else is desired by now.
+    # True if this generation is obsolete, so that the model is not loaded by it.
     superseded: bool = False
     ended: bool = False
-    # Called with the error, or with `None` if the model is as desired.
+    # Called when the generation ends: with an error, or with `None` if the model is as desired.
     on_end: Callable[[NereidError | None], None] | None = None
 
     @property
     def searching(self) -> bool:
-        """Return whether the generation waits for a record, which may take forever."""
+        """True if the generation waits for a record or its files, which may never come."""
         unknown = self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
         return unknown and not self.acted_on
 
 
 @dataclass(slots=True)
 class OnDemandModel:
-    """Model that its first request loads, whether or not it is loaded now."""
+    """Model that is loaded by the first request for it, whether or not it is loaded now."""
 
     found: FoundModel
-    # Set while a load is pending.
+    # True while a load is pending.
     wanted: bool = False
-    # Error of the last load, until a request has it tried again.
+    # Error of the last load, until a request begins another load.
     error: NereidError | None = None
-    # Time of that error, on the monotonic clock.
+    # Time of the error, on the monotonic clock.
     failed_s: float = 0.0
     # Time of the load, on the clock of the statistics.
     since_ms: float = 0.0
@@ -125,49 +125,50 @@ class OnDemandModel:
         return _NOT_IN_MEMORY
 
     def has(self, number: int) -> bool:
-        """Return whether a load would bring this version; -1 stands for any version."""
+        """Return whether a load would include this version; -1 stands for any version."""
         return number == _LATEST or number in self.found.versions
 
 
 class DesiredModels:
-    """Keep what is desired of all models of one scheduler, by their qualified names."""
+    """Desired states of all models of one scheduler, by the models' qualified names."""
 
     def __init__(
         self, requested: Iterable[str] = (), on_due: Callable[[], None] = lambda: None
     ) -> None:
-        """Start with the models that the flags name, `requested`.
+        """Start with the models that the flags name.
 
-        `on_due` is called when an action may be due.
+        requested: names of these models. on_due: called when an action may be due.
         """
         self._on_due = on_due
-        # Models that are loaded by name, which are not unloaded with an ensemble.
+        # Names of models that were loaded by name; they are not unloaded together with an ensemble.
         self.requested: set[str] = set(requested)
-        # Models that are to be loaded and have yet to be found: plain names by qualified ones.
+        # Models that requests wait for because they will be loaded; maps a qualified name to the
+        # plain name.
         self.awaited: dict[str, str] = {}
-        # Reasons why models could not be loaded at the last attempt, as the index shows them.
+        # Maps a model to the reason, in the index's form, why its last load was not possible.
         self.refusals: dict[str, str] = {}
-        # Models that were in service when the scheduler ended, and cannot even be found now.
+        # Models that were in service when the scheduler last ended, and that are missing now.
         self.unrestored: set[str] = set()
-        # Set until it is known which models were in service when the scheduler ended.
+        # True until it is known which models were in service when the scheduler last ended.
         self.restoring = False
-        # Models that pass from one live scheduler to another. Their requests wait for a moment, so
-        # these models do not make the server unready.
+        # Models that move from one live scheduler to another. The server is ready without them, as
+        # requests for them wait only for a moment.
         self.moving: set[str] = set()
-        # Models that are loaded on demand; servers are ready without them.
+        # Models that are loaded on demand; the server is ready without them.
         self.on_demand: dict[str, OnDemandModel] = {}
         self._queues: dict[str, deque[DesiredModel]] = {}
         # Names of models whose next action may have changed.
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
-        # Ensembles, and models of their steps, that wait for the models of their steps.
+        # Generations of ensembles and of their steps; each waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
         # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed; loading them again is worthwhile without a change.
+        # Models whose last load failed or has not ended; they may be loaded again without a change.
         self._failed: set[str] = set()
         self._awaited_changed = False
 
-    # ---- what is desired
+    # ---- changes of the desired state
 
     def add(  # noqa: PLR0913 (by keyword)
         self,
@@ -183,12 +184,12 @@ class DesiredModels:
     ) -> DesiredModel:
         """Add a generation after all earlier ones of the model, and return it.
 
-        Generations that still wait for a record are overtaken by an unload or an overridden load.
-        `awaited_as` is the plain name by which requests wait for the model from now on.
+        An unload, or a load with an override, is queued before generations that still wait for a
+        record. awaited_as: plain name by which requests wait for the model from now on.
         """
         model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
         if why is Why.MOVED:
-            # It takes effect beside whatever is being done with the model.
+            # A move takes effect at once, beside any other action on the model.
             self._moved.append(model)
             self._forget(name)
             self.requested.discard(name)
@@ -201,16 +202,16 @@ class DesiredModels:
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
         if why is Why.UNLOADED or override is not None:
-            # How the model was loaded before does not matter.
+            # It no longer matters how the model was loaded before, so do not wait for its record.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
         self._set_due(name)
         return model
 
     def add_steps(self, model: DesiredModel, steps: Iterable[FoundModel]) -> list[DesiredModel]:
-        """Add loads of the models of an ensemble's steps, which it waits for, and return them.
+        """Add and return loads for the models of an ensemble's steps; the ensemble waits for them.
 
-        `steps` is in the order of the loads; steps that are ensembles come after their own steps.
+        steps: models in the order of the loads; an ensemble comes after the models of its steps.
         """
         added: dict[str, DesiredModel] = {}
         for found in steps:
@@ -225,44 +226,44 @@ class DesiredModels:
         return list(added.values())
 
     def stop_awaiting(self, is_chosen: Callable[[str], bool]) -> None:
-        """Give up awaited models that `is_chosen` selects: they are not loaded any more."""
+        """Stop awaiting the models that `is_chosen` selects, as they will not be loaded."""
         for name in [awaited for awaited in self.awaited if is_chosen(awaited)]:
             self._end_awaiting(name)
 
     def require(self, names: Iterable[str]) -> None:
-        """Add models that the flags name, by the names under which they were found."""
+        """Add models to those that were loaded by name. names: qualified names."""
         self.requested.update(names)
 
     def defer(self, found: FoundModel) -> None:
-        """Let the first request load this model, which was found for the first time or again."""
+        """Let the first request load this model. Call this whenever the model is found."""
         known = self.on_demand.setdefault(found.name, OnDemandModel(found))
         if known.found.digest != found.digest or found.url:
-            # The files differ, or are in a store that may have them by now.
+            # Forget the error: the files have changed, or are in a store that may have them by now.
             known.error = None
         known.found = found
 
     def end_deferring(self, name: str) -> None:
-        """Stop loading a model on demand: it is loaded for good, or it no longer exists."""
+        """Stop loading a model on demand, as it is loaded permanently or no longer exists."""
         self.on_demand.pop(name, None)
 
     def await_records(self, *, awaited: bool) -> None:
-        """Set whether the models that were in service at the scheduler's end become known later."""
+        """Set whether the records of models that were in service are still to be read."""
         self.restoring = awaited
 
     def begin_moves(self, names: Iterable[str]) -> set[str]:
-        """Add models that live schedulers pass to one another; return those that are new."""
+        """Add models that move between live schedulers; return those that were not added before."""
         new = set(names) - self.moving
         self.moving |= new
         return new
 
     def end_moves(self, names: Iterable[str]) -> None:
-        """Remove models that have been passed on, or should have been by now."""
+        """Remove models whose move is over, or should be over by now."""
         self.moving.difference_update(names)
 
-    # ---- what was done about it
+    # ---- reports of actions
 
     def unwanted_loads(self) -> list[DesiredModel]:
-        """Return the loads in progress of due models that are to be unloaded afterwards."""
+        """Return loads in progress, of due models, that will be followed by an unload."""
         queues = [self._queues[name] for name in self._due if name in self._queues]
         return [
             queue[0]
@@ -273,7 +274,7 @@ class DesiredModels:
         ]
 
     def take_due(self) -> list[DesiredModel]:
-        """Return the first generation of each model whose next action may have changed."""
+        """Return the current generation of each model whose next action may have changed."""
         heads = [self._queues[name][0] for name in self._due if name in self._queues]
         due = self._moved + [head for head in heads if not head.busy]
         self._due.clear()
@@ -281,12 +282,12 @@ class DesiredModels:
         return due
 
     def begin(self, model: DesiredModel, *, finds: bool) -> None:
-        """Note that an action has begun. `finds`: it only finds or reads something."""
+        """Record that an action has begun. finds: True if it only finds or reads something."""
         model.busy = True
         model.acted_on = not finds
 
     def on_found(self, model: DesiredModel, models: Iterable[FoundModel]) -> None:
-        """Store the models that were searched for: the model itself, or those of its steps."""
+        """Store the result of a search: the model itself, or the models of its steps."""
         if model.superseded:
             return
         for found in models:
@@ -304,9 +305,9 @@ class DesiredModels:
     def on_record(
         self, model: DesiredModel, found: FoundModel | None, record: ModelRecord | None
     ) -> None:
-        """Store how a model that is taken over was loaded.
+        """Store the record of a model that is taken over from another scheduler.
 
-        If `found` is `None` the model is not to be loaded here.
+        found: the model; `None` if this scheduler must not load it.
         """
         if model.superseded:
             return
@@ -319,25 +320,31 @@ class DesiredModels:
         self._set_due(model.name)
 
     def on_load_begun(self, model: DesiredModel) -> None:
-        """Note that a load has begun: the model is not awaited any more."""
+        """Record that a load has begun, so that the model is no longer awaited."""
         assert model.found is not None, "loaded before it was found"
         self._note_load(model.found)
         self._end_awaiting(model.name)
 
     def on_load_ended(self, model: DesiredModel, *, failed: bool, retried: bool) -> None:
-        """Note the end of a load. `retried`: the next poll tries it again without a change."""
+        """Record the end of a load.
+
+        retried: True if the next poll loads the model again, even without a change of its files.
+        """
         if retried:
             self._digests.pop(model.name, None)
         if not failed:
             self._failed.discard(model.name)
 
     def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Count files that a model's load has changed as loaded; nobody else has changed them."""
+        """Record that a load itself has changed the model's files, so they count as loaded.
+
+        found: the model before the load. after: the model after the load.
+        """
         if self._digests.get(found.name) == found.digest:
             self._digests[found.name] = after.digest
 
     def on_refused(self, model: DesiredModel) -> None:
-        """Note that a model cannot be loaded as it was found."""
+        """Record that a model cannot be loaded in the state in which it was found."""
         found = model.found
         assert found is not None, "refused before it was found"
         if found.error is None or model.why is Why.BY_NAME:
@@ -345,7 +352,7 @@ class DesiredModels:
         if model.why not in PATIENT:
             self._note_load(found)
         elif model.record is not None and not found.exists:
-            # Otherwise nobody would see that the model is missing.
+            # Show in the index that the model is missing.
             self.unrestored.add(model.name)
             self.refusals[model.name] = reason_of(found.error.code, found.error.message)
         elif found.exists and not isinstance(found.error, NotUnique):
@@ -353,14 +360,14 @@ class DesiredModels:
             self._failed.add(model.name)
 
     def on_unload(self, model: DesiredModel) -> None:
-        """Note that an unload has begun."""
+        """Record that an unload has begun."""
         self._forget(model.name)
         if model.why is Why.UNLOADED:
             self.requested.discard(model.name)
             self._end_awaiting(model.name)
 
     def end(self, model: DesiredModel, error: NereidError | None = None) -> None:
-        """End a generation. `error` is the reason why the model could not be as desired."""
+        """End a generation. error: why the desired state was not reached; `None` if it was."""
         if model.ended:
             return
         model.ended = True
@@ -379,7 +386,7 @@ class DesiredModels:
     # ---- views
 
     def is_busy(self, name: str) -> bool:
-        """Return whether something is being done with a model, or is to be done."""
+        """Return whether an action on a model is in progress or is to follow."""
         return name in self._queues
 
     def has_changed(self, found: FoundModel) -> bool:
@@ -391,7 +398,7 @@ class DesiredModels:
         return name in self._failed
 
     def pending_steps(self, name: str) -> list[str]:
-        """Return the models that are loaded for the steps of an ensemble that a client loads."""
+        """Return the models that must be loaded first for an ensemble that a client loads."""
         return [
             step.name
             for ensemble in self._composing
@@ -400,7 +407,7 @@ class DesiredModels:
         ]
 
     def take_awaited_changed(self) -> bool:
-        """Return whether models have stopped being awaited since the last call."""
+        """Return whether any model has ceased to be awaited since the last call."""
         changed, self._awaited_changed = self._awaited_changed, False
         return changed
 
@@ -424,16 +431,16 @@ class DesiredModels:
         self._note_refusal(found)
 
     def _note_refusal(self, found: FoundModel) -> None:
-        """Give the index the reason why a model cannot be loaded, or remove an old reason."""
+        """Set the reason that the index shows for a model that cannot be loaded, or remove it."""
         self.refusals.pop(found.name, None)
         if found.error is None:
             self.unrestored.discard(found.name)
         elif found.digest:
-            # Names that are in no repository come from clients, so they are not kept.
+            # Keep no reason for a name that is in no repository: clients may send any names.
             self.refusals[found.name] = reason_of(found.error.code, found.error.message)
 
     def _forget(self, name: str) -> None:
-        """Forget how a model was loaded last."""
+        """Forget the results of a model's last load."""
         self._digests.pop(name, None)
         self._failed.discard(name)
         self.refusals.pop(name, None)
@@ -445,6 +452,6 @@ class DesiredModels:
             self._on_due()
         for generation in self._queues.get(name, ()):
             if generation.searching:
-                # The search goes on, but its result is ignored.
+                # Ignore the result of the search, which goes on.
                 generation.superseded, generation.busy = True, False
                 self._set_due(name)

@@ -1,6 +1,6 @@
-"""A model as it was found in a repository, with what is needed to load it.
+"""A model as it was found in a repository, with the data that are needed to load it.
 
-It does not say whether the model is served or shall be.
+The data do not include whether the model is served, or is to be served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NoVersion(InvalidArgument):
-    """The model can be read, but its version policy selects none of its versions."""
+    """Error of a model whose version policy selects none of its versions."""
 
     def __init__(self, message: str, available: Collection[int]) -> None:
         super().__init__(message)
@@ -37,25 +37,25 @@ class NoVersion(InvalidArgument):
 
 
 class NotUnique(InvalidArgument):
-    """Several repositories have a model of this name."""
+    """Error of a model name that several repositories have."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """Model directory. One with an error cannot be loaded, whether or not it has versions."""
+    """Model in a repository. If it has an error, it cannot be loaded, with or without versions."""
 
     # Qualified name with --model-namespacing.
     name: str
     path: Path = field(default_factory=Path)
-    # Configuration as written, with name and backend filled in.
+    # Configuration as the file has it, with name and backend filled in.
     draft: config_pb.ModelConfig = field(default_factory=config_pb.ModelConfig)
     # Versions that the version policy selects, and a digest of each one's files.
     versions: tuple[int, ...] = ()
     file_digests: dict[int, bytes] = field(default_factory=dict)
-    # Digest of the whole model, to notice changes; empty if it is not in a repository.
+    # Digest of the whole model, by which changes are noticed; empty if no repository has the model.
     digest: bytes = b""
     error: NereidError | None = None
-    # Keeps a directory that was made for one load from being deleted.
+    # Keeps the directory of an override, which was made for one load, from being deleted.
     override_directory: OverrideDirectory | None = None
     # Namespace of the model's repository.
     namespace: str = ""
@@ -63,11 +63,11 @@ class FoundModel:
     hosts: frozenset[str] | None = None
     # URL of the model's directory in an object store; empty if it is at `path`.
     url: str = ""
-    # Place of the only version in the directory if that is an export; empty with numbered folders.
+    # Path, in the directory, of the only version if that is an export; empty with numbered folders.
     export: str = ""
-    # Labels of an ensemble in an object store; executors read those of other models.
+    # Labels of an ensemble in an object store; executors read the labels of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # Files of which `file_digests` were made; empty for an object store.
+    # States of the files from which `file_digests` was computed; empty for an object store.
     files: frozenset[FileState] = frozenset()
 
     @property
@@ -77,7 +77,7 @@ class FoundModel:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a directory of this name."""
+        """True if a repository has a directory of this name."""
         return bool(self.path.name)
 
     def version_path(self, version: int) -> str:

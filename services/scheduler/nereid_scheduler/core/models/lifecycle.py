@@ -1,9 +1,9 @@
-"""Life cycle of a model version: its state, from what executors report of loading it.
+"""Life cycle of a model version: its state, computed from executors' reports about loading it.
 
-States are VersionState, and TRANSITIONS has every move between them. Events: the load begins
-(`await_executor`); an executor reports how far it has come (`report`) or leaves
-(`forget_executor`); the configuration is refused; an unload begins or ends. After a refusal or the
-begin of an unload the life is final: reports no longer change the state.
+The states are VersionState, and TRANSITIONS has all valid transitions. The events are: the load
+begins (`await_executor`); an executor reports its progress (`report`) or leaves
+(`forget_executor`); the configuration is refused; an unload begins or ends. After a refusal, or
+once an unload has begun, the life cycle is final: reports no longer change the state.
 
 Pure: reports in, state and reason out. Knows no stream, no configuration, no clock.
 """
@@ -74,7 +74,7 @@ _LOAD_OVER: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
 
 
 class LoadStatus(Enum):
-    """Progress of one executor with loading a version."""
+    """Progress of one executor in loading a version."""
 
     LOADING = 1
     UP = 2
@@ -82,64 +82,65 @@ class LoadStatus(Enum):
 
 
 class VersionLife:
-    """State of one version, derived from what each executor last reported of it.
+    """State of one version, computed from the last report of each executor.
 
-    READY survives the loss of all executors: requests wait for one. It ends when an executor
-    reports a failure while no other has the version or is loading it.
+    A version stays READY if all executors are lost: requests then wait for one. It stops being
+    READY when an executor reports a failure while no other has the version or is loading it.
     """
 
     def __init__(self) -> None:
         self.state = VersionState.UNKNOWN
-        # Reports of executors no longer change the state.
+        # True if reports of executors no longer change the state.
         self.final = False
-        # Reason why its instance groups could not be changed, though it is as ready as before.
+        # Error of the last change of the instance groups, which failed while the version stays
+        # ready; empty without an error.
         self.update_error = ""
         self._reason = ""
         self._reports: dict[Hashable, tuple[LoadStatus, str]] = {}
 
     @property
     def up(self) -> bool:
-        """True if an executor has it, so that requests can be executed now."""
+        """True if an executor has the version, so that requests can be executed now."""
         return any(standing is LoadStatus.UP for standing, _ in self._reports.values())
 
     @property
     def serving(self) -> bool:
-        """True if it is READY and an executor has it."""
+        """True if the version is READY and an executor has it."""
         return self.state is VersionState.READY and self.up
 
     @property
     def loading(self) -> bool:
-        """True if an executor is loading it."""
+        """True if an executor is loading the version."""
         return any(standing is LoadStatus.LOADING for standing, _ in self._reports.values())
 
     @property
     def load_finished(self) -> bool:
-        """True if every executor that tried to load it has succeeded or failed."""
+        """True if every executor that tried to load the version has succeeded or failed."""
         return self.final or (self.state in _LOAD_OVER and not self.loading)
 
     @property
     def unloaded(self) -> bool:
-        """True if it was unloaded; an ensemble also if a model of its steps was."""
+        """True if the version was unloaded; for an ensemble, also if a model of its steps was."""
         return self.state is VersionState.UNAVAILABLE and self._reason == UNLOADED
 
     @property
     def failed(self) -> bool:
-        """True if it is not available, and not because it was unloaded."""
+        """True if the version is unavailable for another reason than an unload."""
         return self.state is VersionState.UNAVAILABLE and not self.unloaded
 
     @property
     def unload_begun(self) -> bool:
-        """True if its own unload has begun; stays so when it is done."""
+        """True if an unload of this version has begun or has ended."""
         return self.final and (self.unloaded or self.state is VersionState.UNLOADING)
 
     @property
     def refused(self) -> bool:
-        """True if no executor need try to load it."""
+        """True if no executor needs to try to load the version."""
         return self.final and self.state is VersionState.UNAVAILABLE
 
     @property
     def reason(self) -> str:
-        """The index's reason for the state; empty where there is nothing to explain."""
+        """Reason for the state, as the repository index shows it; empty if there is none."""
         if self.state is VersionState.READY and not self.up:
             return NO_INSTANCE
         if self.state is VersionState.READY:
@@ -147,27 +148,27 @@ class VersionLife:
         return self._reason
 
     def refuse(self, reason: str) -> None:
-        """Refuse the load: the configuration itself is wrong, so no executor can load it."""
+        """Refuse the load, because no executor can load the version with its configuration."""
         self.final = True
         self._set_state(VersionState.UNAVAILABLE, reason)
 
     def await_executor(self) -> None:
-        """Begin the load; the first executor that joins takes part."""
+        """Begin the load; it waits for an executor to join if there is none."""
         self._set_state(VersionState.LOADING)
 
     def begin_unload(self) -> None:
-        """Accept no more requests. Executors are still needed for those that it has."""
+        """Begin the unload: accept no more requests. Accepted ones still need the executors."""
         self.final = True
         self._set_state(VersionState.UNLOADING)
 
     def end_unload(self) -> None:
-        """End the unload: all its requests are finished and its instances unloaded."""
+        """End the unload; all requests must be finished and all instances unloaded."""
         self.final = True
         self._reports.clear()
         self._set_state(VersionState.UNAVAILABLE, UNLOADED)
 
     def report(self, executor: Hashable, standing: LoadStatus, reason: str = "") -> None:
-        """Record how far an executor has come with loading it."""
+        """Record the progress of an executor in loading the version."""
         self._reports[executor] = (standing, reason)
         self._update_state()
 
@@ -178,7 +179,7 @@ class VersionLife:
             self._update_state()
 
     def failed_on(self, executor: Hashable) -> bool:
-        """Return whether this executor has tried and failed."""
+        """Return whether this executor has tried to load the version and failed."""
         return self._reports.get(executor, (None,))[0] is LoadStatus.FAILED
 
     def _update_state(self) -> None:
@@ -191,7 +192,7 @@ class VersionLife:
             if self.state is not VersionState.READY:
                 self._set_state(VersionState.LOADING)
         else:
-            # The first failure is nearest to the cause; later ones may follow from it.
+            # Show the first failure: it is nearest to the cause, and later ones may follow from it.
             self._set_state(VersionState.UNAVAILABLE, next(iter(self._reports.values()))[1])
 
     def _set_state(self, state: VersionState, reason: str = "") -> None:

@@ -20,15 +20,16 @@ class ModelRecord:
     # Qualified name with --model-namespacing.
     name: str
     loaded: bool
-    # Loaded by name, not only as a step of an ensemble.
+    # True if the model was loaded by name, not only as a step of an ensemble.
     by_name: bool = True
-    # Configuration of the override, if there was one.
+    # Configuration of the override; `None` if there was no override.
     config: str | None = None
-    # Digests of the override's files, by their paths.
+    # Maps the path of a file of the override to its digest.
     files: Mapping[str, str] = field(default_factory=dict)
-    # Reason why the override's files were not kept; the model cannot be loaded again then.
+    # Reason why the override's files were not kept, so that the model cannot be loaded again; empty
+    # if they were kept.
     lost: str = ""
-    # Directory to which the scheduler had written the files for executors.
+    # Directory to which the scheduler has written the files for executors.
     directory: str = ""
 
     @property

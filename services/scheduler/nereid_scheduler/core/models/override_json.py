@@ -4,8 +4,8 @@ It accepts, beyond JSON: keys without quotes, single quotes, a comma behind the 
 control characters in strings, escapes of characters that need none, numbers such as `3.` without
 digits behind the point. For values it accepts: one value where a list is expected, null in lists,
 "true", names of enums in any case and with dashes. Comments are not accepted. All this was measured
-on the real server. It is pure, knows no field of a configuration, and takes time linear in the
-text.
+on the real server. The module is pure and knows no field of a configuration. Its time is linear in
+the length of the text.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-# Limit for text that is not plain JSON, since Python code reads it.
+# Maximum length of a text that is not plain JSON: Python code reads it, which is slow.
 _MAX_LENIENT: Final = 256 << 10
-# Each alternative consumes all that it has looked at, so that nothing is looked at twice.
+# Each alternative consumes all characters that it has examined, so none is examined twice.
 _TOKEN: Final = re.compile(
     r"""
     "(?P<double>(?:[^"\\]|\\.|\\\Z)*+)(?P<double_end>"|\Z)
@@ -61,7 +61,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def as_declared(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
-    """Return the object with values in the form that json_format expects of the fields."""
+    """Return the object with values in the form that json_format expects for each field."""
     fields = {**message.fields_by_camelcase_name, **message.fields_by_name}
     return {
         name: value if (field := fields.get(name)) is None else _value(value, field)
@@ -95,7 +95,7 @@ def _element(value: Any, field: FieldDescriptor) -> Any:
 
 def _parse_lenient(text: str) -> Any:
     parts: list[str] = []
-    # Positions at which parts begin, in the text that is made of them and in the original text.
+    # Positions after each token, in the text that is built and in the original text.
     made, read = [0], [0]
     size = end = 0
     for token in _TOKEN.finditer(text):
@@ -115,7 +115,7 @@ def _parse_lenient(text: str) -> Any:
 
 
 def _strict(token: re.Match[str]) -> str:
-    """Return plain JSON for a token: the token itself if it is valid there, or nothing."""
+    """Return plain JSON for a token: an equivalent, the token itself, or an empty string."""
     kind = token.lastgroup
     if kind in ("double_end", "single_end"):
         if not token[kind]:

@@ -1,9 +1,9 @@
 """Overrides of a load request: a configuration and files in place of those in the repository.
 
-Files are written to a directory that only this user may enter. It is deleted when there is no
-reference to its OverrideDirectory any more and no executor on this machine, which finds it by its
-path, has a model loaded from it. A scheduler that was killed leaves it to the next one, for as
-long as an executor has such a model. The texts of errors are Triton's.
+The files are written to a directory that only this user may enter. Executors on this machine find
+it by its path. It is deleted when no reference to its OverrideDirectory is left and no executor has
+a model loaded from it. If a scheduler is killed, the next one uses the directory for as long as an
+executor has such a model. The error texts are Triton's.
 """
 
 # layout: not pure, uses threading
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
-# Limits on an override's files and on the folders in their paths. Each one takes only a few bytes
-# of a request, but takes disk time, which all models share.
+# Maximum numbers of files of an override, and of folders in their paths. A file needs only a few
+# bytes of a request, but takes time of the disk, which all models share.
 _MAX_FILES: Final = 1024
 _MAX_DEPTH: Final = 16
 
@@ -46,12 +46,12 @@ class Override:
 
     config: str
     files: Mapping[str, bytes] = field(default_factory=dict)
-    # Directory to which a former scheduler had written the files; empty if there is none.
+    # Directory to which an earlier scheduler has written the files; empty if there is none.
     directory: str = ""
 
 
 class OverrideDirectory:
-    """Temporary directory that exists for as long as this object does."""
+    """Temporary directory that is deleted together with this object."""
 
     def __init__(self, directory: TemporaryDirectory) -> None:
         self.path = directory.path
@@ -59,12 +59,12 @@ class OverrideDirectory:
 
 
 def _begin_removal(directory: TemporaryDirectory) -> None:
-    """Delete in a thread: the last reference may go in the event loop, which must not wait."""
+    """Delete the directory in a thread, since the event loop must not wait for the disk."""
     removal = Thread(target=directory.release, name="removal")
     try:
         removal.start()
     except RuntimeError:
-        # The interpreter is shutting down.
+        # No thread can be started, as the interpreter is shutting down.
         directory.release()
 
 
@@ -111,7 +111,7 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
         document = as_declared(parse_object(text), cast("Descriptor", config.DESCRIPTOR))
         return json_format.ParseDict(document, config)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        # Only the first line: the rest has the names of all fields.
+        # Use only the first line, as the others have the names of all fields.
         text = str(error).partition("\n")[0]
         raise InvalidArgument(f"Invalid config override: {text}") from error
 
@@ -150,12 +150,12 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
 
 
 def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
-    """Return the directory if it has just these contents; `None` if files must be written."""
+    """Return the former directory if it already has these files; `None` if they must be written."""
     path = Path(former)
     if not is_temporary(path, OVERRIDE):
         return None
     try:
-        # A directory with other contents is deleted here, since nobody else would delete it.
+        # A directory with other contents is deleted with this object, as nobody else deletes it.
         directory = OverrideDirectory(TemporaryDirectory(path))
         same = all(_has_content(path / name, content) for name, content in files.items())
         return directory if same else None

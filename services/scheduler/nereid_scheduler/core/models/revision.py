@@ -1,9 +1,10 @@
-"""Revision of a version: a digest of its configuration and files, to notice changes.
+"""Revision of a version: a digest of its configuration and files, by which changes are noticed.
 
-Files count by names, sizes and times, not by content: reading that would cost as much as a load.
-The inode's change time is included, since a copy may keep a file's size and modification time. The
-digest covers the version's directory and files that all versions share: labels, environments.
-Instance groups and the version policy change no response and do not count.
+Of each file the digest includes the name, size and times, but not the content: reading it would
+take as long as a load. The inode's change time is one of the times, since a copy may keep a file's
+size and modification time. The digest covers the version's directory and the files that all
+versions share: labels and environments. It does not cover instance groups and the version policy,
+which do not change responses.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# Names beside a model's versions. Configurations count by their fields, not as files.
+# Names of configurations in a model's directory. The digest has their fields, not the files.
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIG_FOLDER: Final = "configs"
-# Python writes this folder when it loads a model.py.
+# Folder that Python writes when it loads a model.py.
 _COMPILED: Final = "__pycache__"
 _SIZE_BYTES: Final = 16
 
 
 def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
-    """Return 16 bytes that differ once the configuration or a file has changed."""
+    """Return the revision: 16 bytes, which change if the configuration or a file changes."""
     counted = model_config_pb2.ModelConfig()
     counted.CopyFrom(config)
     for field in ("instance_group", "version_policy"):
@@ -40,24 +41,30 @@ def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     return hashlib.blake2b(framed, digest_size=_SIZE_BYTES).digest()
 
 
-# Path of a file, and its size and times.
+# Path of a file, and a text with its size and times.
 FileState = tuple[str, str]
 
 
 def digest_files(version_path: str, *, beside: bool = True) -> bytes:
-    """Return 16 bytes for the files of a version, and those beside it, read from disk."""
+    """Return a digest of 16 bytes of a version's files on the disk.
+
+    beside: whether to include the files that all versions share.
+    """
     return digest_states(version_path, file_states(version_path, beside=beside))
 
 
 def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
-    """Return the files of a version, and those beside it, in order, read from disk."""
+    """Return the states of a version's files on the disk, sorted by path.
+
+    beside: whether to include the files that all versions share.
+    """
     states: list[FileState] = []
     root = Path(version_path)
     for path in sorted(_files(root, root.parent if beside else root)):
         try:
             status = path.stat()
         except OSError:
-            # The file was deleted meanwhile or is unreadable; the load will report that.
+            # Skip the file: it was just deleted or is unreadable, which the load will report.
             continue
         text = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns};"
         states.append((str(path), text))
@@ -65,7 +72,7 @@ def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
 
 
 def digest_states(version_path: str, states: Iterable[FileState]) -> bytes:
-    """Return 16 bytes for the files of a version in these states."""
+    """Return a digest of 16 bytes of a version's files in these states."""
     digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
     for path, state in states:
         name = os.fsencode(os.path.relpath(path, version_path))
@@ -74,9 +81,9 @@ def digest_states(version_path: str, states: Iterable[FileState]) -> bytes:
 
 
 def _files(version: Path, top: Path) -> Iterator[Path]:
-    """Yield the files of a version and those beside it, but not those of other versions.
+    """Yield the files of a version and those that all versions share.
 
-    `top` is the version's parent, or the version itself if files beside it do not count.
+    top: the version's parent, or the version itself to leave out the shared files.
     """
     seen: set[str] = set()
     for directory, below, names in os.walk(top, followlinks=True):
@@ -85,7 +92,7 @@ def _files(version: Path, top: Path) -> Iterator[Path]:
             names[:] = [name for name in names if name != CONFIG_FILE]
         real = os.path.realpath(directory)
         if real in seen:
-            # A symbolic link has led here again.
+            # Skip a directory that was seen before: a symbolic link leads to it.
             below.clear()
             continue
         seen.add(real)

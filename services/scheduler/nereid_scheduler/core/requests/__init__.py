@@ -1,3 +1,3 @@
-"""A request in the scheduler: its entry, sequence, trace, and frame."""
+"""Requests in the scheduler: their entries, sequences, traces and serialised batches."""
 
 # layout: covered, pure

@@ -1,9 +1,9 @@
 """Serialises batches of plain requests by joining bytes, without protobuf message objects.
 
 A protobuf message is the concatenation of its parts, and the bytes before each payload are the
-same for all requests with one head. Building the same frame from message objects takes twice the
-time per member. Requests that need more than a plain member are left to `batch_message` in
-remote_instance.py.
+same for all requests with the same head. Building the same frame from message objects takes twice
+the time per member. A member (a request of the batch) that has more than a head and payloads is
+left to `batch_message` in remote_instance.py.
 """
 
 # layout: compiled
@@ -30,10 +30,10 @@ _MAX_BYTES: Final = 1 << 30
 
 
 class MemberLayout(NamedTuple):
-    """Bytes before each payload of a member with one head, and the size of the whole member."""
+    """Bytes before each payload of a member with a certain head, and the size of the member."""
 
     prefixes: tuple[bytes, ...]
-    # Size of the prefixes and the payloads together.
+    # Size of all prefixes and payloads together.
     size_bytes: int
 
 
@@ -68,7 +68,7 @@ _REMAINING_US: Final = _tag(pb.BatchMember.REMAINING_US_FIELD_NUMBER, _VARINT)
 _TIMEOUT_US: Final = _tag(pb.BatchMember.TIMEOUT_US_FIELD_NUMBER, _VARINT)
 
 _ids = VarintSequence()
-# Bytes before a member (tag and length), by the member's size.
+# Maps the size of a member to the bytes before the member (tag and length).
 _starts = BoundedCache[int, bytes](1024)
 
 

@@ -45,11 +45,11 @@ class CacheLookup:
         self.revision = revision
         self.flight = flight
         self.waiting = True
-        # The response is to be stored, once it is there.
+        # True if the response is to be stored in the cache when it comes.
         self.admitted = True
-        # Time from its arrival until it was queued, in nanoseconds: the cost of the lookup.
+        # Nanoseconds from the entry's arrival until it was queued: the cost of the lookup.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
-        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
-        # for that.
+        # Called when the flight's leader is queued; raises NereidError if this entry must not wait
+        # for the leader's response.
         self.on_queued: Callable[[], None] | None = None

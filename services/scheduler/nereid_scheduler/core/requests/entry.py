@@ -1,8 +1,8 @@
-"""Entry: a request inside the scheduler; and Batch: the entries that one execution runs.
+"""Entry, which is a request inside the scheduler, and Batch, the entries of one execution.
 
-An entry's states are RequestState, and TRANSITIONS has every move between them. Knows no socket and
-no clock. Only validation.Validator.make_entry builds an entry, so that nothing but a request that
-fits its model can be queued. Times are nanoseconds of one monotonic clock.
+The states of an entry are RequestState, and TRANSITIONS has all valid transitions. Only
+validation.Validator.make_entry creates entries, so that only requests that fit their model can be
+queued. Times are nanoseconds of one monotonic clock. The module knows no socket and no clock.
 """
 
 # layout: compiled
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestState(Enum):
-    """State of an entry. The batcher moves it up to EXECUTING, its owner from there."""
+    """State of an entry. Up to EXECUTING the batcher sets it, and later the entry's owner."""
 
     RECEIVED = 1  # valid, not yet queued
     CACHE_LOOKUP = 2  # waiting for the response cache, or for an identical request in flight
@@ -43,8 +43,8 @@ class RequestState(Enum):
     RESPONDED = 6  # its last response was sent, or its client cancelled it
 
 
-# Reading an attribute of an Enum class costs as much as a small call, so the states that each
-# request passes have names of their own.
+# Reading an attribute of an Enum class costs as much as a small call, so the states that every
+# request goes through are constants of this module as well.
 RECEIVED: Final = RequestState.RECEIVED
 QUEUED: Final = RequestState.QUEUED
 BATCHED: Final = RequestState.BATCHED
@@ -53,7 +53,7 @@ RESPONDED: Final = RequestState.RESPONDED
 
 # Tests check every move against this table (tests/support/scheduler/samples.py).
 TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
-    # RECEIVED -> EXECUTING: the request came alone, and an instance was free.
+    # RECEIVED -> EXECUTING: the request came alone while an instance was free.
     RequestState.RECEIVED: frozenset(
         {RequestState.CACHE_LOOKUP, RequestState.QUEUED, RequestState.EXECUTING}
     ),
@@ -75,17 +75,18 @@ TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
 class ValidHead:
     """Result of checking one head; shared by all requests with that head."""
 
-    # Counts toward max_batch_size; 1 for a model without a batch dimension. It is 0 if the shapes
-    # say so; Validator.check_sizes refuses that.
+    # Number of rows, which counts toward max_batch_size; 1 for a model without a batch dimension.
+    # It is 0 if the shapes have a batch dimension of 0, which Validator.check_sizes refuses.
     batch_size: int
-    # Equal if and only if the shapes and the set of inputs allow two requests to share a batch.
+    # Key that is equal for two requests if and only if their shapes and inputs allow them to share
+    # a batch.
     shape_key: Hashable
-    # Payload sizes by the shapes, in head order; `None` where sizes vary (BYTES).
+    # Size of each payload by its shape, in the order of the head; `None` if it varies (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
-    # Size of the only payload; `None` if there are more, or if it varies.
+    # Size of the payload if there is only one; `None` if there are more, or if the size varies.
     lone_bytes: int | None = None
-    # Indexes of the shape tensors, whose very bytes must be equal within a batch.
+    # Indexes of the shape tensors. Their bytes must be equal for all requests of a batch.
     shape_tensors: tuple[int, ...] = ()
     # Layout of a batch member on the wire; `None` if the payload sizes vary.
     layout: MemberLayout | None = None
@@ -106,7 +107,7 @@ class EntryOwner(Protocol):
 
     @property
     def decoupled(self) -> bool:
-        """True if its requests have any number of responses."""
+        """True if a request may have any number of responses."""
 
     def cancel(self, entry: Entry) -> None:
         """Cancel an entry: its client disconnected or cancelled it."""
@@ -115,14 +116,14 @@ class EntryOwner(Protocol):
         """Pause the responses of a client that cannot keep up with them, or resume them."""
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Return whether an entry waits for what may never come; see QueuedRequests."""
+        """Return whether an entry waits for an event that may never happen; see QueuedRequests."""
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
-        """End an entry with this response if it has not begun; leave others alone."""
+        """End an entry with this response if it has not begun; otherwise do nothing."""
 
 
 class Entry:
-    """One accepted request and what the scheduler remembers of it."""
+    """One accepted request, with all that the scheduler stores about it."""
 
     __slots__ = (
         "cache_lookup",
@@ -173,26 +174,27 @@ class Entry:
         self.received_ns = received_ns
         # Two entries may share a batch if and only if their keys are equal.
         self.key = key
-        # Priority level; 1 is the most urgent, and the only one of models without priorities.
+        # Priority level; 1 is the most urgent. Models without priorities have only level 1.
         self.level = level
-        # When the model's queue policy expires it, and when its client's deadline is.
+        # Time at which the model's queue policy expires the entry, and deadline of its client.
         self.timeout_ns = timeout_ns
         self.deadline_ns = deadline_ns
         self.enqueued_ns = enqueued_ns
-        # Number of instances that were lost while they executed it.
+        # Number of instances that were lost while they executed the entry.
         self.retries = retries
         self.state = state
-        # Set by the batcher: the queue or batch that holds the entry, or `None` outside of it.
+        # Queue or formed batch of the batcher that has the entry; `None` outside the batcher.
         self.holder = holder
-        # `None` if the response cache is not asked.
+        # `None` if the entry is not looked up in the response cache.
         self.cache_lookup = cache_lookup
         # Set only if the request is sampled.
         self.trace = trace
-        # Execution of the batch that its response came from.
+        # Execution of the batch that had the entry; `None` until the batch was executed.
         self.execution = execution
-        # Revision of the model that computed the response, if the response cache was asked.
+        # Revision of the model that computed the response; set if the entry was looked up in the
+        # response cache.
         self.revision = revision
-        # Place in a sequence, for models that have sequences.
+        # The entry's place in its sequence; `None` if the model has no sequences.
         self.member = member
 
     def cancel(self) -> None:
@@ -200,24 +202,24 @@ class Entry:
         self.owner.cancel(self)
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause or resume its responses at its model version."""
+        """Pause or resume the entry's responses at its model version."""
         self.owner.set_flow(self, paused=paused)
 
     @property
     def has_begun(self) -> bool:
-        """True if an instance has it, or has had it for an iteration.
+        """True if an instance has the entry, or has had it for an earlier iteration.
 
-        An entry that has not begun may run elsewhere as if it had never been here.
+        An entry that has not begun can be returned to its gateway and run at another scheduler.
         """
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property
     def is_running_once(self) -> bool:
-        """True if an instance has it and will send a single response."""
+        """True if an instance has the entry and will send a single response."""
         return self.state is EXECUTING and not self.owner.decoupled
 
     def respond(self, response: InferResponse) -> None:
-        """Send a response; an exception of the callback is logged and affects no other entry."""
+        """Send a response. If the callback raises, log the exception, so no other entry fails."""
         request = self.request
         response.id = request.id
         if request.resent:
@@ -231,9 +233,9 @@ class Entry:
 
 
 class Batch:
-    """Entries that run together; size is the sum of their batch sizes.
+    """Entries that execute together; `size` is their number of rows.
 
-    reason: why the batch closed: full, preferred, shape, delay, immediate or single.
+    reason: why the batch was closed: full, preferred, shape, shared, delay, immediate or single.
     """
 
     __slots__ = (
@@ -259,14 +261,14 @@ class Batch:
         self.reason = reason
         # True if any entry is sampled; set when the batch is sent.
         self.traced = traced
-        # Instance that the batch is for; `None` means any that is free.
+        # Instance that must execute the batch; `None` means any free instance.
         self.instance = instance
         # Number of entries that stand for slots without a request; their batch size is 0.
         self.nulls = nulls
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
-    """Return a batch of entries that leave the batcher for an instance, and mark them EXECUTING."""
+    """Mark entries that leave the batcher as EXECUTING; return a batch of them."""
     for entry in entries:
         entry.state = EXECUTING
         entry.holder = None
@@ -274,7 +276,7 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
 
 
 def identify_response(request: InferRequest, response: InferResponse) -> None:
-    """Make a response the one to this request; an error also names the model."""
+    """Set a response's id to the request's; in an error, also set the name of the model."""
     response.id = request.id
     if response.error is not None:
         name = kserve_pb2.ModelInferRequest.FromString(request.head).model_name
@@ -282,5 +284,5 @@ def identify_response(request: InferRequest, response: InferResponse) -> None:
 
 
 def about(entry: Entry) -> dict[str, str]:
-    """Return `extra` for a log call about this entry."""
+    """Return the argument `extra` for a log call about this entry."""
     return request_log_extra(entry.request.request_id, entry.request.trace_context)

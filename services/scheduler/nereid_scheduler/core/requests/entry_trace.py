@@ -1,4 +1,4 @@
-"""Interface to what the scheduler records of sampled requests, in whichever form it is exported."""
+"""Interface for traces of sampled requests; there is one implementation for each export format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class EntryTrace(Protocol):
-    """One sampled request from its acceptance to its end."""
+    """Trace of one sampled request, from its acceptance to its end."""
 
     @property
     def context(self) -> bytes:
@@ -23,16 +23,16 @@ class EntryTrace(Protocol):
 
     @property
     def lookup(self) -> bytes:
-        """Trace context of the cache lookup; empty until there is one."""
+        """Trace context of the cache lookup; empty until a lookup has begun."""
 
     def begin_attempt(self, now_ns: int) -> bytes:
-        """Begin an attempt at an instance; return the context to send along."""
+        """Begin an attempt to execute; return the trace context to send to the instance."""
 
     def begin_steps(self) -> bytes:
-        """Begin an ensemble's first steps; return the context to send along."""
+        """Begin the first steps of an ensemble; return the trace context to send with them."""
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
-        """End an attempt; `attempt` is its whole batch's span, which began at `started_ns`."""
+        """End an attempt; `attempt` is the span of the whole batch, which began at `started_ns`."""
 
     def undo_attempt(self) -> None:
         """Undo an attempt that the instance has not begun; the request is queued again."""
@@ -41,10 +41,10 @@ class EntryTrace(Protocol):
         """Record one of the responses of a decoupled model."""
 
     def begin_lookup(self) -> bytes:
-        """Begin a cache lookup; return the context to send along."""
+        """Begin a cache lookup; return the trace context to send to the cache."""
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """End a cache lookup by a reply, or by its time limit, which counts as a miss."""
+        """End a cache lookup, because a reply came or its time limit is over (a miss)."""
 
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
@@ -52,11 +52,11 @@ class EntryTrace(Protocol):
         """End the request with this response; `None` means that it was cancelled."""
 
     def record_batch(self, span: Span) -> None:
-        """Record the span of a batch whose first sampled member this is."""
+        """Record the span of a batch; this request is the first sampled one in the batch."""
 
 
 class RefusedRequest(NamedTuple):
-    """Request that no model has accepted, with the time from which it waited, and its error."""
+    """Request that no model has accepted, with the time at which it came and the error."""
 
     request: InferRequest
     name: str
@@ -66,7 +66,7 @@ class RefusedRequest(NamedTuple):
 
 
 class Traces(Protocol):
-    """Make the traces of one scheduler, in one form."""
+    """Factory for the traces of one scheduler, in one export format."""
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
         """Return the trace of a request that has arrived, or `None` if it is not sampled."""
@@ -75,7 +75,7 @@ class Traces(Protocol):
         """Handle the refusal of a sampled request."""
 
     def close(self) -> None:
-        """Export what is left, within a bounded time; blocks, so call it in a thread."""
+        """Export what is left, within a limited time. This blocks, so call it in a thread."""
 
 
 class NoTraces:

@@ -1,4 +1,4 @@
-"""Record of how one batch was executed, from which statistics, metrics and traces are made."""
+"""Record of one batch's execution, from which statistics, metrics and traces are made."""
 
 # layout: compiled
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class Execution:
-    """Execution of one batch. Times are monotonic; `epoch_ms` is the wall clock at its end."""
+    """Execution of one batch. Times are monotonic; `epoch_ms` is the wall clock at the end."""
 
     __slots__ = (
         "batch_size",
@@ -39,17 +39,17 @@ class Execution:
         """Keep the facts of an execution.
 
         Args:
-            started_ns: Time at which an instance was given the batch.
-            finished_ns: Time at which its responses arrived.
-            epoch_ms: Wall clock at its end.
-            compute_input_ns: Time that the inputs took, as the instance reports it.
-            compute_infer_ns: Time that the model took, likewise.
-            compute_output_ns: Time that the outputs took, likewise.
+            started_ns: Time at which the instance was sent the batch, or began it.
+            finished_ns: Time at which the responses arrived.
+            epoch_ms: Time of the wall clock at the end, in milliseconds.
+            compute_input_ns: Time for preparing the inputs, as the instance reports it.
+            compute_infer_ns: Time for running the model, as the instance reports it.
+            compute_output_ns: Time for preparing the outputs, as the instance reports it.
             revision: Revision of the model that the instance had loaded; empty without a cache.
-            gpu_uuid: UUID of the instance's GPU; empty if it is on none.
-            instance: Name of the instance; empty if there was none.
-            batch_size: Size of the batch.
-            idle_since_ns: Time from which the instance had had no batch.
+            gpu_uuid: UUID of the instance's GPU; empty if the instance is not on a GPU.
+            instance: Name of the instance; empty if it is not known.
+            batch_size: Number of rows in the batch.
+            idle_since_ns: Time from which the instance had no batch before this one.
         """
         self.started_ns = started_ns
         self.finished_ns = finished_ns
@@ -65,5 +65,5 @@ class Execution:
 
     @property
     def compute_ns(self) -> int:
-        """Time in nanoseconds that the instance reports in all."""
+        """Sum of the times that the instance reports, in nanoseconds."""
         return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns

@@ -1,6 +1,6 @@
 """Queue of requests that wait for their model's first load, each for a limited time.
 
-Knows no model version: admission decides when a request may leave.
+The module knows no model version: admission decides when a request may leave the queue.
 """
 
 # layout: not pure, uses asyncio and time
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
-    # Called when a request waits in another queue: its id, and what its sender may cancel there.
+    # Called when a request has moved to another queue, with its id and the object to cancel it by.
     OnQueued = Callable[[int, PendingRequest], None]
-    # Called when a request's model was not loaded in time.
+    # Called with a request whose model was not loaded in time, and with the error.
     OnFailed = Callable[["HeldRequest", NereidError], None]
 
 
 @dataclass(slots=True, eq=False)
 class HeldRequest:
-    """A request for a model that is being loaded. A PendingRequest."""
+    """Request for a model that is being loaded. It is a PendingRequest."""
 
     request: InferRequest
     name: str
@@ -49,14 +49,14 @@ class HeldRequest:
         self.queue.remove_request(self)
 
     def set_flow(self, *, paused: bool) -> None:
-        """Do nothing: there are no responses yet."""
+        """Do nothing, as there are no responses yet."""
 
 
 class LoadQueue:
     """Held requests in order of arrival."""
 
     def __init__(self, limit_s: float, max_requests: int) -> None:
-        """limit_s: longest wait of a request. max_requests: bound on the queue; 0 means none."""
+        """limit_s: maximum wait of a request. max_requests: maximum number of them; 0: no limit."""
         self._limit_s = limit_s
         self._max_requests = max_requests
         self._held: dict[HeldRequest, None] = {}
@@ -69,7 +69,7 @@ class LoadQueue:
         return iter(list(self._held))
 
     def hold_request(self, held: HeldRequest) -> None:
-        """Keep a request; raise Unavailable if the queue is full."""
+        """Add a request, and start its time limit; raise Unavailable if the queue is full."""
         if self._max_requests and len(self._held) >= self._max_requests:
             raise Unavailable("Exceeds maximum queue size", retry_after_ms=DEFAULT_MS)
         limit_s = self._limit_s
@@ -86,7 +86,7 @@ class LoadQueue:
         held.timer = loop.call_later(limit_s, self._fail_request, held, error)
 
     def remove_request(self, held: HeldRequest) -> None:
-        """Remove a request, if it is here."""
+        """Remove a request if it is in the queue."""
         if held not in self._held:
             return
         del self._held[held]
@@ -96,12 +96,12 @@ class LoadQueue:
             self._idle.set_result(None)
 
     def fail_all(self, error: NereidError) -> None:
-        """Fail all requests that are held with this error."""
+        """Fail all held requests with this error."""
         for held in self:
             self._fail_request(held, error)
 
     async def idle(self) -> None:
-        """Wait until nothing is held. Only one task may wait."""
+        """Wait until no request is held. Only one task may wait."""
         if self._held:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

@@ -1,11 +1,11 @@
-"""Data from which a sequence can go on at another instance.
+"""Data with which a sequence can continue at another instance.
 
-It is the sequence's implicit state after some request, and the requests that have been executed
-since, which run there again without sending responses.
+The data are the sequence's implicit state after some request, and the requests that were executed
+after that one. The new instance executes these again without sending responses.
 
-A state is kept here if it was moved from a draining instance; a snapshot is in a store, or here. A
-sequence goes on exactly where it was, or not at all: if its state after its last response is not
-known exactly, it must be started again. Pure; knows no instance and no store.
+A state is kept in this process if it was moved from a draining instance. A snapshot is kept in a
+store, or in this process. A sequence continues only if its state after the last response is known
+exactly; otherwise it must be started again. The module is pure, and knows no instance and no store.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest
 
-# Bound on the requests of one sequence that are kept to run again; above it a snapshot is due.
+# Maximum size of the requests that are kept for one sequence; above it a snapshot is due.
 _MAX_REQUEST_BYTES: Final = 1 << 20
 
 
 class Transfer(Enum):
-    """The event that a sequence without an instance waits for, other than a slot."""
+    """Event that a sequence without an instance waits for before it can get a slot."""
 
-    EXPORT = 1  # its draining instance gives its state away
-    RETRY = 2  # its instance was lost; it is decided whether the executed request runs again
-    FETCH = 3  # its snapshot comes from the store
+    EXPORT = 1  # the draining instance exports the sequence's state
+    RETRY = 2  # the instance was lost, and the executed request is queued again or has ended
+    FETCH = 3  # the sequence's snapshot comes from the store
 
 
 class Restore(NamedTuple):
-    """Data that an instance needs of a sequence that comes from another one."""
+    """Data that an instance needs for a sequence that comes from another instance."""
 
     # Opaque bytes; empty for the initial state.
     state: bytes
-    # Requests to run on top of that state, without responses.
+    # Requests to execute on top of that state, without responses.
     requests: tuple[InferRequest, ...]
 
 
 class Recovery:
-    """Recovery data of one sequence. `kept_bytes` is what it holds in this process."""
+    """Recovery data of one sequence."""
 
     __slots__ = (
         "base",
@@ -53,21 +53,21 @@ class Recovery:
     )
 
     def __init__(self, number: int) -> None:
-        """Keep the initial state. number: identifies the sequence in its model version."""
+        """Keep the initial state. number: number that identifies the sequence in its version."""
         self.number = number
-        # `state` is the one after `base` requests; empty for the initial one, `None` if it is in
-        # the store.
+        # `state` is the sequence's state after `base` requests. It is empty for the initial state,
+        # and `None` if the state is in the store.
         self.base = 0
         self.state: bytes | None = b""
-        # Executed requests from `base` to `done`.
+        # Requests that were executed after `base`, up to the `done`-th.
         self.requests: list[InferRequest] = []
         self.request_bytes = 0
         self.done = 0
-        # State and requests together give the state after `done` requests.
+        # True if `state` and `requests` together give the state after `done` requests.
         self.exact = True
-        # The sequence's instance has all that it needs.
+        # True if the sequence's instance already has its state.
         self.placed = True
-        # Number of the sequence's requests that an instance has.
+        # Number of requests of the sequence that an instance has.
         self.open = 0
 
     @property
@@ -76,7 +76,7 @@ class Recovery:
         return len(self.state or b"") + self.request_bytes
 
     def take_restore(self) -> Restore | None:
-        """Return what the next request takes along; `None` if its instance needs nothing."""
+        """Return the data to send with the next request; `None` if the instance has the state."""
         if self.placed:
             return None
         self.placed = True
@@ -84,13 +84,16 @@ class Recovery:
         return Restore(self.state, tuple(self.requests))
 
     def set_base(self, state: bytes | None) -> None:
-        """Set the sequence's present state, the one after `done` requests."""
+        """Set the current state of the sequence, which is the state after `done` requests."""
         self.base, self.state = self.done, state
         self.requests, self.request_bytes = [], 0
         self.exact = True
 
     def needs_snapshot(self, interval: int) -> bool:
-        """Return whether the next execution should end with a snapshot, one in `interval`."""
+        """Return whether the next execution should end with a snapshot.
+
+        interval: number of requests from one snapshot to the next.
+        """
         return (
             not self.exact
             or len(self.requests) + self.open + 1 >= interval
@@ -104,10 +107,11 @@ class Recovery:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # A payload is in shared memory, which its owner may have reused before a replay.
+            # The request cannot be run again, as a payload is in shared memory that its owner may
+            # have reused by then; or the kept requests would be too large.
             self.forget()
 
     def forget(self) -> None:
-        """Forget state and requests: nothing can go on elsewhere until the next snapshot."""
+        """Forget state and requests; the sequence cannot be recovered until the next snapshot."""
         self.set_base(None)
         self.exact = False

@@ -1,7 +1,7 @@
-"""Makes the timings that a response has of its request, for clients that ask for them.
+"""Computes the timings of a request, for clients that ask to have them in the response.
 
-They are made from times that are taken on the request's way through its model anyway. The module is
-pure, and knows no gateway.
+The timings are computed from times that are recorded for other purposes anyway. The module is pure,
+and knows no gateway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Names of phases. They become entries of Server-Timing, where operators read them.
+# Names of phases. Operators see them as entries of the Server-Timing header.
 CACHE: Final = "cache"
 QUEUE: Final = "queue"
 BATCH_WAIT: Final = "batch-wait"
@@ -27,7 +27,7 @@ OUTPUT: Final = "output"
 
 
 def queue_delay_ns(config: ModelConfig) -> int:
-    """Return how long a model's batches may wait to be filled while an instance is free."""
+    """Return the model's queue delay: how long a batch may wait while an instance is free."""
     if config.sequences is None:
         return 0 if config.batching is None else config.batching.max_queue_delay_us * 1000
     oldest = config.sequences.oldest
@@ -37,12 +37,12 @@ def queue_delay_ns(config: ModelConfig) -> int:
 def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
     """Return the timings of an entry that is about to end.
 
-    `delay_ns` is the result of `queue_delay_ns`. The time of a lost attempt counts as queued, as it
-    does in statistics.
+    delay_ns: result of `queue_delay_ns` for the model. The time of an attempt whose instance was
+    lost counts as queued, as it does in statistics.
     """
     execution, state = entry.execution, entry.state
     if state is RequestState.CACHE_LOOKUP:
-        # The entry found a response, or it failed before its lookup was over.
+        # The cache had a response for the entry, or the entry failed before its lookup was over.
         return RequestTimings(((CACHE, now_ns - entry.received_ns),), cached=not failed)
     phases: list[tuple[str, int]] = []
     if entry.cache_lookup is not None:
@@ -50,7 +50,8 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
     attempts = entry.retries
     if execution is None:
         if state is EXECUTING:
-            # The begin is unknown: the instance was lost, or responded before it had executed.
+            # It is unknown when the execution began: the instance was lost, or it responded before
+            # it reported the execution.
             attempts += 1
         else:
             phases.append((QUEUE, now_ns - entry.enqueued_ns))
@@ -66,7 +67,8 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
         (OUTPUT, execution.compute_output_ns),
     )
     return RequestTimings(
-        # For a sequence's request the execution is one of several, and may be over.
+        # An iterative request has several executions, and its last one may have begun before it was
+        # queued again, so differences may be negative.
         tuple((name, max(0, ns)) for name, ns in phases),
         execution.batch_size,
         execution.instance,
@@ -75,9 +77,9 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
 
 
 def combined(own: RequestTimings | None, step: RequestTimings) -> RequestTimings:
-    """Return the timings of events one after the other, with their phases added up.
+    """Return timings in which the phases of `step` are added to those of `own`.
 
-    Facts about the batch of one step are left out, since they do not hold for the whole.
+    Data about the batch of one step are left out, since they do not hold for all steps.
     """
     if own is None:
         own = RequestTimings()

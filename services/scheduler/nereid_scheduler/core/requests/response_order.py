@@ -1,6 +1,6 @@
-"""Order of responses by their requests' arrival, for models with preserve_ordering.
+"""Sends responses in the order in which their requests arrived, for models with preserve_ordering.
 
-Pure; a response may be any object. Knows no queue: requests are appended as they arrive.
+The module is pure; a response may be any object.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class _Slot(Generic[T]):
 
 
 class ResponseOrder(Generic[T]):
-    """Holds responses back until all requests that arrived earlier have ended."""
+    """Hold responses back until all requests that arrived earlier have ended."""
 
     def __init__(self) -> None:
         self._order: deque[_Slot[T]] = deque()
         self._open: dict[object, _Slot[T]] = {}
 
     def __len__(self) -> int:
-        """Return how many requests still have their place in the order."""
+        """Return the number of requests that have not ended, or whose responses are held back."""
         return len(self._order)
 
     def append_request(self, entry: object) -> None:
-        """Add a request that arrived; its responses come after those of all before it."""
+        """Add a request that arrived; its responses follow those of all earlier requests."""
         slot = self._open[entry] = _Slot[T]()
         self._order.append(slot)
 
     def order_response(self, entry: object, response: T) -> list[T]:
-        """Take a response that is not the last one; return it if it can be sent now."""
+        """Take a response that is not its request's last; return the responses to send now."""
         slot = self._open[entry]
         if self._order[0] is slot:
             return [response]
@@ -46,7 +46,7 @@ class ResponseOrder(Generic[T]):
     def end_request(self, entry: object, response: T | None) -> list[T]:
         """End a request with its last response; return the responses to send now.
 
-        response: `None` if the request was cancelled.
+        response: the last response; `None` if the request was cancelled.
         """
         slot = self._open.pop(entry)
         slot.ended = True

@@ -1,8 +1,8 @@
-"""Owners of the shared-memory segments that payloads lie in.
+"""Owners of the shared-memory segments that contain payloads.
 
-The scheduler passes references on, and reads the bytes only for processes that cannot open the
-segment. The segment of a response belongs to an executor. It is returned when its gateway releases
-it, or when the gateway disconnects. Knows no queue.
+The scheduler forwards references to segments. It reads the bytes only for processes that cannot
+open the segment. The segment of a response belongs to an executor, and is returned to it when the
+gateway releases the segment or disconnects. The module knows no queue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentOwner(Protocol):
-    """An executor that has joined; executors.sessions.Session is one."""
+    """Interface for an executor that has joined; executors.sessions.Session implements it."""
 
     hello: pb.Hello
 
@@ -35,15 +35,18 @@ class SegmentOwner(Protocol):
 
 
 class SegmentOwners:
-    """Executors that share memory with this process, by the process that owns a segment."""
+    """Executors that share memory with this process.
+
+    The name of a segment says which executor process owns it.
+    """
 
     def __init__(self, domain: str = "") -> None:
-        # Shared-memory domain of this process; empty if it shares no memory.
+        # Shared-memory domain of this process; empty if the process shares no memory.
         self.domain = domain
         self._owners: dict[str, SegmentOwner] = {}
 
     def shares_domain(self, domain: str) -> bool:
-        """Return whether a process of this domain can open the segments that this one can."""
+        """Return whether a process of this domain can open the same segments as this process."""
         return bool(domain) and domain == self.domain
 
     def add_owner(self, owner: SegmentOwner) -> None:
@@ -52,12 +55,15 @@ class SegmentOwners:
             self._owners[owner.hello.process] = owner
 
     def remove_owner(self, owner: SegmentOwner) -> None:
-        """Remove an executor that left. Its segments went with it, or it reclaims them itself."""
+        """Remove an executor that left; its segments are gone, or it reclaims them itself."""
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
     def return_segments(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
-        """Return segments to their executors. discard: they may be read, so do not reuse them."""
+        """Return segments to their executors.
+
+        discard: True if a process may still read the segments, so they must not be reused.
+        """
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
             by_owner.setdefault(segment_owner(segment_name), []).append(segment_name)
@@ -68,14 +74,14 @@ class SegmentOwners:
                 owner.send(pb.ExecutorCommand(release=release))
 
     def drop_response(self, response: InferResponse) -> None:
-        """Drop a response whose client has cancelled."""
+        """Drop a response whose client has cancelled, and return its segment."""
         if response.segment_name:
             self.return_segments((response.segment_name,))
 
     def inline_response(self, response: InferResponse) -> InferResponse:
         """Return the response with its bytes inline, or an error if its segment is lost.
 
-        Needed for a receiver that cannot open the segment, keeps the response, or shares it with
+        Call this if the receiver cannot open the segment, keeps the response, or shares it with
         others.
         """
         if not response.segment_name:
@@ -92,12 +98,15 @@ class SegmentOwners:
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:
-    """Return payloads with all their bytes in them; raise SegmentLostError."""
+    """Return payloads with their bytes instead of references; may raise SegmentLostError."""
     return [read(payload) if isinstance(payload, SharedMemory) else payload for payload in payloads]
 
 
 def inline_if_there(payloads: list[Payload]) -> list[Payload]:
-    """Return payloads inline, but leave those of a lost segment: the executor reports them lost."""
+    """Return payloads inline; if a segment is lost, return them unchanged.
+
+    The executor then reports that the segment is lost.
+    """
     try:
         return inline(payloads)
     except SegmentLostError as error:

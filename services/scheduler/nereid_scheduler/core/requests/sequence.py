@@ -1,6 +1,6 @@
-"""One sequence, its requests' places in it, and what a request says of its sequence.
+"""A sequence, the place of a request in its sequence, and the sequence parameters of a request.
 
-Knows no slot table, no batch and no clock.
+The module knows no slot table, no batch and no clock.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class SequenceFlags(NamedTuple):
 
 
 _NONE = SequenceFlags(0, start=False, end=False)
-# Bound on the difference of the numbers of a sequence's open requests at one gateway.
+# Two requests of a sequence that are open at one gateway have numbers that differ by less.
 _MAX_OPEN: Final = 1 << 16
 
 
 def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
-    """Return a request's correlation id, START and END. The gateway has checked the types.
+    """Return a request's correlation id, START and END. The gateway has checked their types.
 
     Raises:
         Unimplemented: the id is too long.
@@ -43,18 +43,18 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
     get = parameters.get
     correlation_id = get("sequence_id", 0)
     if isinstance(correlation_id, str):
-        # Requests of models do not come through a gateway, so the length is checked here.
+        # Check the length here, as requests that models make do not come through a gateway.
         correlation_ids.check_length(correlation_id)
     else:
         correlation_id = correlation_ids.as_unsigned(correlation_id)
-    # Arguments are positional: by keyword this takes twice as long.
+    # Positional arguments: keyword arguments take twice as long.
     return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
 
 
 class Sequence:
-    """The requests from a START to an END. With 100,000 alive, an idle one holds no queue.
+    """Requests of a model from a START to an END; `sequence_batcher` has the states of a sequence.
 
-    See `sequence_batcher` for its states.
+    An idle sequence has no queue object, as there may be 100,000 of them.
     """
 
     __slots__ = (
@@ -76,38 +76,39 @@ class Sequence:
     )
 
     def __init__(self, correlation_id: CorrelationId, owner: str = "") -> None:
-        """owner: the principal or address that it belongs to, as in InferRequest."""
+        """owner: principal or address that the sequence belongs to, as in InferRequest."""
         self.id = correlation_id
-        # The id that models see: another one while another principal's sequence has this id there.
+        # Correlation id that models see. It differs from `id` if another principal has a sequence
+        # of the same id.
         self.visible_id = correlation_id
         self.owner = owner
         self.key = sequence_owners.sequence_key(correlation_id, owner)
-        # `None` means that the sequence is in the backlog, moves, or is over.
+        # `None` means that the sequence is in the backlog, is moving, or is over.
         self.slot: Slot | None = None
-        # Requests that cannot be in a batch yet, in order.
+        # Requests that wait, in order; `None` if there are none.
         self.waiting: deque[Entry] | None = None
-        # The request that may be in the next batch; used only by the strategy "oldest".
+        # Request that is offered to the next batch; used only by the strategy "oldest".
         self.offered: Entry | None = None
-        # Number of its requests that instances have.
+        # Number of the sequence's requests that instances have.
         self.executing = 0
-        # Some request has been executed, so its instance has state.
+        # True if a request was executed, so that an instance has a state of the sequence.
         self.begun = False
-        # Number of the request that was executed last; 0 if there was none since its START came.
+        # Number of the request that was executed last; 0 if there was none since the last START.
         self.executed_id = 0
-        # Reason why its state is gone; empty if it is not.
+        # Reason why the sequence's state is lost; empty if it is not lost.
         self.lost = ""
-        # Time when its last request came, or ended.
+        # Time at which the last request came or ended.
         self.seen_ns = 0
-        # `None` means that no other instance can go on with it.
+        # `None` means that the sequence cannot continue at another instance.
         self.recovery: Recovery | None = None
-        # `None` means that its state is where it should be, or lost.
+        # `None` means that the sequence's state is not on its way to another instance.
         self.transfer: Transfer | None = None
 
     def has_executed(self, request_id: int) -> bool:
-        """Return whether a request that is sent again has been executed.
+        """Return whether a request that was sent again has been executed already.
 
-        Requests of one gateway that are open at once have close numbers; those of other gateways
-        are far away.
+        Requests of one gateway that are open at once have numbers close to each other. The numbers
+        of other gateways are far away.
         """
         return 0 <= self.executed_id - request_id < _MAX_OPEN
 
@@ -119,14 +120,14 @@ class Sequence:
         self.waiting.append(entry)
 
     def prepend(self, entry: Entry) -> None:
-        """Put a request ahead of the waiting ones."""
+        """Put a request ahead of all waiting requests."""
         entry.holder = self
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.appendleft(entry)
 
     def pop(self) -> Entry:
-        """Remove and return its first waiting request; there must be one."""
+        """Remove and return the first waiting request; there must be one."""
         waiting = self.waiting
         assert waiting is not None, "a sequence without waiting requests"
         entry = waiting.popleft()
@@ -145,7 +146,10 @@ class Sequence:
             self.waiting = None
 
     def split(self, behind: Entry | None = None) -> list[Entry]:
-        """Remove and return what waits from the first START on, or the first one after `behind`."""
+        """Remove and return the waiting requests from the first START on.
+
+        behind: if given, the search begins after this request.
+        """
         waiting = self.waiting or ()
         for index, entry in enumerate(waiting):
             assert entry.member is not None, "an entry that is in no sequence"
@@ -172,7 +176,7 @@ class Sequence:
 
     @property
     def idle(self) -> bool:
-        """True if none of its requests waits or runs, and its state does not move."""
+        """True if no request of the sequence waits or executes, and its state does not move."""
         return (
             self.waiting is None
             and self.offered is None
@@ -182,7 +186,7 @@ class Sequence:
 
 
 class SequenceMember:
-    """An entry's place in its sequence."""
+    """Place of an entry in its sequence."""
 
     __slots__ = (
         "alone",
@@ -201,19 +205,20 @@ class SequenceMember:
         self.sequence = sequence
         self.start = start
         self.end = end
-        # Number, from 1, of the slot that it runs in; 0 means not offered yet. The sequence itself
-        # leaves the slot when its END is offered.
+        # Number, from 1, of the slot in which the entry executes; 0 until it is offered. The
+        # sequence itself leaves the slot when its END is offered.
         self.slot_number = 0
-        # Only for iterative sequences: how often the request was rescheduled and how often it has
-        # begun anew; whether it may not begin anew again, and whether its client knows of no
-        # sequence.
+        # Used only for iterative sequences. `iteration`: how often the request was rescheduled.
+        # `restarts`: how often it has begun anew. `bound`: it must not begin anew again. `alone`:
+        # the client has given no correlation id, so it knows of no sequence.
         self.iteration = self.restarts = 0
         self.bound = self.alone = False
-        # Data that its instance needs first, and whether it must report the state that it leaves.
+        # Data that the instance must restore first, and whether it must return the state after the
+        # request.
         self.restore: Restore | None = None
         self.returns_state = False
 
     @property
     def begins_anew(self) -> bool:
-        """True if it needs no state: it is a START and not a later iteration of its model."""
+        """True if the entry needs no earlier state, as it is a START in its first iteration."""
         return self.start and not self.iteration

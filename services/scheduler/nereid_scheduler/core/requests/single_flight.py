@@ -1,7 +1,8 @@
-"""Single flight: of identical pending requests one leads, and the others get its response.
+"""Single flight: one of several identical requests leads, and the others get its response.
 
-It is pure. A flight is in the table from its first member until it lands. A member that leaves
-affects no other: when the leader leaves, the follower that has waited longest becomes the leader.
+Identical pending requests are the members of a *flight*. A flight is in the table from its first
+member until it lands. A member that leaves does not affect the others: if the leader leaves, the
+follower that has waited longest becomes the leader. The module is pure.
 
     event                                             the flight
     a first member joins                              begins, led by the member
@@ -51,7 +52,7 @@ class SingleFlight(Generic[M]):
         return flight
 
     def leave(self, flight: Flight[M], member: M) -> M | None:
-        """Remove a member; return the new leader if it led and there are followers."""
+        """Remove a member; return the new leader if it was the leader and has followers."""
         if member is not flight.leader:
             flight.followers.pop(member, None)
             return None

@@ -1,8 +1,8 @@
-"""Slots of a model's instances, free or taken by a sequence.
+"""Slots of a model's instances; a slot is free or taken by a sequence.
 
-Free slots are taken as Triton takes them: the lowest index first, so that sequences spread over the
-instances. A slot is made only when the one before it is taken, because a configuration may ask for
-two billion. Pure: an instance is any hashable object.
+Free slots are taken in Triton's order: the lowest index first, so that sequences spread over the
+instances. A slot is created only when the slot before it is taken, because a configuration may ask
+for two billion. The module is pure: an instance is any hashable object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """A place for one sequence at an instance."""
+    """Place for one sequence at an instance."""
 
     __slots__ = ("index", "order", "row", "sequence")
 
@@ -33,10 +33,10 @@ class Slot:
 
 
 class SlotRow:
-    """The slots of one instance; their indices are the rows of its batches.
+    """Slots of one instance; with the strategy "direct", a slot's index is its row in batches.
 
-    size: how many slots it may have. slots: those made so far; the last one has not been taken yet
-    unless all are made.
+    size: maximum number of slots. slots: slots that were created so far. The last one was not taken
+    yet, unless all slots were created.
     """
 
     __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
@@ -46,15 +46,15 @@ class SlotRow:
         self.size = size
         self.order = order
         self.slots: list[Slot] = []
-        # Slots whose sequence has a request waiting, in the order in which they got one.
+        # Slots whose sequence has a waiting request, in the order in which they got one.
         self.ready: dict[Slot, None] = {}
-        # A closed row takes no new sequences. `occupied` has the slots that still have one, and is
-        # kept only once the row is closed.
+        # A closed row takes no new sequences. `occupied` has the slots that still have a sequence;
+        # it is empty until the row is closed.
         self.closed = False
         self.occupied: set[Slot] = set()
 
     def make_slot(self) -> Slot | None:
-        """Return the next slot, which is free; `None` if the row has all its slots."""
+        """Create and return the next slot, which is free; `None` if all slots were created."""
         if len(self.slots) == self.size:
             return None
         slot = Slot(self, len(self.slots), self.order)
@@ -62,7 +62,7 @@ class SlotRow:
         return slot
 
     def sequences(self) -> list[Sequence]:
-        """Return the sequences that have a slot here."""
+        """Return the sequences that have a slot in this row."""
         return [slot.sequence for slot in self.slots if slot.sequence is not None]
 
 
@@ -76,7 +76,7 @@ class SlotTable:
         self._orders = count()
 
     def add_row(self, instance: Hashable) -> SlotRow:
-        """Add the slots of an instance; they are free from now on."""
+        """Add an instance, whose slots are all free."""
         row = self._rows[instance] = SlotRow(instance, self._size, next(self._orders))
         self._add_slot(row)
         return row
@@ -88,15 +88,15 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """Number of slots of all instances; of one instance, if there is none yet."""
+        """Number of slots of all instances; without instances, the number of slots of one."""
         return self._size * max(1, len(self._rows))
 
     def row_of(self, instance: Hashable) -> SlotRow | None:
-        """Return an instance's slots; `None` if the instance is unknown."""
+        """Return the row of an instance; `None` if the instance is unknown."""
         return self._rows.get(instance)
 
     def close_row(self, row: SlotRow) -> None:
-        """Let no new sequence take a slot of this row; present sequences keep theirs."""
+        """Close a row: no new sequence takes a slot of it, and its sequences keep their slots."""
         row.closed = True
         row.occupied = {slot for slot in row.slots if slot.sequence is not None}
 
@@ -121,7 +121,7 @@ class SlotTable:
         return None
 
     def release_slot(self, slot: Slot) -> None:
-        """Free the slot of a sequence that is over and has no successor in it."""
+        """Make a slot free whose sequence is over."""
         slot.sequence = None
         slot.row.ready.pop(slot, None)
         if slot.row.closed:

@@ -1,1 +1,1 @@
-"""The response cache: keys, lookups, stores, and single flight for identical requests."""
+"""The scheduler's use of the response cache: keys, lookups, stores, and identical requests."""

@@ -1,8 +1,8 @@
 """Decides which responses may enter a cache of bounded size.
 
-While the cache has space, all may enter. Once it is full, only a response may enter whose key has
-missed before, within a number of recent misses: responses that are requested once evict nothing,
-however many of them a client requests. It is pure and knows no link.
+While the cache has space, every response may enter. Once the cache is full, a response may enter
+only if its key is among the recent misses. So responses that are requested only once evict nothing,
+however many of them a client requests. The module is pure and knows no link.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheUsage
 
-# Limit for one generation of misses; two are kept, about 2 MB in all.
+# Maximum number of misses in one generation. Two generations are kept, about 2 MB together.
 _MAX_MISSES: Final = 16384
 
 
 class CacheAdmission:
-    """Remember the misses that a full cache did not keep."""
+    """Remember recent misses, and decide by them which responses a full cache stores."""
 
     def __init__(self, max_misses: int = _MAX_MISSES) -> None:
         self._max_misses = max_misses
-        # Hashes of keys. No client chooses them, so that a collision at worst admits one too early.
+        # Hashes of keys. Clients cannot choose them. In a collision a response is admitted at its
+        # first miss, which does no harm.
         self._misses: set[int] = set()
         self._earlier_misses: set[int] = set()
-        # Last report of the cache, and the bytes that have been admitted since.
+        # Last report of the cache, and the number of bytes that were admitted since.
         self._usage: CacheUsage | None = None
         self._admitted_bytes = 0
 
     def admit(self, key: bytes, size_bytes: int, usage: CacheUsage) -> bool:
-        """Return whether to store this response; `usage` is the cache's last report."""
+        """Return whether to store this response. usage: last report of the cache."""
         capacity_bytes = usage.capacity_bytes
         if not capacity_bytes:
-            # The capacity is not reported yet, or the store is Redis with a policy of its own.
+            # Admit all: the capacity was not reported yet, or the store is Redis, which has its own
+            # policy.
             return True
         if size_bytes > capacity_bytes:
             return False

@@ -10,7 +10,7 @@
                         store it under its key
     pending             the time is over, or the link breaks           a miss, counted as a failure
 
-Nothing here raises or waits. It knows keys and bytes, no model.
+No function of this module raises or waits. The module knows keys and bytes, but no model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_secrets import CacheSecrets
 
-    # A miss is reported as `None`.
+    # Called with the value, or with `None` for a miss.
     OnResult = Callable[[bytes | None], None]
 
 _log = logging.getLogger(__name__)
@@ -52,13 +52,14 @@ _log = logging.getLogger(__name__)
 _MAX_PENDING: Final = 16384
 _MAX_UNSENT_BYTES: Final = 64 << 20
 _THREADS: Final = 2
-# Above this size a thread computes a value's tag: in the loop it would take 0.3 ms per MiB.
+# The tags of larger values are computed in a thread: in the event loop they would take 0.3 ms per
+# MiB.
 _LARGE_VALUE_BYTES: Final = 256 << 10
 _LOG_INTERVAL_S: Final = 60.0
 
 
 class CacheLink(Protocol):
-    """Link (nereid.rpc.Link) to the cache."""
+    """Interface for the link to the cache; nereid.rpc.Link implements it."""
 
     up: bool
     on_items: Callable[[list[CacheReply]], None]
@@ -70,7 +71,7 @@ class CacheLink(Protocol):
         """Number of items that are not yet written to the stream."""
 
     def send(self, item: CacheRequest) -> None:
-        """Send an item, together with the others of this loop turn."""
+        """Send an item together with others at the end of this turn of the event loop."""
 
     def close(self) -> None:
         """Close the link for good."""
@@ -86,14 +87,14 @@ class _Codec:
 
 
 def dial_cache(channel: Channel) -> CacheLink:
-    """Return a link over a channel; it reconnects for as long as it is open."""
+    """Return a link over a channel; the link reconnects until it is closed."""
     return dial_link(
         channel, EXCHANGE_PATH, _Codec(), on_items=_ignore, on_up=_nothing, on_down=_nothing
     )
 
 
 class CacheClient:
-    """Own the link and the pending lookups."""
+    """Client of the cache, with its link and the pending lookups."""
 
     def __init__(
         self,
@@ -104,37 +105,38 @@ class CacheClient:
         *,
         in_this_process: bool = False,
     ) -> None:
-        """Use `link`. Values of a store in this process's own memory need no tags."""
+        """Use `link`. If the cache stores values in this process's memory, these need no tags."""
         self._link = link
         self.secrets = secrets
         self._seal = None if in_this_process else ValueSeal(secrets.value_key)
         self._timeout_s = timeout_s
         self._max_unsent_bytes = max_unsent_bytes
         self._loop = asyncio.get_running_loop()
-        # Lookups by number, oldest first: time limit, key and callback of each.
+        # Maps the number of a pending lookup to its time limit, key and callback; oldest first.
         self._lookups: dict[int, tuple[float, bytes, OnResult]] = {}
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
-        # Threads for large digests and tags. The loop's own threads may all be busy reading models.
+        # Threads for large digests and tags. The event loop's own threads may all be busy with
+        # reading models.
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
         # Last report of the cache.
         self.usage = CacheUsage()
-        # Counts of earlier caches, so that counters that were shown do not fall.
+        # Counts of caches before a restart, which are added so that shown counters do not fall.
         self._earlier = CacheUsage()
         self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
-        # Lookups without a result or with a wrong tag, and stores that were not sent.
+        # Number of lookups without a result or with a wrong tag, and of stores that were not sent.
         self.failures = 0
-        # Values with a wrong tag, and the time from which the next one may be logged.
+        # Number of values with a wrong tag, and the time from which the next may be logged.
         self._refused = 0
         self._log_due_s = 0.0
         link.on_items = self._on_items
         link.on_down = self._on_down
 
     def lookup(self, key: bytes, on_result: OnResult, trace_context: bytes = b"") -> bool:
-        """Look a value up; return False for a miss at once, else call `on_result` once, later."""
+        """Look a value up. Return False for a miss at once, else call `on_result` once, later."""
         self.lookups += 1
         if not self._link.up or len(self._lookups) >= _MAX_PENDING or not self._timeout_s:
             self.failures += 1
@@ -147,7 +149,7 @@ class CacheClient:
         return True
 
     def store(self, key: bytes, value: bytes, trace_context: bytes = b"") -> None:
-        """Store a value, if it can be sent now."""
+        """Send a value to the cache to be stored, if it can be sent now."""
         if self.can_send(len(value)):
             self._unsent_bytes += len(value)
             if self._seal is None:
@@ -165,11 +167,11 @@ class CacheClient:
         return self._link.up and self._unsent_bytes + size_bytes <= self._max_unsent_bytes
 
     def admits(self, key: bytes, size_bytes: int) -> bool:
-        """Return whether the cache is to keep a response of this size. Ask once for each."""
+        """Return whether to store a response of this size. Call this once for each response."""
         return self._admission.admit(key, size_bytes, self.usage)
 
     def usage_message(self) -> pb.CacheUsage:
-        """Return the cache's last report, with the failures on the way to it."""
+        """Return the cache's last report, with the failures of this client added."""
         usage = replace(self.usage)
         usage.add_counts(self._earlier)
         message = usage.to_proto()
@@ -186,7 +188,7 @@ class CacheClient:
         for item in items:
             if isinstance(item, LookupResult):
                 lookup = self._lookups.pop(item.id, None)
-                # An unknown lookup has timed out.
+                # If the lookup is unknown, it has timed out.
                 if lookup is not None:
                     self._on_value(lookup[1], lookup[2], item.value)
             else:
@@ -219,7 +221,7 @@ class CacheClient:
             self.failures += 1
 
     def _run(self, work: Callable[[], bytes | None], size_bytes: int, on_done: OnResult) -> None:
-        """Call `on_done` with the result of `work`, now or, for large values, after a thread."""
+        """Call `on_done` with the result of `work`, which runs in a thread for large values."""
         if size_bytes <= _LARGE_VALUE_BYTES:
             on_done(work())
             return
@@ -249,7 +251,7 @@ class CacheClient:
 
     def _expire(self) -> None:
         self._timer = None
-        # Timers have a resolution of a millisecond: what is due within one is due now.
+        # Treat lookups that are due within a millisecond as due, which is the timers' resolution.
         now_s = self._loop.time() + 0.001
         expired = []
         for number, (limit_s, *_) in self._lookups.items():
@@ -265,7 +267,7 @@ class CacheClient:
 
 
 def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
-    # Closing the client cancels the future.
+    # Do nothing if the client was closed, which cancels the future.
     if future.cancelled() or future.exception() is not None:
         on_done(None)
     else:
@@ -273,7 +275,7 @@ def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> N
 
 
 def _report(on_result: OnResult, value: bytes | None) -> None:
-    """Call one callback; its exception must not affect the others."""
+    """Call a callback. If it raises, log the exception, so that other callbacks still run."""
     try:
         on_result(value)
     except Exception:

@@ -1,9 +1,10 @@
-"""Makes keys of requests in the response cache.
+"""Makes the keys of requests in the response cache.
 
-A key consists of the version's scope, the request's digest, and the outputs that it asks for.
-Requests from gateways bring their digest; requests of models and of ensembles' steps are digested
-here. All parts are keyed digests of fixed length: a key has nothing of a client's text, and two
-requests have the same key only if their responses are interchangeable. Tensors are opaque bytes.
+A key consists of the version's scope, the request's digest, and the requested outputs. Requests
+from gateways already have their digest. This module computes the digests of requests that models or
+ensembles' steps make. All parts are keyed digests of fixed length. So a key has no text of a
+client, and two requests have the same key only if their responses are interchangeable. Tensors are
+opaque bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
-# Above this size a digest, mostly of mapped memory, takes longer than handing it to a thread.
+# Larger digests, mostly of mapped memory, are computed in a thread: they take longer than starting
+# the work there.
 _LARGE_BYTES: Final = 256 << 10
 
 
@@ -38,21 +40,21 @@ class CacheKeys:
     def __init__(
         self, outputs: Iterable[str], secrets: CacheSecrets, max_heads: int = _MAX_HEADS
     ) -> None:
-        """Use `outputs`, which are all that the model has."""
+        """Make keys for a model. outputs: all outputs that the model has."""
         self._outputs = frozenset(outputs)
         self._secrets = secrets
-        # Layout of each head, and the key's suffix for the outputs that it asks for.
+        # Maps a head to its layout, and to the suffix of the key for the requested outputs.
         self._heads = BoundedCache[bytes, tuple[Layout, bytes]](max_heads, _MAX_HEAD_BYTES)
 
     def scope(self, name: str, number: int, revision: bytes) -> bytes:
-        """Return the prefix of a version's keys while its files have this revision."""
+        """Return the prefix of a version's keys for this revision of its files."""
         parts = (b"scope", name.encode(), b"%d" % number, revision)
         return digest_of_parts(self._secrets.name_key, *parts)
 
     def key(self, request: InferRequest) -> bytes:
-        """Return a valid request's key in its scope; empty if this process cannot read its data."""
+        """Return the key of a valid request; empty if this process cannot read its tensors."""
         layout, outputs = self._heads.get(request.head) or self._read_head(request.head)
-        # A gateway of another release may send something else.
+        # Check the length, as a gateway of another release may send a different digest.
         if len(request.digest) != DIGEST_BYTES:
             request.digest = _digest(layout, request.parameters, request.payloads)
         return request.digest + outputs if request.digest else b""
@@ -77,12 +79,12 @@ class CacheKeys:
         return self._heads.remember(head, (layout, self._output_key(message.outputs)))
 
     def _output_key(self, outputs: Sequence[Output]) -> bytes:
-        """Return the key of the outputs; empty for all outputs without parameters, named or not."""
+        """Return the key of the requested outputs; empty for all outputs without parameters."""
         if not any(output.parameters for output in outputs):
             names = sorted({output.name for output in outputs})
             if not names or self._outputs.issubset(names):
                 return b""
-            # Responses have their outputs in the model's order, whatever order was requested.
+            # Use the model's order of outputs. Responses have that order, whatever was requested.
             outputs = [
                 kserve_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names
             ]

@@ -1,9 +1,10 @@
 """Secrets of the mesh for its response cache.
 
-All derive from one seed: a client that chooses inputs must not know their digests, and a process
-that can write to the cache's store must not be able to make a value that is accepted. With a mesh
-token the seed derives from it, so that it is the same for all schedulers and after restarts.
-Without a token it is random, and a scheduler finds only what it has stored itself since its start.
+All secrets derive from one seed. A client that chooses inputs must not know their digests, and a
+process that can write to the cache's store must not be able to forge a value. With a mesh token the
+seed derives from the token, so that it is the same for all schedulers and after restarts. Without a
+token the seed is random, and a scheduler finds only values that it has stored itself since its
+start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from blake3 import blake3
 
 from nereid.core.tensors.digest import KEY_BYTES
 
-# BLAKE3's contexts are constants that no other use of a key has.
+# BLAKE3 contexts: constants that separate each use of a key from all other uses.
 _SEED_CONTEXT: Final = "nereid 2026-11 response cache: seed from a mesh token"
 _REQUEST_CONTEXT: Final = "nereid 2026-11 response cache: digests of requests"
 _NAME_CONTEXT: Final = "nereid 2026-11 response cache: names of versions and outputs"
@@ -25,18 +26,18 @@ _VALUE_CONTEXT: Final = "nereid 2026-11 response cache: tags of values"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CacheSecrets:
-    """Keys, each for one purpose; none of them reveals another one or the seed."""
+    """Keys, each for one purpose. No key reveals another key or the seed."""
 
-    # The gateways get only this key.
+    # Key for the digests of requests; it is the only key that gateways get.
     request_key: bytes
     name_key: bytes
     value_key: bytes
 
 
 def cache_seed(scheduler_key: bytes) -> bytes:
-    """Return the seed that schedulers with this key, from the mesh's token, share.
+    """Return the seed that derives from this key, which comes from the mesh's token.
 
-    An empty key means that there is no token; the seed is random then.
+    An empty key means that there is no token; the seed is then random.
     """
     if not scheduler_key:
         return secrets.token_bytes(KEY_BYTES)

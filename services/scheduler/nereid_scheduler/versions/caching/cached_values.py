@@ -1,8 +1,8 @@
-"""Encodes responses for the cache: inline, and tagged where others could write to its store.
+"""Encodes responses for the cache: inline, and with a tag if others can write to the store.
 
-A value may be in a Redis to which more than the mesh can write. Therefore it is accepted only with
-a tag that nobody else can make, bound to its key, and it has no field in which a reference to
-shared memory could come back. The module knows no link and no request.
+The store may be a Redis that other processes can write to. Therefore a value is accepted only with
+a tag that only this mesh can make, and that is bound to the value's key. The value has no field for
+a reference to shared memory, so none can be smuggled in. The module knows no link and no request.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TAG_BYTES: Final = 16
-# Tags of fields 11 and 12 of pb.CachedResponse.
+# Protobuf tags of the fields 11 and 12 of pb.CachedResponse.
 _HEAD_TAG: Final = b"\x5a"
 _PAYLOAD_TAG: Final = b"\x62"
 
 
 def write_cached(response: InferResponse) -> bytes | None:
-    """Return the value of a response; `None` if it is an error or not inline."""
+    """Return the value to store for a response; `None` if it is an error or not inline."""
     payloads = response.payloads
     if response.error is not None or not _inline(payloads):
         return None
-    # Written by hand: the library would copy the payloads twice more.
+    # Serialise without the protobuf library, which would copy the payloads twice more.
     parts = [_HEAD_TAG, encode_varint(len(response.head)), response.head]
     for payload in payloads:
         parts += _PAYLOAD_TAG, encode_varint(len(payload)), payload
@@ -46,7 +46,7 @@ def write_cached(response: InferResponse) -> bytes | None:
 
 
 def read_cached(value: bytes) -> InferResponse | None:
-    """Return the response in a value, without an id; `None` (a miss) if it is no response."""
+    """Return the response in a value, without an id; `None` (a miss) if the value is invalid."""
     try:
         message = pb.CachedResponse.FromString(value)
     except DecodeError:
@@ -58,13 +58,13 @@ def read_cached(value: bytes) -> InferResponse | None:
 
 
 class ValueSeal:
-    """Tag values on their way out, and check the tags of values that come back."""
+    """Add tags to values that are stored, and check the tags of values that are read."""
 
     def __init__(self, key: bytes) -> None:
         self._base = blake3(key=key)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        """Return a value with the tag that binds it to its key in the store."""
+        """Return a value with a tag that binds the value to its key in the store."""
         return self._tag(key, value) + value
 
     def open(self, key: bytes, sealed: bytes) -> bytes | None:

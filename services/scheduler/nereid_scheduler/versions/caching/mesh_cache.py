@@ -1,4 +1,4 @@
-"""The mesh's cache, as one scheduler uses it: for responses, and for sequences' snapshots."""
+"""A scheduler's clients of the mesh's cache: for responses, and for snapshots of sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_client import CacheLink
 
-# Time that sequences whose executor was lost wait for their snapshots.
+# Maximum time that a sequence whose executor was lost waits for its snapshot.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
 
 
@@ -39,9 +39,9 @@ class MeshCache:
         Args:
             secret: The mesh's secret for responses, empty without a mesh token.
             timeout_ms: How long a lookup of a response may take.
-            channel: Channel to a cache in another process.
-            open_link: Opens a link to a cache in this process.
-            in_this_process: The cache keeps its values in this process's memory, not in Redis.
+            channel: Channel to a cache in another process; `None` without one.
+            open_link: Function that opens a link to a cache in this process; `None` without one.
+            in_this_process: True if the cache keeps values in this process's memory, not in Redis.
         """
         self.channel = channel
         self.responses: CacheClient | None = None
@@ -60,7 +60,7 @@ class MeshCache:
         return None if self.responses is None else self.responses.usage_message()
 
     async def close(self) -> None:
-        """End the cache's streams."""
+        """Close the links to the cache."""
         for client in (self.responses, self.snapshots):
             if client is not None:
                 client.close()

@@ -1,10 +1,10 @@
 """Leads a model version's requests through the response cache: lookup, execution, store.
 
-A request is looked up before it is queued. Identical requests that come meanwhile follow it and get
-its response, from the cache or from its execution. A large request first waits for a thread to
-compute its digest. Only responses without an error are shared or stored, and only under the
-revision of the model that computed them. The module knows the queue only by three methods of its
-version.
+A request is looked up before it is queued. Identical requests that come in the meantime follow it:
+they get the same response, from the cache or from the execution. A large request first waits for a
+thread to compute its digest. Only responses without an error are shared or stored, and only for the
+revision of the model that computed them. The module reaches the queue only through three methods of
+the version.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Errors of one request alone, which its followers do not share.
+# Errors that concern one request alone, so that its followers do not get them.
 _OWN_ERRORS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
 class CachedVersion(Protocol):
-    """Model version, as far as its cache knows it."""
+    """Interface of the model version that the cache serves."""
 
     name: str
     config: ModelConfig
     statistics: ModelStatistics
-    # The version responds by calling other models.
+    # True if the version responds by calling other models.
     asks_others: bool
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
@@ -59,7 +59,7 @@ class CachedVersion(Protocol):
 
 
 class CacheScope(NamedTuple):
-    """One revision of a version, with the prefix of its keys."""
+    """Revision of a version, with the prefix of the keys for that revision."""
 
     prefix: bytes
     revision: bytes
@@ -69,7 +69,7 @@ class ResponseCache:
     """Handle the requests of one model version that may get a cached response."""
 
     def __init__(self, version: CachedVersion, client: CacheClient, max_waiting: int) -> None:
-        """Let at most `max_waiting` entries wait; 0 means any number."""
+        """max_waiting: maximum number of entries that wait for the cache; 0 means no limit."""
         self._version = version
         self._client = client
         self._max_waiting = max_waiting
@@ -77,13 +77,13 @@ class ResponseCache:
         self._flights = SingleFlight["Entry"]()
         self._keys = CacheKeys((spec.name for spec in version.config.outputs), client.secrets)
         self._loop = asyncio.get_running_loop()
-        # `None` until an instance is loaded, since the revision is not known before.
+        # `None` until an instance is loaded, since the revision is unknown before that.
         self._scope: CacheScope | None = None
 
     def set_revision(self, number: int, revision: bytes | None) -> None:
-        """Set the revision of the version's files; entries of the old one are not found any more.
+        """Set the revision of the version's files; responses of an old one are no longer found.
 
-        With `None` its responses cannot be cached.
+        With `None` the responses cannot be cached.
         """
         if revision is None:
             self._scope = None
@@ -168,15 +168,16 @@ class ResponseCache:
             self._enqueue_leader(entry, lookup, now_ns)
 
     def _join_flight(self, scope: CacheScope, key: bytes, entry: Entry) -> Flight[Entry]:
-        # A request must not follow one that may wait longer than itself.
+        # A request must not follow another one that may wait for longer than this request.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
-            # A model's request must not follow one that may wait, through other models, for it.
+            # A request that a model makes must not follow one that may wait for it through other
+            # models.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
 
     def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
-        """Send the lookup; return False if the cache cannot be asked now."""
+        """Send the lookup to the cache; return False if it cannot be sent now."""
         assert entry.cache_lookup is not None, "a lookup for an entry without one"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
         on_result = partial(self._on_result, flight)
@@ -195,7 +196,7 @@ class ResponseCache:
             self._send_hits(members, response, lookup.revision, now_ns)
 
     def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
-        """Queue the leader after a miss, while its followers wait."""
+        """Queue the leader of a flight after a miss, while its followers wait for the response."""
         if entry.trace is not None:
             entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
@@ -225,20 +226,21 @@ class ResponseCache:
     # ---- the end
 
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
-        """Return whether a response will be shared or stored, and so must not be in a segment."""
+        """Return whether a response is shared or stored, so that it must not be in a segment."""
         size_bytes = sum(map(payload_bytes, response.payloads))
         lookup.admitted = self._client.admits(lookup.key, size_bytes)
         stored = lookup.admitted and self._client.can_send(size_bytes)
         return stored or bool(lookup.flight.followers)
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
-        """End the lookup of an entry that has had its response or, without one, was cancelled."""
+        """End the lookup of an entry that has its response, or (with `None`) was cancelled."""
         lookup, entry.cache_lookup = entry.cache_lookup, None
         assert lookup is not None, "an entry without a lookup"
         was_waiting = lookup.waiting
         self._end_wait(lookup)
         if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # The entry was cancelled during the lookup, of which the cache records a span anyway.
+            # Record the lookup of an entry that was cancelled during it: the cache records a span
+            # of it anyway.
             entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = lookup.flight
         if entry is not flight.leader:
@@ -252,7 +254,8 @@ class ResponseCache:
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
-            # Instances were lost executing it again and again: its followers would lose more.
+            # Fail the followers too: instances were lost each time the request was executed, and
+            # the followers would lose more of them.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
@@ -261,14 +264,15 @@ class ResponseCache:
             self._enqueue_followers(flight)
         else:
             if response.segment_name:
-                # The response is not inline, so followers since needs_inline() cannot have it.
+                # The response is not inline. These followers have come after needs_inline() was
+                # called, so they cannot have it.
                 self._enqueue_followers(flight)
             elif followers := self._flights.land(flight):
                 self._send_hits(followers, response, entry.revision, _now_ns())
             self._store(entry, lookup, response)
 
     def _enqueue_followers(self, flight: Flight[Entry]) -> None:
-        """Queue the followers of a failed leader, in a batch rather than one after the other."""
+        """Queue all followers of a failed leader at once, so that they may share a batch."""
         now_ns = _now_ns()
         for entry in self._flights.land(flight):
             if entry.cache_lookup is not None:
@@ -278,7 +282,7 @@ class ResponseCache:
     def _send_hits(
         self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
     ) -> None:
-        """Send waiting entries one response, computed by this revision: all are cache hits."""
+        """Send all waiting entries a response that this revision computed, as cache hits."""
         for entry in entries:
             lookup, entry.cache_lookup = entry.cache_lookup, None
             if lookup is None:
@@ -299,7 +303,7 @@ class ResponseCache:
         size_bytes = sum(map(payload_bytes, response.payloads))
         valid = lookup.admitted and entry.revision == lookup.revision
         if valid and not self._client.can_send(size_bytes):
-            # Checked here, so that it is not serialised in vain.
+            # Check this first, so that the response is not serialised in vain.
             self._client.failures += 1
         elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup

@@ -1,3 +1,3 @@
-"""Ensembles: the graph of steps, one request's run through it, and the tensors between steps."""
+"""Ensembles: the graph of steps, the run of a request through it, and the tensors between steps."""
 
 # layout: compiled

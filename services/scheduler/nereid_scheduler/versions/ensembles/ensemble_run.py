@@ -1,6 +1,6 @@
 """State of one request to an ensemble while its steps run.
 
-It records what was called and what came back; EnsembleVersion acts on it.
+It records which steps were called and how they responded. EnsembleVersion decides what follows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class EnsembleRun:
-    """One attempt at a request; if tensors are lost with an executor, there is another attempt.
+    """One attempt to serve a request; if tensors are lost with an executor, there is another one.
 
-    `calls` has the open calls, each with its entry in the queue of the step's model. `leases` are
-    the segments that have not been released.
+    `calls` maps each open call to its entry in the queue of the step's model. `leases` has the
+    segments that were not released yet.
     """
 
     __slots__ = (
@@ -64,21 +64,23 @@ class EnsembleRun:
         self.started_ns = started_ns
         self.responses_sent = 0
         self.last_response_ns = started_ns
-        # `paused`: the client cannot keep up.
-        # `throttled`: calls that later steps cannot keep up with.
+        # `paused`: True if the client cannot keep up with responses.
+        # `throttled`: calls whose responses later steps cannot keep up with.
         self.paused = False
         self.throttled: set[StepCall[Tensor]] = set()
-        # Set if an instance of another revision than its model has now executed a step.
+        # True if a step was executed by an instance whose revision differs from its model's current
+        # revision.
         self.stale = False
-        # Place in a sequence. `moved`: a step has stated another place for the steps behind it.
+        # Place of the request in a sequence. `moved`: a step has stated another place for the steps
+        # after it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # `path` has the times of the steps that led to the last response of a step, one after the
-        # other. `paths` has the same for each open call, up to the responses that led to it. Both
-        # are kept only for requests that ask for timings.
+        # `path` has the added times of the chain of steps that led to the last response of a step.
+        # `paths` has the same for the chain before each open call. Both are kept only for requests
+        # that ask for timings.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
-        # Sums over the steps, in nanoseconds: input, infer, output.
+        # Sums over all steps of the times for inputs, models and outputs, in nanoseconds.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
@@ -87,7 +89,7 @@ class EnsembleRun:
     def place_outputs(
         self, entry: Entry, outputs: dict[str, Tensor], stated: StatedPlace | None
     ) -> dict[str, Tensor]:
-        """Return the outputs of a step's `entry`, with the place of the steps behind it."""
+        """Return the outputs of a step with the place of the steps after it."""
         own = place_of(entry.request.parameters) if self.moved else self.place
         place = own if stated is None else stated.behind(own)
         if not self.moved and place == self.place:
@@ -96,7 +98,7 @@ class EnsembleRun:
         return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
 
     def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
-        """Return the place of a step that reads these tensors; the first one's if they differ."""
+        """Return the place of a step that reads these tensors: the first one's if they differ."""
         if self.moved:
             for tensor in tensors:
                 if tensor is not None and tensor.place is not None:
@@ -106,7 +108,7 @@ class EnsembleRun:
     def on_response(
         self, call: StepCall[Tensor], response: InferResponse
     ) -> tuple[StepHeads, Entry]:
-        """Record a call's response, which may be its last; return the call's heads and entry."""
+        """Record a call's response, the last one or not; return the call's heads and entry."""
         called = self.calls[call]
         if not response.more:
             del self.calls[call]
@@ -115,7 +117,7 @@ class EnsembleRun:
         return called
 
     def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
-        """Record what the next step has waited for: this call, and what this call has waited for.
+        """Record the chain of steps that the next step has waited for: this call and those before.
 
         Only the last response to a call has the call's times.
         """

@@ -1,7 +1,7 @@
-"""A version of an ensemble: its requests become requests to the models of its steps.
+"""Version of an ensemble, which makes requests to the models of its steps.
 
-The steps' requests go through the models' own queues, so that steps of many ensembles and requests
-of clients share batches. The graph decides which step runs when; this module submits the steps.
+The requests of steps wait in the models' own queues, so that steps of many ensembles and requests
+of clients share batches. The graph decides when each step runs, and this module submits the steps.
 Tensors are passed on unread. Each request has a run:
 
     state     event                                            next state
@@ -16,7 +16,7 @@ Tensors are passed on unread. Each request has a run:
                                                                run at most once
     running   the client cancels                               ended
 
-At the end of a run, however it comes, open calls are cancelled and segments are released.
+At the end of each run, open calls are cancelled and segments are released.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ _DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
 _TENSORS_LOST: Final = "an executor was lost before its response was read"
-# A decoupled step waits while so many calls of one request's steps are open.
+# A decoupled step is paused while this many calls of the same request are open.
 _MAX_OPEN_CALLS: Final = 1024
-# Steps differ by the requested outputs, of which clients could ask for any combination.
+# Maximum number of remembered steps. A step differs by its requested outputs, and clients may
+# request any combination of outputs.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
@@ -89,7 +90,7 @@ _now_ns = time.monotonic_ns
 class EnsembleVersion(QueuedRequests):
     """Version of an ensemble. Its queue is empty at the end of each turn of the event loop.
 
-    With decoupled models among its steps, `on_response` is called for each of several responses.
+    If a step has a decoupled model, `on_response` is called for each of several responses.
     """
 
     asks_others = True
@@ -132,7 +133,7 @@ class EnsembleVersion(QueuedRequests):
         self._max_open_calls = configured or _MAX_OPEN_CALLS
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """Pause or resume the steps when the client cannot keep up with responses, or can again."""
+        """Pause the steps of a client that cannot keep up with responses, or resume them."""
         run = self._runs.get(entry)
         if run is not None:
             run.paused = paused
@@ -166,7 +167,7 @@ class EnsembleVersion(QueuedRequests):
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
         """Carry out the actions that the graph returned."""
-        # Steps of other requests, or several calls of this one, could share a batch.
+        # Send a call at once only if it is the only one: others could share a batch with it.
         alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
         try:
             for call in actions.calls:
@@ -195,7 +196,7 @@ class EnsembleVersion(QueuedRequests):
             heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
             self._steps.remember(step, heads)
         original = run.entry.request
-        # A decoupled step may be called several times for one request.
+        # Use no fixed id in a decoupled ensemble, as a step may be called several times.
         number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
         parameters = original.parameters
         if run.moved:
@@ -223,7 +224,7 @@ class EnsembleVersion(QueuedRequests):
         entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
         if request.caller:
-            # A model that called the ensemble waits for the ensemble's steps.
+            # Record the call: a model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
 
     # ---- from the steps to the response
@@ -256,7 +257,7 @@ class EnsembleVersion(QueuedRequests):
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # Otherwise the response only announces that there may be several.
+            # Any other response only announces that the call may have several responses.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._throttle_calls(run, call)
@@ -271,13 +272,13 @@ class EnsembleVersion(QueuedRequests):
         return response
 
     def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
-        """Send a response that is not the last."""
+        """Send a response that is not the request's last."""
         response.more = True
         self._record_response(run, response)
         run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
-        """Send these responses; the last one, or an empty one, ends the request."""
+        """Send these responses and end the request; without any, send an empty response."""
         for outputs in responses[:-1]:
             self._send_partial(run, self._build_response(run, outputs))
         response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
@@ -291,13 +292,14 @@ class EnsembleVersion(QueuedRequests):
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.responses_sent:
-                # Announces a decoupled model: its responses wait for no other request's.
+                # Announce a decoupled model, whose responses need not wait for those of other
+                # requests.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self.end_entry(entry, response)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
-        """Return the times of steps that the response has waited for, without parallel ones."""
+        """Return the timings of the chain of steps before the response, without parallel steps."""
         run = self._runs.get(entry)
         if run is None:
             return super()._timings_of(entry, response)
@@ -320,7 +322,7 @@ class EnsembleVersion(QueuedRequests):
     # ---- flow control of decoupled steps
 
     def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        """Pause calls that later steps cannot keep up with, after `call` has responded."""
+        """Pause calls that later steps cannot keep up with. call: the call that has responded."""
         for source in (call, *call.ancestors()):
             if source.open_below >= self._max_open_calls and source not in run.throttled:
                 run.throttled.add(source)
@@ -350,17 +352,18 @@ class EnsembleVersion(QueuedRequests):
     def _cancel_run(self, run: EnsembleRun) -> None:
         """Cancel a run's open calls and release its segments."""
         if run.calls:
-            # Cancel in the next loop turn: a model may be about to respond to several of them now.
+            # Cancel in the event loop's next turn: a model may just be responding to several of
+            # these calls.
             self._loop.call_soon(_cancel_calls, list(run.calls.values()))
-            # Calls refer to the run; without this the request would stay in memory.
+            # Clear the calls, which refer to the run: otherwise the request would stay in memory.
             run.calls.clear()
         if run.leases:
-            # Segments are discarded, not reused: open steps may still read them.
+            # Discard the segments, so that they are not reused: open steps may still read them.
             names = {lease.segment_name for lease in run.leases}
             self.segment_owners.return_segments(names, discard=True)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
-        """Return whether a step failed because its inputs were lost, and may be retried."""
+        """Return whether a step failed because its inputs were lost, and a new run may follow."""
         if run.responses_sent or run.entry.retries >= self.limits.max_retries:
             return False
         leases = {tensor.lease for tensor in tensors}
@@ -372,7 +375,7 @@ class EnsembleVersion(QueuedRequests):
         if run.responses_sent or entry.retries >= self.limits.max_retries:
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
-        # This looks at the steps of all the ensemble's requests: the steps of one are not kept.
+        # Check the steps of all requests to the ensemble, as those of one request are not kept.
         if any(heads.model.config.at_most_once for heads in self._steps.values()):
             error = may_have_run(self.name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
@@ -390,7 +393,7 @@ class EnsembleVersion(QueuedRequests):
     # ---- tensors in executors' segments
 
     def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
-        """Take leases of a response's tensors, which are released after their last use."""
+        """Take leases for the segments of a response, which are released after their last use."""
         for tensor in tensors:
             lease = tensor.lease
             if lease is not None and lease not in run.leases:
@@ -401,9 +404,9 @@ class EnsembleVersion(QueuedRequests):
     def _release_tensors(
         self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
     ) -> None:
-        """Release a step's tensors after use; with `in_use` a lost instance may still read them."""
+        """Release a step's tensors after use. in_use: a lost instance may still read them."""
         if in_use:
-            # Some of them may be the ensemble's own inputs.
+            # Some of the tensors may be the ensemble's own inputs.
             run.entry.request.resent = True
         for tensor in tensors:
             lease = tensor.lease
@@ -420,7 +423,7 @@ class EnsembleVersion(QueuedRequests):
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
     ) -> None:
-        """Leave payloads in shared memory if all of them are in one segment; else copy them.
+        """Leave payloads in shared memory if all are in one segment; otherwise copy them.
 
         Raises:
             SegmentLostError: the executor that owns a segment was lost.
@@ -428,7 +431,7 @@ class EnsembleVersion(QueuedRequests):
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
         if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
-            # From here on the gateway releases the segment.
+            # Drop the lease, as the gateway releases the segment from now on.
             run.leases.discard(lease)
             response.segment_name = lease.segment_name
             return
@@ -439,7 +442,7 @@ class EnsembleVersion(QueuedRequests):
 def _outputs_of(
     run: EnsembleRun, heads: StepHeads, entry: Entry, response: InferResponse
 ) -> dict[str, Tensor]:
-    """Return a step's outputs, with their place in a sequence where it is not the ensemble's."""
+    """Return a step's outputs, with the place in a sequence if it differs from the ensemble's."""
     outputs, stated = heads.parse_response(response)
     if stated is None and not run.moved:
         return outputs

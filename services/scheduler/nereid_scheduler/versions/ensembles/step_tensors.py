@@ -1,6 +1,6 @@
-"""Heads of requests and responses of an ensemble, and of its steps.
+"""Parses, writes and remembers heads of requests and responses, of an ensemble and of its steps.
 
-Parses, writes and remembers heads. It never reads a tensor's content, and knows no queue.
+The module never reads the content of a tensor, and knows no queue.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-# Limit for each table of heads; clients could send new heads without end.
+# Maximum size of each table of heads, as clients may send any number of different heads.
 MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 
 _new_tuple = tuple.__new__
 
-# Tensor in a head: name, datatype, shape.
+# Description of a tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
-# The same, and whether the shape begins with a batch dimension.
+# Description of a tensor, and whether its shape begins with a batch dimension.
 _Given = tuple[str, str, tuple[int, ...], bool]
 _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
 class SegmentLease:
-    """Segment of an executor that holds tensors; `uses` counts steps and responses that need it."""
+    """Segment of an executor that has tensors; `uses` counts steps and responses that need it."""
 
     __slots__ = ("in_use", "segment_name", "uses")
 
     def __init__(self, segment_name: str, uses: int) -> None:
         self.segment_name = segment_name
         self.uses = uses
-        # Set if an instance that was lost while it executed a step may still read the tensors.
+        # True if an instance that was lost while it executed a step may still read the tensors.
         self.in_use = False
 
 
@@ -66,14 +66,14 @@ class Tensor(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
-    # Lease of the segment that holds the payload, if it is in shared memory.
+    # Lease of the segment that has the payload, if the payload is in shared memory.
     lease: SegmentLease | None = None
-    # Classification of the tensor, if the tensor itself is needed as well. If it is not, the
-    # classification takes the tensor's place.
+    # Classification of the tensor, if the tensor itself is needed as well. If only the
+    # classification is needed, it replaces the tensor.
     classes: Tensor | None = None
-    # Place in a sequence of the steps that read the tensor, where it is not the ensemble's.
+    # Sequence place of the steps that read the tensor; set if it differs from the ensemble's.
     place: SequencePlace | None = None
-    # The producer has a batch dimension: a step's model or, for inputs, the ensemble.
+    # True if the producer has a batch dimension: a step's model or, for inputs, the ensemble.
     batched: bool = False
 
 
@@ -102,14 +102,14 @@ class ParsedHead:
         *,
         batched: bool,
     ) -> None:
-        """Keep what the head says.
+        """Keep the content of the head.
 
         Args:
             plan: Steps that the requested outputs need.
-            classes: Outputs that are requested as classes.
+            classes: Outputs that are requested as classifications.
             inputs: Names, datatypes and shapes of the inputs.
             omitted: Optional inputs without a tensor.
-            batched: The ensemble's inputs have a batch dimension.
+            batched: Whether the ensemble's inputs have a batch dimension.
         """
         self.batched = batched
         self.plan = plan
@@ -159,15 +159,15 @@ class EnsembleHeads:
         labels: Mapping[str, tuple[str, ...]],
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """Use `labels` of classes, by output, where the ensemble has its own."""
+        """labels: labels of classes by output, if the ensemble has its own."""
         self._config = config
         self._version = version
         self._labels = labels
-        # Triton sends outputs in this order.
+        # Names of outputs in the order in which Triton sends them.
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._batched = config.max_batch_size > 0
         self._steps = steps_of(config.proto.ensemble_scheduling)
-        # Steps see the shapes after the ensemble's own `reshape`.
+        # Reshapes of the ensemble's own configuration, which apply before steps get the inputs.
         self._input_reshapes = input_reshapes(config.proto)
         self._output_reshapes = output_reshapes(config.proto)
         self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
@@ -250,7 +250,7 @@ class EnsembleHeads:
             model_name=self._config.name, model_version=str(self._version)
         )
         if any(tensors):
-            # As in Triton, the place is stated where there are outputs.
+            # Write the place only if there are outputs, as Triton does.
             write_parameters(place.parameters(), response.parameters)
         dims = {
             spec.name: spec.dims if spec.reshape is None else spec.reshape
@@ -259,7 +259,7 @@ class EnsembleHeads:
         for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
             if tensor is None:
                 continue
-            # Classes have one dimension for each request of a batch.
+            # Classifications have one dimension besides the batch dimension.
             shape = fit_batch_dimension(
                 tensor.shape,
                 (VARIABLE,) if is_classes else dims[name],
@@ -300,10 +300,11 @@ class StepHeads:
         classes: Mapping[str, Classification],
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """Write requests for these classes, which are those of ParsedHead."""
+        """classes: requested classifications by output, as in ParsedHead."""
         self.step = step
         self.model = model
-        # Requested classes by the model's names; `beside` if the tensor itself is needed as well.
+        # Requested classifications by the model's names; `beside` is True if the tensor itself is
+        # needed as well.
         self._classes = {
             name: requested._replace(beside=requested.beside or tensor in plan.consumers)
             for name, tensor in step.output_map
@@ -311,7 +312,7 @@ class StepHeads:
             if requested is not None
         }
         self._beside = {name for name, requested in self._classes.items() if requested.beside}
-        # Number of further steps and responses that need each of the step's outputs.
+        # Maps an output of the step to the number of steps and responses that need it.
         self._uses = {
             name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
             for name, tensor in step.output_map
@@ -380,7 +381,7 @@ class StepHeads:
             tensor = _tensor(datatype, shape, payload, lease, self._batched)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)
-            # If an output comes twice, the last one counts.
+            # The last one counts if an output comes twice.
             tensors[name] = tensor
         return tensors, stated
 

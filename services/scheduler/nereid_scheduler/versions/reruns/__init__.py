@@ -1,1 +1,1 @@
-"""Requests that run again: first runs, recalls, and requests that a gateway has sent before."""
+"""Requests that a gateway sends again, and the executions of their first runs at executors."""

@@ -1,12 +1,14 @@
 """Resent requests whose first run an executor may still have, or have completed.
 
-A scheduler that starts knows of no earlier runs. Executors name, in their hellos, the requests that
-they still run and those whose responses they keep. They also do so when their session with another
-scheduler has ended, whose models this one takes over. A resent request that is named gets the
-response of its first run. One that is not named waits for the executors to join again, or to
-report, at most for a grace period. Its owner decides what becomes of a request without a response.
+A scheduler that starts knows of no earlier runs. When an executor joins, it names the requests that
+it still executes and those whose responses it keeps. It does the same when its session with another
+scheduler has ended and this scheduler takes over that one's models. A resent request that an
+executor has named gets the response of its first run. Any other resent request waits, at most for a
+grace period, until the executors have joined or reported. If it gets no response, its owner decides
+whether it runs again.
 
-`recalls` decides; this module has the clock, asks executors and notifies those who wait.
+`recalls` makes the decisions. This module has the clock, asks executors and notifies the waiting
+requests.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid_scheduler.versions.waits.recalls import Decision
 
-# Bound on runs that an executor names in its hellos and reports: 256 batches each time. Older ones
-# are forgotten there.
+# Maximum number of runs that are remembered. An executor names at most 256 batches in a hello or
+# report, and forgets older ones.
 _MAX_NAMED: Final = 1 << 17
 
 
 class RecallingSession(Hashable, Protocol):
-    """An executor that has joined; executors.sessions.Session is one."""
+    """Interface for an executor that has joined; executors.sessions.Session implements it."""
 
     hello: pb.Hello
 
@@ -42,14 +44,14 @@ class RecallingSession(Hashable, Protocol):
 
 
 class FirstRunWaiter(Hashable, Protocol):
-    """A resent request that waits for its first run."""
+    """Interface for a resent request that waits for its first run."""
 
     def on_first_run(self, response: InferResponse | None) -> None:
-        """Take the response of the first run; `None` means that it could not be had."""
+        """Take the response of the first run; `None` means that there is none."""
 
 
 class FirstRuns:
-    """Earlier runs that executors have named. Create it inside the event loop."""
+    """First runs that executors have named. Create this object inside the event loop."""
 
     def __init__(
         self,
@@ -67,29 +69,30 @@ class FirstRuns:
         self._timer = RearmableTimer(self._on_timer)
 
     def restart_grace(self) -> None:
-        """Restart the grace period of the start: executors can join from now on."""
+        """Restart the grace period after the start, as executors can join from now on."""
         self.recalls.begin_grace(self._loop.time() + self._grace_s)
         self._carry_out(())
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Ask executors what they have begun for other schedulers, which were lost."""
+        """Ask executors which requests they have begun for other schedulers, which were lost."""
         self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
-        """Have the waiter notified later; return False if no run is known, so it will not be.
+        """Let a resent request wait for its first run; return False if there is none to wait for.
 
-        run_ids: ids by which executors know the request, its own among them.
+        The waiter is notified later. run_ids: ids by which executors know the request, including
+        the request's own id.
         """
         decisions = self.recalls.find(waiter, request_id, run_ids, self._loop.time())
         self._carry_out(decisions or ())
         return decisions is not None
 
     def forget(self, waiter: FirstRunWaiter) -> None:
-        """Forget a resent request that needs nothing any more."""
+        """Forget a resent request that no longer waits."""
         self.recalls.forget(waiter)
 
     def end_waits(self) -> None:
-        """End all waits without a response, since the scheduler ends."""
+        """End all waits without a response, as the scheduler ends."""
         self._carry_out(self.recalls.end_waits())
 
     # ---- executors
@@ -100,19 +103,19 @@ class FirstRuns:
         self._carry_out(self.recalls.executor_joined(session, begun, now_s))
 
     def executor_reported(self, session: RecallingSession, begun: pb.BegunRequests) -> None:
-        """Record the runs of an executor that reports.
+        """Record the runs in an executor's report.
 
-        It reports when its session with another scheduler has ended, or when it was asked.
+        An executor reports when its session with another scheduler has ended, or when it was asked.
         """
         now_s = self._loop.time()
         self._carry_out(self.recalls.executor_reported(session, begun.ids, begun.query, now_s))
 
     def executor_left(self, session: RecallingSession) -> None:
-        """Forget an executor, which cannot be asked any more."""
+        """Forget an executor that has left."""
         self._carry_out(self.recalls.executor_left(session, self._loop.time()))
 
     def on_recalled(self, session: RecallingSession, message: pb.Recalled) -> None:
-        """Record what an executor says about a request."""
+        """Record an executor's answer about the first run of a request."""
         response = read_response(message.response) if message.HasField("response") else None
         self._carry_out(self.recalls.on_recalled(session, message.request, response))
 
@@ -139,7 +142,7 @@ class FirstRuns:
 
 
 class NoFirstRuns(FirstRuns):
-    """First runs of which executors have named none, and will name none."""
+    """First runs of a scheduler whose executors never name any."""
 
     def __init__(self) -> None:
         pass
@@ -149,7 +152,7 @@ class NoFirstRuns(FirstRuns):
         return False
 
     def end_waits(self) -> None:
-        """End nothing."""
+        """Do nothing, as no request waits."""
 
 
 NO_FIRST_RUNS: Final = NoFirstRuns()

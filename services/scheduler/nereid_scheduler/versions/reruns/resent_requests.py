@@ -1,8 +1,8 @@
 """Requests that their gateway sends again because the scheduler, or a response, was lost.
 
-The first run may still go on in an executor. While the executor can be reached, the request waits
-for it and gets its response. Without a first run it runs again, or fails if its model runs requests
-at most once.
+The first run of such a request may still be executing. While its executor can be reached, the
+request waits for that run and gets its response. Without a first run the request runs again, or
+fails if its model runs requests at most once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def may_have_run(model: str, cause: str) -> Aborted:
 
 
 class ResentRequest:
-    """A resent request that waits for its first run. A PendingRequest."""
+    """Resent request that waits for its first run. It is a PendingRequest."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ResentRequest:
         on_response: OnResponse,
         on_unknown: Callable[[], None],
     ) -> None:
-        """on_unknown: called later if there is no response of a first run."""
+        """on_unknown: called later if the first run gives no response."""
         self._request = request
         self._first_runs = first_runs
         self._on_response = on_response
@@ -53,7 +53,7 @@ class ResentRequest:
     def wait(self, run_ids: Collection[int]) -> bool:
         """Begin to wait; return False if there is no first run to wait for.
 
-        run_ids: ids by which executors know the request, its own among them.
+        run_ids: ids by which executors know the request, including the request's own id.
         """
         request = self._request
         if not self._first_runs.find(self, request.id, run_ids):
@@ -69,10 +69,10 @@ class ResentRequest:
         self._forget()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Do nothing: there are no responses yet."""
+        """Do nothing, as there are no responses yet."""
 
     def on_first_run(self, response: InferResponse | None) -> None:
-        """Take the first run's response; without one call on_unknown. See FirstRunWaiter."""
+        """Send the first run's response, or call on_unknown if it is `None`."""
         self._forget()
         if response is None:
             self._on_unknown()

@@ -1,9 +1,9 @@
 """Records sampled requests as spans: the wait in the queue, each attempt to execute, the end.
 
-Each attempt has a span, the parent of the executor's spans. The batch of an attempt has one span,
-in the trace of its first sampled member, with links to the attempts of all members and back. Times
-are monotonic nanoseconds that ModelVersion takes anyway. For traces in files see trace_timestamps.
-The module knows no exporter.
+Each attempt has a span, which is the parent of the executor's spans. A batch has one span, in the
+trace of its first sampled member; it has links to the attempts of all members, and they link back.
+Times are monotonic nanoseconds, which ModelVersion records anyway. trace_timestamps has the traces
+that are written to files. The module knows no exporter.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
         Traces,
     )
 
-# Limit for events of one span: only the first responses of a request become events.
+# Maximum number of events in a span: only the first responses of a request become events.
 _MAX_RESPONSE_EVENTS: Final = 128
 
 
 class SpanTraces:
-    """Traces as spans."""
+    """Factory for traces that consist of spans."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -58,7 +58,7 @@ class SpanTraces:
         return SpanTrace(self._tracer, context, now_ns) if is_sampled(context) else None
 
     def refused(self, refusal: RefusedRequest) -> None:
-        """Record the request's span, with the error."""
+        """Record a span with the error for a refused request."""
         request, name, version, since_ns, error = refusal
         offset_ns = monotonic_to_unix_ns()
         attributes: dict[str, Attribute] = {"triton.model_name": name}
@@ -88,7 +88,7 @@ def open_traces(settings: TraceSettings) -> Traces:
 
 
 class SpanTrace:
-    """EntryTrace in the form of spans."""
+    """EntryTrace that consists of spans."""
 
     __slots__ = (
         "_attempts",
@@ -113,18 +113,18 @@ class SpanTrace:
         self._attempts = 0
         self._responses: list[int] | None = None
         self._waits = True
-        # Time at which the request was queued again after a lost attempt; 0 if it never was.
+        # Time at which the request was last queued again after an attempt was lost; 0 if never.
         self._queued_ns = 0
 
     def begin_attempt(self, now_ns: int) -> bytes:  # noqa: ARG002 - of EntryTrace
-        """Begin an attempt; return the context of its span."""
+        """Begin an attempt; return the trace context of the attempt's span."""
         self._attempts += 1
         self._waits = False
         self.attempt = child_context(self.context)
         return self.attempt
 
     def begin_steps(self) -> bytes:
-        """Return the context for an ensemble's steps."""
+        """Return the trace context for the steps of an ensemble."""
         self._waits = False
         return above_steps(self.context)
 
@@ -148,19 +148,19 @@ class SpanTrace:
         self._queued_ns = attempt.end_ns - offset_ns
 
     def undo_attempt(self) -> None:
-        """Undo the count of an attempt that the instance has not begun."""
+        """Do not count an attempt that the instance has not begun."""
         self._attempts -= 1
         self._waits = True
 
     def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
-        """Keep the time of a response, for an event of the request's span."""
+        """Keep the time of a response, which becomes an event of the request's span."""
         if self._responses is None:
             self._responses = []
         if len(self._responses) < _MAX_RESPONSE_EVENTS:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
-        """Return the context of the lookup's span."""
+        """Return the trace context of the span of the cache lookup."""
         self.lookup = child_context(self.context)
         return self.lookup
 
@@ -169,7 +169,7 @@ class SpanTrace:
         offset_ns = monotonic_to_unix_ns()
         span = Span(
             name="cache lookup",
-            # A request that shares another's lookup has begun none of its own.
+            # Begin the lookup now if the request has shared the lookup of another request.
             context=self.lookup or self.begin_lookup(),
             parent=self.context,
             start_ns=started_ns + offset_ns,
@@ -182,7 +182,7 @@ class SpanTrace:
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
-        """Record the span of the request, and that of a wait which its end has cut short."""
+        """Record the span of the request; if it ended while waiting, also the span of the wait."""
         offset_ns = monotonic_to_unix_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
@@ -226,7 +226,7 @@ class SpanTrace:
 
 
 def _model_kind(parent: bytes) -> SpanKind:
-    """Return the kind of a model's span; only an ensemble's step has a caller in this process."""
+    """Return INTERNAL for the span of an ensemble's step, whose caller is here, else SERVER."""
     return SpanKind.INTERNAL if is_above_steps(parent) else SpanKind.SERVER
 
 
@@ -239,8 +239,8 @@ def end_attempts(
 ) -> None:
     """Record the end of a batch with sampled members, which was executed or lost.
 
-    `lost` is the cause of a loss. `target` is that of the batch's model, whose last executed batch
-    it is.
+    lost: cause of the loss; `None` if the batch was executed. target: latency target of the model;
+    this batch must be the last one that it has recorded as executed.
     """
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None

@@ -1,9 +1,9 @@
 """Collects timestamps of sampled requests for the gateways that write them to trace files.
 
-A response carries the timestamps of all models that took part. Requests of ensembles' steps and
-requests that models make have the client's trace id. Their timestamps are kept here until the
-client's response is sent, with copies of their tensors if the gateway asks for them. ModelVersion
-takes these times anyway. The module knows no gateway and no file.
+The response to a client has the timestamps of all models that took part. Requests that ensembles'
+steps or models make have the trace id of the client's request. Their timestamps are kept in this
+module until the client's response is sent, with copies of their tensors if the gateway asks for
+these. ModelVersion records the times anyway. The module knows no gateway and no file.
 """
 
 from __future__ import annotations
@@ -33,17 +33,22 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
 
-# Limits for pending requests, and for models of one request; what exceeds these is not traced.
+# Maximum numbers of pending requests, and of models of one request; any further one is not traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
-# Limit for one model: a response may have many tensors, a decoupled model many responses.
+# Maximum number of copied tensors of one model: a response may have many tensors, and a decoupled
+# model sends many responses.
 _MAX_TENSORS: Final = 128
-# Limit for all pending requests; past this, traces show only names and shapes.
+# Maximum size of the tensors copied for all pending requests; beyond this, traces show only names
+# and shapes.
 _MAX_TENSOR_BYTES: Final = 64 << 20
 
 
 class TimestampTraces:
-    """Traces as timestamps. The first request with a trace id is the client's: the root."""
+    """Factory for traces that consist of timestamps.
+
+    The first request with a trace id is the client's request, and the *root* of the trace.
+    """
 
     def __init__(self, max_tensor_bytes: int = _MAX_TENSOR_BYTES) -> None:
         self._max_tensor_bytes = max_tensor_bytes
@@ -63,12 +68,12 @@ class TimestampTraces:
                 self.forget_request(next(iter(self._roots.values())))
             self._roots[trace_id] = trace
         elif root.shows_tensors:
-            # Tensors are copied now, since their shared memory may be reused later.
+            # Copy the tensors now, since their shared memory may be reused later.
             trace.copy_tensors(traced_inputs, request.head, request.payloads)
         return trace
 
     def refused(self, refusal: RefusedRequest) -> None:
-        """Forget the request: refused requests are not traced, as in Triton."""
+        """Forget the request, as refused requests are not traced (as in Triton)."""
         context = refusal.request.trace_context
         root = self._roots.get(context[TRACE_ID])
         if root is not None and root.parent == context:
@@ -80,7 +85,7 @@ class TimestampTraces:
             self._copied_bytes -= root.copied_bytes
 
     def copy_tensor(self, root: TimestampTrace, payload: Payload) -> bytes | None:
-        """Return a copy to keep until the request ends; `None` if it is too large or was lost."""
+        """Return a copy of a tensor; `None` if it is too large or its memory was lost."""
         size_bytes = payload_bytes(payload)
         max_bytes = min(MAX_TRACED_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
         if size_bytes > max_bytes or self._roots.get(root.context[TRACE_ID]) is not root:
@@ -94,11 +99,11 @@ class TimestampTraces:
         return data
 
     def close(self) -> None:
-        """Do nothing: nothing is exported from here."""
+        """Do nothing, as timestamps are sent with responses and not exported."""
 
 
 class TimestampTrace:
-    """EntryTrace in the form of timestamps; without a root it is the client's request itself."""
+    """EntryTrace that consists of timestamps; without a root it is the client's request itself."""
 
     __slots__ = (
         "_models",
@@ -123,32 +128,34 @@ class TimestampTrace:
         self._received_ns = received_ns
         # Time at which the request was last sent to an instance; 0 if it never was.
         self._started_ns = 0
-        # Models below a root.
+        # Models that have served requests below this root.
         self._models: list[TracedModel] = []
-        # First start and last end of nested requests, by the callers' contexts; only of a root.
+        # Used only in a root: maps the context of a caller to the first start and the last end of
+        # the requests that it has made.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # Set if tensors of responses are copied as they come, not at the end.
+        # True if tensors of responses were copied when these came, not at the end of the request.
         self._responded = False
         self.parent = parent
         self.context = child_context(parent)
-        # Only of a root: whether tensors of models below it are traced, and how much is copied.
+        # Used only in a root: whether tensors of models below it are traced, and how many bytes
+        # were copied.
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
 
     # Attempts and lookups are not traced: their children are the request's.
     @property
     def attempt(self) -> bytes:
-        """Context of the request: attempts are not traced, so their children are the request's."""
+        """Trace context of the request, since attempts have no context of their own."""
         return self.context
 
     @property
     def lookup(self) -> bytes:
-        """Empty context: lookups are not traced."""
+        """Empty trace context, as lookups are not traced."""
         return b""
 
     def begin_attempt(self, now_ns: int) -> bytes:
-        """Keep the time of the attempt; return the context of the request."""
+        """Keep the time of the attempt; return the trace context of the request."""
         self._started_ns = now_ns
         return self.context
 
@@ -176,7 +183,7 @@ class TimestampTrace:
         self._started_ns = 0
 
     def record_batch(self, span: Span) -> None:
-        """Do nothing: batches are not traced."""
+        """Do nothing, as batches are not traced."""
 
     def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
         """Copy the tensors of a decoupled model's response."""
@@ -184,7 +191,7 @@ class TimestampTrace:
         self._copy_outputs(response)
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """Do nothing: lookups are not traced."""
+        """Do nothing, as lookups are not traced."""
 
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
@@ -218,7 +225,7 @@ class TimestampTrace:
         head: bytes,
         payloads: Iterable[Payload],
     ) -> None:
-        """Copy tensors of a model below the root; gateways have the root's own."""
+        """Copy tensors of a model below the root; the gateway has the root's own tensors."""
         if self._root is not None and len(self._tensors) < _MAX_TENSORS:
             copies = map(partial(self._owner.copy_tensor, self._root), payloads)
             self._tensors += islice(shown(head, copies), _MAX_TENSORS)
@@ -237,20 +244,21 @@ class TimestampTrace:
         )
 
     def _compute_times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
-        """Return nothing for a request that no instance had: an ensemble's, or a cache hit."""
+        """Return the times of the execution; nothing if no instance had the request."""
         if not self._started_ns:
             return ()
         started_ns, ended_ns = self._started_ns, now_ns
         input_ns = output_ns = 0
         execution = entry.execution
         if execution is not None and execution.finished_ns >= started_ns:
-            # The instance reports durations, not times. Assume the same latency on the way there as
-            # on the way back.
+            # The instance reports durations, not times. Assume that the way to the instance takes
+            # as long as the way back.
             input_ns, output_ns = execution.compute_input_ns, execution.compute_output_ns
             took_ns = input_ns + execution.compute_infer_ns + output_ns
             latency_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
             started_ns, ended_ns = started_ns + latency_ns, execution.finished_ns - latency_ns
-            # The even split is a guess: shift it so that nested requests lie within the execution.
+            # Shift the times so that nested requests are within the execution, as the assumption is
+            # a guess.
             first_ns, last_ns = (self._root or self)._nested.get(  # noqa: SLF001
                 self.context, (started_ns, ended_ns)
             )

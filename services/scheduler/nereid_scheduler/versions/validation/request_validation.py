@@ -1,7 +1,8 @@
-"""Validation of requests against a model's configuration: the one place that builds an Entry.
+"""Validates requests against a model's configuration. Only this module creates entries.
 
-Reads heads and payload sizes, never a tensor's content; knows no queue. The texts are Triton's, and
-so is the order of the checks; which texts carry the request's id is Triton's choice too.
+It reads heads and payload sizes, but never the content of a tensor, and knows no queue. The error
+texts and the order of the checks are Triton's; so is the choice of texts that have the request's
+id.
 """
 
 # layout: compiled
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
 
 _MAX_HEADS = 1024
 _MAX_HEAD_BYTES = 4096
-# Sizes in bytes must fit the int64 that clients and backends compute them in.
+# Maximum size of a tensor: clients and backends compute sizes as int64.
 _MAX_TENSOR_BYTES = 2**63 - 1
 _NS_PER_S = 1_000_000_000
-# Datatypes whose elements have no order, or (as on Triton) no arithmetic.
+# Datatypes for which no classification is possible: their elements have no order or, as on Triton,
+# no arithmetic.
 _UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
 _BATCH_NOTE = (
@@ -51,7 +53,7 @@ _BATCH_NOTE = (
 
 
 class Validator:
-    """Check the requests of one model version. Its methods raise NereidErrors."""
+    """Check the requests of one model version. The methods raise NereidErrors."""
 
     def __init__(self, config: ModelConfig, max_heads: int = _MAX_HEADS) -> None:
         self._name = config.name
@@ -66,7 +68,7 @@ class Validator:
         owner: EntryOwner,
         now_ns: int,
     ) -> Entry:
-        """Return the entry of a request: head and sizes checked, level and queue timeout set."""
+        """Check a request's head and sizes; return its entry with level and queue timeout set."""
         head = request.head
         valid = self._valid_heads.get(head) or self.check(head, request.request_id)
         payloads = request.payloads
@@ -85,7 +87,7 @@ class Validator:
             level = policies.level(request.priority)
             timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
-        # Arguments are positional, as keywords take longer.
+        # Positional arguments: keyword arguments take longer.
         return Entry(
             request,
             valid,
@@ -99,7 +101,7 @@ class Validator:
         )
 
     def check(self, head: bytes, request_id: str = "") -> ValidHead:
-        """Return what a head says, checked; raise InvalidArgument if it does not fit the model."""
+        """Check a head and return its content; raise InvalidArgument if it does not fit."""
         valid = self._valid_heads.get(head)
         if valid is None:
             valid = self._head_reader.read_head(head, request_prefix(request_id))
@@ -143,13 +145,13 @@ class _QueuePolicies:
             if self._levels:
                 self.default_level = batching.default_priority_level
                 self._policies = dict(batching.priority_queue_policies)
-        # True if all requests have the default level, and none has a timeout.
+        # True if all requests have the default level and no timeout, so nothing must be looked up.
         self.uniform = not self._levels and (
             self._policy is None or not self._policy.default_timeout_us
         )
 
     def level(self, priority: int) -> int:
-        """Return the level of a request; an unknown priority gets the default one."""
+        """Return the level of a request; an unknown priority gets the default level."""
         return priority if 1 <= priority <= self._levels else self.default_level
 
     def timeout_us(self, level: int, wanted_us: int) -> int:
@@ -167,7 +169,7 @@ class _QueuePolicies:
 
 
 class _HeadReader:
-    """Reads heads by one model's configuration."""
+    """Read heads by the configuration of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._name = config.name
@@ -190,7 +192,7 @@ class _HeadReader:
         try:
             batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
         except InvalidArgument:
-            # There may be several errors: raise the one that Triton finds first.
+            # Raise the error that Triton finds first, as there may be several.
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise
@@ -200,7 +202,7 @@ class _HeadReader:
                 shapes = self._padding.padded_shapes(shapes)
             except InvalidArgument as refusal:
                 raise InvalidArgument(prefix + refusal.message) from None
-        # Triton checks these last, when it responds.
+        # Check classifications last: Triton does it when it responds.
         self._check_classes(message.outputs)
         return ValidHead(
             batch_size=batch_size,
@@ -217,7 +219,11 @@ class _HeadReader:
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
     ) -> tuple[int, dict[str, tuple[int, ...]], list[int | None]]:
-        """Return the batch size; the dims without the batch, by name; and the sizes in bytes."""
+        """Check the inputs of a head.
+
+        Returns the batch size, the dimensions without the batch by input name, and the sizes in
+        bytes.
+        """
         batch_size = self._batch_size(inputs, prefix)
         shapes: dict[str, tuple[int, ...]] = {}
         sizes: list[int | None] = []
@@ -244,7 +250,8 @@ class _HeadReader:
         if unknown:
             name = next(name for name in in_hash_order(names) if name in unknown)
             raise InvalidArgument(f"unexpected inference input '{name}' for model '{self._name}'")
-        # Triton only counts the inputs, and the model fails on a missing one.
+        # Check that no required input is missing. Triton only counts the inputs, so its model fails
+        # in this case.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
 
@@ -273,7 +280,7 @@ class _HeadReader:
         )
 
     def _batch_size(self, inputs: Iterable[Input], prefix: str) -> int:
-        """Return the batch size that all inputs agree on; 1 without a batch dimension."""
+        """Return the batch size, which must be the same in all inputs; 1 without batching."""
         if self._max_batch_size <= 0:
             return 1
         batch_size: int | None = None
@@ -307,7 +314,7 @@ class _HeadReader:
     def _check_tensor(
         self, tensor: Input, batch_size: int, prefix: str
     ) -> tuple[tuple[int, ...], int | None]:
-        """Return the tensor's dims without the batch, and its size in bytes."""
+        """Return the tensor's dimensions without the batch, and its size in bytes."""
         spec = self._inputs[tensor.name]
         if tensor.datatype != spec.datatype:
             got = tensor.datatype if tensor.datatype in datatypes.NAMES else "<invalid>"
@@ -321,8 +328,8 @@ class _HeadReader:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
         if not shape_fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
-        # Zeros are left out, so that no dimension can hide behind one. Like on Triton, a batch of 0
-        # is sized as a tensor without a batch dimension.
+        # Leave zeros out of the product, so that a zero does not hide a dimension that is too
+        # large. As on Triton, a batch of 0 is sized like a tensor without a batch dimension.
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
@@ -348,7 +355,7 @@ class _HeadReader:
         )
 
     def _shape_key(self, shapes: dict[str, tuple[int, ...]]) -> Hashable:
-        """Return a key that two requests must have in common to share a batch."""
+        """Return the key that must be equal for two requests to share a batch."""
         any_optional = self._required < len(self._inputs)
         key: list[Hashable] = []
         for name, spec in self._inputs.items():

@@ -1,7 +1,7 @@
-"""Validation of model_warmup against the model's inputs.
+"""Validates the samples of model_warmup against the model's inputs.
 
-A sample that would be refused as a request fails the load, with the same text. The samples' data is
-read by executors, not here.
+If a sample would be refused as a request, the load fails with the same text. Executors read the
+data of the samples; this module does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_samples(config: ModelConfig) -> None:
 
 
 def _control_inputs(config: ModelConfig) -> Iterator[InputSpec]:
-    """Yield the sequence batcher's tensors, which the author of a sample writes himself."""
+    """Yield the control tensors of sequences, which the sample itself must contain."""
     for control_input in config.proto.sequence_batching.control_input:
         for control in control_input.control:
             yield InputSpec(control_input.name, control_datatype(control), (1,), optional=True)
@@ -50,7 +50,7 @@ def _head(
     inputs = {tensor.name for tensor in config.inputs}
     for name, tensor in sample.inputs.items():
         if name not in inputs:
-            # Executors ignore an unknown input, as Triton does.
+            # Skip an unknown input: executors ignore it, as Triton does.
             continue
         datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
         head.inputs.add(name=name, datatype=datatype, shape=[*batch, *tensor.dims])

@@ -1,3 +1,3 @@
-"""Requests that wait: for an executor, or for the response to a nested call."""
+"""Requests that wait for an executor, or for the response to a request that a model makes."""
 
 # layout: covered, pure

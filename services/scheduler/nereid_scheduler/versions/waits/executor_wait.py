@@ -1,7 +1,8 @@
 """Fails entries of a model version that have waited too long while no executor has the version.
 
-`overdue` is pure: entries in order of arrival and the time in; the entries to fail and the time of
-the next check out. `ExecutorWait` has the clock and the timer. Neither knows a queue.
+`overdue` is pure: entries in order of arrival and the time are arguments; the entries to fail and
+the time of the next check are the result. `ExecutorWait` has the clock and the timer. Neither knows
+a queue.
 """
 
 # layout: not pure, uses asyncio and time
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.requests.entry import Entry
 
-# Bounds how often the waiting entries are scanned.
+# Minimum time between two scans of the waiting entries.
 _MIN_INTERVAL_S: Final = 0.02
 _now_ns = time.monotonic_ns
 
@@ -31,26 +32,26 @@ class ExecutorWait:
     def __init__(
         self, limit_s: float, entries: Collection[Entry], fail_entry: Callable[[Entry], None]
     ) -> None:
-        """Watch `entries`, which are all open ones in order of arrival."""
+        """entries: all open entries in order of arrival."""
         self._limit_ns = int(limit_s * 1e9)
         self._entries = entries
         self._fail_entry = fail_entry
         self._loop = asyncio.get_running_loop()
         self._no_instance_since_ns = _now_ns()
-        # One timer serves all entries, of which there may be many.
+        # One timer for all entries, as there may be many.
         self._timer: asyncio.TimerHandle | None = None
 
     def restart_clock(self) -> None:
-        """Count the wait of all open entries from now, since the last instance is lost."""
+        """Count the wait of all open entries from now, as the last instance was just lost."""
         self._no_instance_since_ns = _now_ns()
 
     def start_timer(self) -> None:
-        """Start failing overdue entries, since there is no instance."""
+        """Start to fail overdue entries, as there is no instance."""
         if self._timer is None and self._entries:
             self._on_timer()
 
     def stop_timer(self) -> None:
-        """Stop failing entries, since there is an instance or nothing waits any more."""
+        """Stop failing entries, as there is an instance or no entry waits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,7 +70,7 @@ class ExecutorWait:
 def overdue(
     entries: Iterable[Entry], no_instance_since_ns: int, limit_ns: int, now_ns: int
 ) -> tuple[list[Entry], int | None]:
-    """Return the entries to fail now and the time of the next check (`None`: no other waits)."""
+    """Return the entries to fail now, and the time of the next check; `None` if no other waits."""
     due: list[Entry] = []
     for entry in entries:
         if entry.state is RequestState.EXECUTING:  # An executor that is leaving still has it.

@@ -1,9 +1,9 @@
-"""Depth and deadlock detection of requests that models make themselves.
+"""Limits the depth of requests that models make, and detects deadlocks between them.
 
 A model that waits for another model's response keeps its instance busy. If instances wait for each
-other in a circle, none of them ever responds, so the request that would close the circle is
-refused. A request that follows an identical one in flight (see response_cache) waits for the
-instance of that one. Only requests that name a caller are looked at. Knows no stream.
+other in a circle, none of them ever responds. Therefore the request that would close the circle is
+refused. A request that follows an identical pending request (see response_cache) waits for the
+instance of that request. Only requests that name a caller are checked. The module knows no stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIN_SWEEP: Final = 64
 
 
 class HostedVersion(Protocol):
-    """A model version; `runtime` owns its entries."""
+    """Interface for a model version; `runtime` owns the version's entries."""
 
     @property
     def runtime(self) -> EntryOwner | None:
@@ -34,7 +34,7 @@ class HostedVersion(Protocol):
 
 
 class HostedInstance(Protocol):
-    """An instance and the version that it is of."""
+    """Interface for an instance together with its model version."""
 
     @property
     def instance(self) -> RemoteInstance:
@@ -42,18 +42,21 @@ class HostedInstance(Protocol):
 
     @property
     def served(self) -> HostedVersion:
-        """Version of the instance."""
+        """Model version of the instance."""
 
 
 class Call(NamedTuple):
-    """A request that an instance's batch waits for."""
+    """Request that a model has made, and that an instance's batch waits for."""
 
     batch: Batch
     entry: Entry
 
 
 class NestedCalls:
-    """Requests that instances wait for. placed: all instances, by the number that callers name."""
+    """Requests that instances wait for.
+
+    placed: maps the number by which callers name an instance to the instance.
+    """
 
     def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
         self._placed = placed
@@ -62,7 +65,7 @@ class NestedCalls:
         self._sweep_at = _MIN_SWEEP
 
     def set_depth(self, request: InferRequest) -> None:
-        """Set how deep a request is nested.
+        """Set how many levels deep a request of a model is nested in requests of other models.
 
         Raises:
             InvalidArgument: models call each other without end.
@@ -70,7 +73,7 @@ class NestedCalls:
         placed = self._placed.get(request.caller)
         if placed is None:
             return
-        # The instance may make the call for any of its entries.
+        # Take the largest depth, as the instance may make the request for any of its entries.
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         if request.depth > MAX_DEPTH:
@@ -80,10 +83,10 @@ class NestedCalls:
             )
 
     def add_call(self, request: InferRequest, entry: Entry) -> None:
-        """Record that a request was accepted as this entry.
+        """Record that a request of a model was accepted as this entry.
 
         Raises:
-            Unavailable: it would deadlock.
+            Unavailable: the request would cause a deadlock.
         """
         placed = self._placed.get(request.caller)
         if placed is None or placed.instance.batches.first is None:
@@ -94,7 +97,8 @@ class NestedCalls:
         self._calls.setdefault(caller, []).append(Call(batch, entry))
         self._count += 1
         if entry.cache_lookup is not None and entry.state is RequestState.CACHE_LOOKUP:
-            # After the lookup it is known whether the request has to wait for an instance.
+            # Check after the lookup in the cache: only then it is known whether the request must
+            # wait for an instance.
             entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
         self._check_deadlock(caller, entry)
 
@@ -107,7 +111,7 @@ class NestedCalls:
             )
 
     def _instances_of(self, model: EntryOwner) -> list[RemoteInstance]:
-        """Return a model's instances that are ready."""
+        """Return the ready instances of a model version."""
         return [
             placed.instance
             for placed in self._placed.values()
@@ -115,7 +119,7 @@ class NestedCalls:
         ]
 
     def _sweep(self) -> None:
-        """Forget calls that nothing waits for any more."""
+        """Forget calls that no batch waits for."""
         for instance in list(self._calls):
             calls = self._awaited_calls(instance)
             if calls:
@@ -126,7 +130,7 @@ class NestedCalls:
         self._sweep_at = 2 * self._count + _MIN_SWEEP
 
     def _awaited_calls(self, instance: RemoteInstance) -> list[Call]:
-        """Return the calls that the batch that an instance executes now still waits for."""
+        """Return the open calls that an instance's executing batch waits for."""
         first = instance.batches.first
         if first is None:
             return []
@@ -159,7 +163,7 @@ class NestedCalls:
         return bool(instances) and all(map(self._awaited_calls, instances))
 
     def _depends_on(self, calls: Iterable[Call], blocked: set[RemoteInstance]) -> bool:
-        """Return whether only blocked instances can respond to one of these calls."""
+        """Return whether one of these calls can be answered only by blocked instances."""
         for call in calls:
             awaited = _awaited_entry(call.entry)
             if awaited.state is RequestState.CACHE_LOOKUP:
@@ -177,9 +181,9 @@ class NestedCalls:
 
 
 def _awaited_entry(entry: Entry) -> Entry:
-    """Return the entry whose execution this one waits for: itself, or its flight's leader."""
+    """Return the entry whose execution this entry waits for: itself, or its flight's leader."""
     return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader
 
 
-# No instance makes calls: nothing is recorded.
+# NestedCalls without instances, which records nothing.
 NO_NESTED_CALLS: Final = NestedCalls({})

@@ -1,8 +1,8 @@
 """Decisions on the first runs of requests that were sent again. Pure.
 
-A run is an id under which executors know a request: the request's own, or that of an ensemble's
-step. Here it is decided which executor is asked for a run's response, and which request ends its
-wait. A *named* run is one that an executor has said it has begun.
+A *run* is the id under which executors know a request: the request's own id, or that of an
+ensemble's step. This module decides which executor is asked for the response of a run, and which
+request ends its wait. A run is *named* if an executor has reported that it has begun the run.
 
     event                               decision
     a request is sent again, and some   it waits: named runs are recalled from their executors, the
@@ -20,7 +20,7 @@ wait. A *named* run is one that an executor has said it has begun.
     the grace period is over
     all runs of a request have ended    the request gets the response of its own run, or none
 
-Knows no clock, stream or model; `first_runs` carries the decisions out.
+The module knows no clock, stream or model; `first_runs` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Recall(NamedTuple):
 
 
 class ReportQuery(NamedTuple):
-    """Decision to ask an executor what it has begun for a scheduler that was lost."""
+    """Decision to ask an executor which runs it has begun for a scheduler that was lost."""
 
     executor: Hashable
     number: int
@@ -51,7 +51,7 @@ class ReportQuery(NamedTuple):
 
 
 class FirstRunEnd(NamedTuple):
-    """Decision to end a wait; response is `None` if the first run's could not be had."""
+    """Decision to end a wait; `response` is `None` if the first run gave none."""
 
     waiter: Hashable
     response: InferResponse | None
@@ -70,9 +70,9 @@ class _Wait:
 
 
 class Recalls:
-    """First runs of one scheduler.
+    """State and decisions for the first runs of one scheduler.
 
-    Executors are sessions; times are seconds of one monotonic clock.
+    An executor is identified by its session. Times are seconds of one monotonic clock.
     """
 
     def __init__(self, grace_ends_s: float, takeover_grace_s: float, max_named: int) -> None:
@@ -85,15 +85,15 @@ class Recalls:
         self._max_named = max_named
         # Executors that have joined.
         self._executors: dict[Hashable, None] = {}
-        # By run: executors that have named it and have not said that they have no response.
+        # Maps a run to the executors that have named it and may have its response.
         self._named: dict[int, list[Hashable]] = {}
-        # Lost schedulers whose takeover has a grace period; `None` during that of the start.
+        # Lost schedulers whose takeover has a grace period now; `None` in the start's grace period.
         self._lost: set[str] | None = None
-        # Executors whose reports are awaited, by the number of the query.
+        # Maps the number of a query to the executor whose report is awaited.
         self._queries: dict[int, Hashable] = {}
         self._numbers = count(1)
         self._waits: dict[Hashable, _Wait] = {}
-        # By run: the request that waits for it, and the executor that is being asked.
+        # Maps a run to the request that waits for it and the executor that is being asked.
         self._by_run: dict[int, _Wait] = {}
         self._asked: dict[int, Hashable] = {}
 
@@ -108,22 +108,22 @@ class Recalls:
         return self._grace_ends_s if len(self._by_run) > len(self._asked) else None
 
     def begin_grace(self, ends_s: float) -> None:
-        """Restart the grace period of the start: executors can join from now on."""
+        """Restart the grace period after the start, as executors can join from now on."""
         self._grace_ends_s, self._lost = ends_s, None
 
     def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:
         """Begin a grace period after other schedulers were lost.
 
-        A request that was sent to one of them does not run again before the executors have reported
-        what they have begun for it.
+        A request that was sent to a lost scheduler does not run again before the executors have
+        reported which runs they have begun for that scheduler.
         """
         in_grace = now_s < self._grace_ends_s
         if in_grace and self._lost is None:
             return []  # this scheduler has just started: executors may still join
         lost = set(lost)
         self._lost = lost | self._lost if in_grace and self._lost else lost
-        # Executors notice a scheduler that hangs about as soon as its peers do, so a longer wait is
-        # in vain. A request that is not named in time may run again, as after any loss.
+        # A longer grace period would be in vain: executors notice a hanging scheduler about as soon
+        # as its peers do. A request that is not named in time may run again, as after any loss.
         self._grace_ends_s = now_s + self._takeover_grace_s
         queries = [
             query for executor in self._executors for query in self._ask_reports(executor, lost)
@@ -137,8 +137,8 @@ class Recalls:
     ) -> list[Decision] | None:
         """Let a request that was sent again wait for its first run, if there may be one.
 
-        waiter: is given the response. run_ids: all of the request's runs. Returns `None` if there
-        is no first run to wait for.
+        waiter: object that gets the response. run_ids: all runs of the request. Returns `None` if
+        there is no first run to wait for.
         """
         for run in run_ids:
             older = self._by_run.get(run)
@@ -153,7 +153,7 @@ class Recalls:
         return self._recall(runs)
 
     def forget(self, waiter: Hashable) -> None:
-        """Forget a request that waits for nothing any more."""
+        """Forget a request that no longer waits."""
         wait = self._waits.pop(waiter, None)
         for run in () if wait is None else wait.open:
             del self._by_run[run]
@@ -168,7 +168,7 @@ class Recalls:
         return [FirstRunEnd(waiter, None) for waiter in waiters]
 
     def on_time(self, now_s: float) -> list[Decision]:
-        """End what the grace period made wait, if it is over."""
+        """End the waits of runs that nobody has named, if the grace period is over."""
         return self._end_unnamed() if now_s >= self._grace_ends_s else []
 
     # ---- executors
@@ -176,7 +176,7 @@ class Recalls:
     def executor_joined(
         self, executor: Hashable, runs: Iterable[int], now_s: float
     ) -> list[Decision]:
-        """Add an executor. It has begun these runs, and may have, or get, their responses."""
+        """Add an executor that has begun these runs, and has their responses or will get them."""
         self._executors[executor] = None
         decisions = self._name_runs(executor, runs)
         if self._lost and now_s < self._grace_ends_s:
@@ -187,14 +187,14 @@ class Recalls:
     def executor_reported(
         self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
     ) -> list[Decision]:
-        """Record runs that an executor has begun. query: the number of its query, 0 if none."""
+        """Record runs that an executor has begun. query: number of the query, 0 if not asked."""
         decisions = self._name_runs(executor, runs)
         if self._queries.pop(query, None) is not None:
             decisions += self._end_grace_early(now_s)
         return decisions
 
     def executor_left(self, executor: Hashable, now_s: float) -> list[Decision]:
-        """Remove an executor, which cannot be asked any more."""
+        """Remove an executor that has left."""
         self._executors.pop(executor, None)
         for run in [run for run, executors in self._named.items() if executor in executors]:
             self._remove_name(executor, run)
@@ -209,7 +209,7 @@ class Recalls:
     def on_recalled(
         self, executor: Hashable, run: int, response: InferResponse | None
     ) -> list[Decision]:
-        """Record what an executor says about a run.
+        """Record an executor's answer about a run.
 
         An executor that has a response can be asked again: the gateway's link may break before the
         response arrives.
@@ -246,7 +246,7 @@ class Recalls:
                 del self._named[run]
 
     def _recall(self, runs: Iterable[int]) -> list[Decision]:
-        """Ask for those of these runs that are waited for and named."""
+        """Ask executors for the responses of these runs, if requests wait for them."""
         decisions: list[Decision] = []
         for run in runs:
             executors = self._named.get(run)
@@ -256,9 +256,9 @@ class Recalls:
         return decisions
 
     def _ask_next(self, run: int) -> list[Decision]:
-        """Ask another executor, since the one that was asked has no response."""
+        """Ask the next executor that has named a run, as the last one has no response."""
         del self._asked[run]
-        # A run that is not named ends with the last report that is awaited.
+        # If no executor has named the run, it ends when the last awaited report has come.
         if run in self._named or self._queries:
             return self._recall((run,))
         return self._end_run(run, None)
@@ -266,7 +266,7 @@ class Recalls:
     def _end_grace_early(self, now_s: float) -> list[Decision]:
         """End the grace period once all executors have reported.
 
-        Without any executor it goes on: those that come back may have the response.
+        Without any executor it continues: executors that come back may have the response.
         """
         if self._queries or not self._executors or now_s >= self._grace_ends_s:
             return []

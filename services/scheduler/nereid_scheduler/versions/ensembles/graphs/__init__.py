@@ -1,3 +1,3 @@
-"""Ensembles' graphs: which steps there are, which one comes next, and what is wrong with them."""
+"""Graphs of ensembles: their steps, the order in which these run, and their validation."""
 
 # layout: covered, pure

@@ -1,10 +1,12 @@
 """Data-driven graph of an ensemble: which steps a request needs, and which can run now.
 
-It is pure: tensors in; steps to call and responses to send out. The tensors' type is the owner's
-affair; `None` stands for an optional tensor that was omitted. It knows no model, queue or clock.
+The module is pure: tensors are arguments; the steps to call and the responses to send are the
+result. A tensor may be any object; `None` stands for an optional tensor that was omitted. The
+module knows no model, queue or clock.
 
-A step runs once its inputs are there. A step with several responses opens a **branch** with each
-response: the steps that depend on it run once per branch, with tensors of the branches above it.
+A step runs when it has all inputs. If a step has several responses, each response opens a
+**branch**: the steps that depend on the response run once in each branch, and also use tensors of
+the branches above.
 
     state of a call   event                                   next state
     (none)            all inputs of the step are there        open
@@ -31,7 +33,7 @@ T = TypeVar("T")
 
 
 class Step:
-    """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's name."""
+    """One step. A map has pairs of the model's name for a tensor and the ensemble's name for it."""
 
     __slots__ = ("index", "input_map", "model", "output_map", "version")
 
@@ -51,7 +53,7 @@ class Step:
 
 
 class Plan:
-    """Steps that a request for certain outputs needs; shared by all such requests."""
+    """Steps that requests for certain outputs need; all these requests share the plan."""
 
     __slots__ = ("consumers", "outputs", "steps")
 
@@ -80,7 +82,7 @@ def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
 
 
 def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]:
-    """Return the steps that lead to these outputs, each with only the outputs that are needed."""
+    """Return the steps that these outputs need, each with only its needed outputs."""
     needed_tensors = set(outputs)
     producers = {tensor: step for step in steps for _, tensor in step.output_map}
     pending, needed = list(outputs), set()
@@ -121,14 +123,14 @@ class _Branch(Generic[T]):
         self.responded = False
 
     def find_branch(self, tensor: str) -> _Branch[T] | None:
-        """Return the nearest branch towards the root with this tensor, which may be omitted."""
+        """Return the nearest branch, from here to the root, that has this tensor (or omits it)."""
         branch: _Branch[T] | None = self
         while branch is not None and tensor not in branch.tensors:
             branch = branch.parent
         return branch
 
     def find_tensor(self, tensor: str) -> T | None:
-        """Return the nearest value of this tensor; `None` if it is omitted or not there."""
+        """Return the tensor from the nearest branch that has it; `None` if omitted or missing."""
         branch = self.find_branch(tensor)
         return None if branch is None else branch.tensors[tensor]
 
@@ -193,22 +195,22 @@ class GraphRun(Generic[T]):
 
     @property
     def finished(self) -> bool:
-        """Return whether no call is open, so that there will be no more responses."""
+        """True if no call is open, so that no more responses follow."""
         return not self._open_calls
 
     @property
     def deadlocked(self) -> bool:
-        """Return whether it ended without a response: some output was neither given nor omitted."""
+        """True if the run ended without a response, as an output was neither given nor omitted."""
         return not self._open_calls and not self.responses
 
     def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
-        """Begin with the request's tensors, which are `None` for optional inputs that it omits."""
+        """Begin the run. The request's tensors are `None` for optional inputs that it omits."""
         return self._set_tensors(self._root, tensors)
 
     def on_response(
         self, call: StepCall[T], outputs: Mapping[str, T] | None, *, last: bool = True
     ) -> NextActions[T]:
-        """Process a response. `outputs` has the model's names; `None` only ends the call."""
+        """Process a response. outputs: tensors by the model's names; `None` only ends the call."""
         branch = call.branch
         if last:
             self._open_calls -= 1
@@ -270,7 +272,7 @@ class GraphRun(Generic[T]):
 
 
 def _may_run(step: Step, branch: _Branch[T]) -> bool:
-    """Return whether all of a step's inputs are there, at least one of them in this branch."""
+    """Return whether a step has all inputs, and at least one of them is in this branch."""
     here = False
     for _, tensor in step.input_map:
         place = branch.find_branch(tensor)

@@ -1,8 +1,8 @@
 """Place of requests of an ensemble's steps in a sequence.
 
-A step's request has its ensemble's place, unless the response of an earlier step states another
-one: its parameters `sequence_id`, `sequence_start` and `sequence_end` hold for the steps behind it.
-It is pure, and knows no state of a sequence.
+The request of a step has the place of the ensemble's request. But if the response of an earlier
+step has the parameters `sequence_id`, `sequence_start` or `sequence_end`, these apply to the steps
+after it. The module is pure, and knows no state of a sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ID, _START, _END = "sequence_id", "sequence_start", "sequence_end"
 
 
 class SequencePlace(NamedTuple):
-    """Place in a sequence, with the id as it came, with its sign; 0 or empty means no sequence."""
+    """Place in a sequence. The id is as it came, with its sign; 0 or "" means no sequence."""
 
     id: CorrelationId = 0
     start: bool = False
@@ -39,14 +39,14 @@ _NOWHERE = SequencePlace()
 
 
 class StatedPlace(NamedTuple):
-    """Place that a step's response states; without an id the request's id holds."""
+    """Place that a step's response states; without an id, the id of the step's request applies."""
 
     id: CorrelationId | None
     start: bool
     end: bool
 
     def behind(self, own: SequencePlace) -> SequencePlace:
-        """Return the place of the steps behind one whose request had the place `own`."""
+        """Return the place of the steps after a step whose request had the place `own`."""
         return SequencePlace(own.id if self.id is None else self.id, self.start, self.end)
 
 

@@ -1,7 +1,7 @@
 """Checks an ensemble against the models of its steps, with the texts of Triton's core.
 
-It is pure: complete configurations in. Rules about the ensemble's configuration alone are checked
-in nereid.model_config.
+The module is pure: complete configurations are arguments. Rules that concern only the ensemble's
+own configuration are checked in nereid.model_config.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Tensor(NamedTuple):
     model: str
     datatype: int
     dims: tuple[int, ...]
-    # Dimensions with the batch dimension, where the model has one.
+    # Dimensions including the batch dimension, if the model has one.
     full_dims: tuple[int, ...]
 
 
@@ -137,7 +137,8 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """Check that all inputs of a step come through the same decoupled models.
 
-    Otherwise it is undefined which response of one model belongs to which response of another.
+    If they come through different ones, no response of one model belongs to a certain response of
+    another model.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
