@@ -106,8 +106,7 @@ def array_of(source: Any) -> tuple[Any, bool]:
 
     Raises:
         TritonModelException: source is not a capsule or an exporter, the capsule was already
-        consumed, or the tensor
-            has a type or a device that cannot be read here.
+            consumed, or the tensor has a type or a device that is not supported.
     """
     if hasattr(source, "__dlpack__"):
         device, _ = source.__dlpack_device__()
