@@ -143,7 +143,7 @@ class AnalyzeSettings:
     )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = []
         if not self.config_file and not self.profile_models:
             errors.append("--profile-models or --config-file says what is to be analyzed")

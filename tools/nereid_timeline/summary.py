@@ -87,7 +87,7 @@ class Summary:
 
 @dataclass(slots=True)
 class _ModelWork:
-    """What one model did and what its requests waited for."""
+    """Batches and instances of one model, and the waits of its requests."""
 
     model: Model
     batches: list[Batch] = field(default_factory=list)

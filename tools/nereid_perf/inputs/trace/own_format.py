@@ -1,4 +1,4 @@
-"""Trace format of Nereid's own: JSON Lines, a request in each line.
+"""Reads Nereid's own trace format: JSON Lines with one request in each line.
 
 {"at_s": 0.25, "model": "embed", "inputs": {"text": {"shape": [1, 1], "string_bytes": 40}}}
 
