@@ -77,7 +77,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeSettings:
-    """Search the settings with which models serve most, by measuring them."""
+    """Search for the settings with which models serve most requests, by measuring."""
 
     config_file: str = flag("", "a configuration of Model Analyzer's", aliases=("-f",))
     profile_models: tuple[str, ...] = flag(

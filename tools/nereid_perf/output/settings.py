@@ -12,7 +12,7 @@ from nereid.config.flags import Topic, boolean, choice, flag
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
-    """Destinations of results, beside the summary that is printed."""
+    """Files that results are written to, in addition to the printed summary."""
 
     TOPIC: ClassVar = Topic.OUTPUT
 

@@ -58,7 +58,7 @@ def _checked(parse: Parse) -> Parse:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSettings:
-    """Questions on the server. They exclude --request-intervals and traces, which are no levels."""
+    """Questions about the server. They cannot be combined with --request-intervals or traces."""
 
     TOPIC: ClassVar = Topic.QUESTIONS
 

@@ -65,7 +65,7 @@ class GrpcConnections:
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight.
+        """Open connections for this number of requests in flight.
 
         Raises:
             OSError: there is no connection; the text is for users.

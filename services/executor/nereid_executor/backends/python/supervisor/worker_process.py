@@ -64,7 +64,7 @@ def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
     that environ already has is kept.
     """
     if 0 < threads < len(os.sched_getaffinity(0)):
-        # OpenBLAS, MKL and torch read this variable as well.
+        # OpenBLAS, MKL and torch read this variable too.
         return {"OMP_NUM_THREADS": str(threads), **environ}
     return environ
 

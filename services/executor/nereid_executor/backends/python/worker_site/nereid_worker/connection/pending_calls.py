@@ -232,7 +232,7 @@ class PendingCalls:
         return segment_names
 
     def _release_copied(self) -> bool:
-        """Release segments that no call has released meanwhile; return whether there were any."""
+        """Release segments that no call has released yet; return whether there were any."""
         segment_names = self._pop_copied()
         if segment_names:
             self._send_release(segment_names)

@@ -73,7 +73,7 @@ def _content(value: Any) -> bytes:
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model.
 
-    With unload_dependents, the models that an ensemble composes are unloaded as well.
+    If unload_dependents is true, the models that an ensemble uses are unloaded too.
 
     Raises:
         TypeError: an argument has another type.

@@ -1,4 +1,4 @@
-"""Responses, and senders, by which models send responses that execute() does not return."""
+"""Responses, and the senders that models use for responses that execute() does not return."""
 
 from __future__ import annotations
 
