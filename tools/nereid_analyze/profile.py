@@ -162,7 +162,7 @@ class _Run:
         try:
             if not url.startswith(("http://", "https://")):
                 raise OSError(f"'{url}': expected host:port/path")
-            # The URL is http or https.
+            # The URL has been checked to be http or https.
             with urllib.request.urlopen(url, timeout=_LOOK_S):  # noqa: S310
                 return url
         except OSError as error:

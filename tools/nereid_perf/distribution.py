@@ -55,7 +55,7 @@ def max_us(histogram: HdrHistogram) -> float:
 
 
 def count_within(histogram: HdrHistogram, limit_us: float) -> int:
-    """Return how many values are at most the limit, at the histogram's resolution."""
+    """Return how many values do not exceed the limit, at the histogram's resolution."""
     index = histogram.get_counts_array_index(int(limit_us * 1000))
     return int(_counts(histogram)[: index + 1].sum())
 

@@ -55,7 +55,7 @@ class Capacity:
             return self
         logs = np.log([rate for _, rate in usable])
         best, least = self, np.inf
-        # The front is at most a quarter of the fastest request: the models are what is slow.
+        # front_us is at most the whole time per request at the highest measured rate.
         front_most = 1e6 / max(rate for _, rate in usable)
         for sharing in _SHARING:
             for front in np.linspace(0.0, front_most, 13):

@@ -67,8 +67,8 @@ def make_encoder(
 ) -> Encoder:
     """Return an encoder for a model's requests.
 
-    outputs: the requested outputs, and where in shared memory the server writes them; if empty, all
-    outputs come in the response.
+    outputs: maps a requested output to its place in shared memory, if it has one. If empty, the
+    response has all outputs.
     """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)

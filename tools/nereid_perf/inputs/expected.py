@@ -40,7 +40,7 @@ Outputs = dict[str, tuple[str, bytes]]
 def grpc_outputs(message: bytes) -> Outputs:
     """Return the outputs of a ModelInferResponse.
 
-    Raise ValueError or DecodeError for a broken one.
+    Raise ValueError or DecodeError if the message is broken.
     """
     response = kserve_pb2.ModelInferResponse.FromString(message)
     raw = iter(response.raw_output_contents)

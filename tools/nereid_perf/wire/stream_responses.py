@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# ModelInferRequest.id and ModelInferResponse.id are both field 3; our ids have eight digits.
+# Encoded tag and length of an id: ModelInferRequest.id and ModelInferResponse.id are both field 3,
+# and the ids of this tool have eight digits.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
 # Entry of the map of parameters: the key, then InferParameter.bool_param.

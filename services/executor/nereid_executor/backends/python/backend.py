@@ -380,7 +380,7 @@ class PythonModel(DirectServing):
         """Send a batch to the worker, which begins to execute it.
 
         Raises:
-            InvalidArgument: the requests are larger together than a frame may be.
+            InvalidArgument: the requests together exceed the maximum size of a frame.
             ModelLostError: the worker has ended.
         """
         worker = self._running_worker()

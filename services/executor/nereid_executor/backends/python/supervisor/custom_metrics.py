@@ -61,7 +61,7 @@ class CustomMetrics:
             else:
                 value, counts = rest
                 series = self._series[key]
-                # The series moves to the end, where the newest one is.
+                # Move the series to the end, where the series that changed last is.
                 self._series[key] = self._series.pop(key)
                 series.value = value
                 series.counts[:] = counts

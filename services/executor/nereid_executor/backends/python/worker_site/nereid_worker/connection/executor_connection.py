@@ -143,7 +143,7 @@ def current_connection() -> ExecutorConnection:
     """Return the process's connection.
 
     Raises:
-        TritonModelException: this process is no worker.
+        TritonModelException: this process is not a worker.
     """
     if _connection is None:
         raise TritonModelException("this only works inside a model that is being served")

@@ -83,7 +83,7 @@ def _model_class(about: dict[str, Any]) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        AttributeError: it has no such class.
+        AttributeError: the file has no such class.
         Exception: any exception that importing the file raises.
     """
     path = Path(about["version_path"])
