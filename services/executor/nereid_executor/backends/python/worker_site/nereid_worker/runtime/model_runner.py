@@ -46,7 +46,7 @@ class ModelRunner:
         return callable(getattr(self._model, "is_ready", None))
 
     def is_ready(self) -> bool:
-        """Return the result of the model's own is_ready().
+        """Ask the model whether it is ready, by calling its own method.
 
         Raises:
             TypeError: the result is not a bool.
