@@ -138,9 +138,8 @@ def recorded(path: Path) -> tuple[Job, Measure]:
     """Return a job and its measurements.
 
     Raises:
-        CheckpointError: the file cannot be used. The measuring function raises it for a trial that
-        is not
-            there.
+        CheckpointError: the file cannot be used. The measuring function raises it for a trial
+            that is not in the file.
     """
     job, records = _read(path)
 

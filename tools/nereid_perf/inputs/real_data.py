@@ -78,7 +78,7 @@ class DataReader:
 
         Raises:
             InputError: the data is invalid; the text names the file, the step's index, the input
-            and what was expected.
+                and what was expected.
         """
         streams: list[Stream] = []
         single: list[Step] = []
