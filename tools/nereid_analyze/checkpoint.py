@@ -1,8 +1,8 @@
-"""Checkpoint of a run: a file of its job, and a line of JSON for each trial with its measurement.
+"""The checkpoint of a run: a JSON Lines file with the job and every measured trial.
 
-A search that is given the same measurements asks for the same trials. To go on after an end of any
-kind is therefore to search from the beginning, with the file's measurements as long as there are
-some.
+A search that gets the same measurements asks for the same trials. So a run that was interrupted
+goes on as follows: the search starts from the beginning, and gets the measurements in the file
+until these are used up.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
-    """Error of a file that cannot be used; the text says why."""
+    """Raised if a file cannot be used; the text says why."""
 
 
 class Checkpoint:
-    """Checkpoint as a context.
+    """A checkpoint, used as a context.
 
-    Measure() reads the measurements in the file, and appends new ones.
+    The function that measure() returns reads the measurements in the file, and appends new ones.
     """
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
@@ -52,7 +52,7 @@ class Checkpoint:
         """Open the file.
 
         Raises:
-            CheckpointError: it cannot be used, or is of another search.
+            CheckpointError: the file cannot be used, or belongs to another search.
         """
         if self._resume and self._path.exists():
             job, self._records = _read(self._path)
@@ -64,7 +64,7 @@ class Checkpoint:
                 )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # The new file is beside the old one, which stays until everything of use in it was
+            # Write a new file beside the old one, which stays until all of its useful records were
             # read.
             self._file = self._part.open("w", encoding="utf-8")
         except OSError as error:
@@ -100,7 +100,7 @@ class Checkpoint:
         self._write(record)
 
     def _settle(self) -> None:
-        """Make the new file the checkpoint."""
+        """Replace the old checkpoint by the new file."""
         if not self._is_settled:
             self._part.replace(self._path)
             self._is_settled = True
@@ -115,7 +115,7 @@ def replayed(
     otherwise: Measure,
     on_replay: Callable[[dict[str, Any]], None] = lambda _record: None,
 ) -> Measure:
-    """Return measurements of the records in turn, as long as they match the requested trials."""
+    """Return a function that uses records while they match the trials, and then measures."""
     waiting = list(reversed(records))
 
     def measure(trial: Trial) -> Measurement:
@@ -138,8 +138,8 @@ def recorded(path: Path) -> tuple[Job, Measure]:
     """Return a job and its measurements.
 
     Raises:
-        CheckpointError: the file cannot be used; the measurements raise it for a trial that is not
-            there.
+        CheckpointError: the file cannot be used. The measuring function raises it for a trial
+            that is not in the file.
     """
     job, records = _read(path)
 
@@ -150,14 +150,14 @@ def recorded(path: Path) -> tuple[Job, Measure]:
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """Return a trial as JSON would give it back, to be written and compared."""
+    """Return a trial in the form that JSON gives back, to be written and compared."""
     document = {
         "candidate": trial.candidate.plain(),
         "level": [trial.level.kind, trial.level.value],
         "seconds": trial.seconds,
         "batch_size": trial.batch_size,
     }
-    # JSON has lists in place of tuples.
+    # Convert to JSON and back, because JSON has lists in place of tuples.
     plain: dict[str, Any] = json.loads(json.dumps(document))
     return plain
 
@@ -178,7 +178,7 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
                 parse_measurement(record["measurement"])
         except (ValueError, KeyError, TypeError, ResultFileError) as error:
             if number == len(lines):
-                # The line was cut off while it was written.
+                # Ignore an incomplete last line, which was being written when the run ended.
                 break
             raise CheckpointError(f"{path}:{number}: this is no trial: {error}") from error
         records.append(record)
@@ -186,7 +186,7 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    # Fields that say when and how it was begun do not change what is searched.
+    # Fields about when and how the run was started do not change the search.
     other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
     b = json.loads(json.dumps(b))
     return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

@@ -1,4 +1,7 @@
-"""Commands of `nereid analyze`. This module must not import what only the extra brings."""
+"""Commands of `nereid analyze`.
+
+This module must not import packages that only the extra installs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal of a search: objectives and constraints, by Model Analyzer's names for metrics. Pure."""
+"""The goal of a search: objectives and constraints, with Model Analyzer's names for metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric of a measurement.
+    """A metric of a measurement.
 
-    value: returns `None` where a measurement does not say. larger: true if more is better. header:
-    that of Model Analyzer's column.
+    value: returns `None` if a measurement does not have the metric. larger: true if larger values
+    are better. header: name of Model Analyzer's column.
     """
 
     name: str
@@ -48,14 +48,14 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
 
     def value(measurement: Measurement) -> float | None:
         histogram = getattr(measurement.latencies, kind)
-        # The figure is in ms, as in Model Analyzer.
+        # Return the figure in ms, as Model Analyzer does.
         return figure(histogram) / 1000 if histogram.get_total_count() else None
 
     return value
 
 
 def _gauge(mean_of: tuple[str, ...], scale: float = 1.0) -> Callable[[Measurement], float | None]:
-    """Return a function for the sum over devices of the first gauge that there is."""
+    """Return a function that sums the first gauge that exists over all devices."""
 
     def value(measurement: Measurement) -> float | None:
         for name in mean_of:
@@ -171,7 +171,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
     )
 }
-# Older name of a metric.
+# Maps the old name of a metric to its name.
 ALIASES: Final[Mapping[str, str]] = {"perf_latency": "perf_latency_p99"}
 _LATENCIES: Final[Mapping[str, str]] = {
     **{f"perf_latency_{rank}": rank for rank in ("avg", "p50", "p90", "p95", "p99")},
@@ -188,14 +188,14 @@ _LATENCIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Bounds of a metric, in its column's unit; `None` means no bound."""
+    """Bounds of a metric, in the unit of its column; `None` means no bound."""
 
     metric: str
     least: float | None = None
     most: float | None = None
 
     def is_kept(self, measurement: Measurement) -> bool:
-        """Return whether the bounds are kept; they are not where the measurement does not say."""
+        """Return whether the bounds are kept; False if the measurement does not have the metric."""
         value = METRICS[self.metric].value(measurement)
         if value is None:
             return False
@@ -205,7 +205,7 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """Text of the bounds."""
+        """The bounds as text."""
         low = "" if self.least is None else f"{self.metric} >= {self.least:g}"
         high = "" if self.most is None else f"{self.metric} <= {self.most:g}"
         return " and ".join(filter(None, (low, high)))
@@ -213,14 +213,14 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Goal:
-    """Objectives, metrics with their weights, and constraints, which all have to be kept."""
+    """Objectives (metrics with weights), and constraints, which must all be kept."""
 
     objectives: Mapping[str, float] = field(default_factory=lambda: {THROUGHPUT: 10.0})
     constraints: tuple[Constraint, ...] = ()
 
     @property
     def slo(self) -> Slo | None:
-        """Limits of latencies alone, as the search for a rate takes them."""
+        """The limits of latencies as an SLO, for the search for a rate; `None` without any."""
         limits = [
             f"{_LATENCIES[constraint.metric]}={constraint.most:g}ms"
             for constraint in self.constraints
@@ -230,7 +230,7 @@ class Goal:
 
     @property
     def target_us(self) -> float | None:
-        """Tightest limit of a response time, in us."""
+        """The tightest limit of a response time, in us."""
         limits = [
             constraint.most * 1000
             for constraint in self.constraints
@@ -240,7 +240,7 @@ class Goal:
 
     @property
     def is_throughput(self) -> bool:
-        """True if the highest rate is asked for, whatever other objectives there are."""
+        """True if the highest rate is an objective, whatever other objectives there are."""
         return self.objectives.get(THROUGHPUT, 0) >= max(self.objectives.values())
 
     def is_met(self, measurement: Measurement) -> bool:
@@ -248,10 +248,10 @@ class Goal:
         return all(constraint.is_kept(measurement) for constraint in self.constraints)
 
     def score(self, measurement: Measurement, baseline: Measurement) -> float:
-        """Return how much better than the baseline it is: 0 as good, 0.1 about 10 % better.
+        """Return how much better than the baseline a measurement is: 0.1 means about 10 % better.
 
-        The score is weighted, and made of ratios, so that no metric's unit has a say; a metric that
-        one of the two lacks counts nothing.
+        The score is a weighted mean of the logarithms of ratios, so that units of metrics do not
+        matter. A metric that one of the two measurements lacks does not count.
         """
         total = 0.0
         for name, weight in self.objectives.items():

@@ -1,7 +1,7 @@
-"""Job: all that a search follows from, besides its measurements.
+"""The job of a search: everything that determines it, except for the measurements.
 
-With the same measurements it finds the same. The job is the first line of a checkpoint, so that a
-run can go on, and its reports be made again.
+With the same job and the same measurements, a search finds the same result. The job is the first
+line of a checkpoint, so that a run can be continued, and its reports can be made again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ADAPTIVE: Final = "adaptive"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Job of one search.
+    """The job of one search.
 
-    models: those that get requests, with their weights. configs: configurations of these and of all
-    tuned models, as they were before. title: that of reports and files.
+    models: the models that get requests, with their weights. configs: original configurations of
+    these models and of all tuned models. title: title of reports and of files.
     """
 
     title: str
@@ -52,9 +52,9 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    # Text of each model's config.pbtxt, as it was before, or `None` without a file.
+    # Maps a model to the original text of its config.pbtxt, or to `None` if it has no file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
-    # Gauges of the metrics page, before there was load.
+    # Gauges of the metrics page before there was any load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {
@@ -73,7 +73,7 @@ class Job:
 
 
 def search_of(job: Job) -> Search[AdaptiveResult | ModeResult]:
-    """Return the job's search, at its beginning."""
+    """Return the job's search as a new generator."""
     rules = dict(job.rules)
     if job.mode == ADAPTIVE:
         return search_adaptively(
@@ -116,7 +116,7 @@ def parse_job(document: Mapping[str, Any]) -> Job:
     """Parse a job's document.
 
     Raises:
-        ValueError: it is of another schema, or no job.
+        ValueError: the document has another schema, or is not a job.
     """
     if document.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {document.get('schema')}, expected {SCHEMA}")

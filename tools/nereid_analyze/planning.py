@@ -1,4 +1,4 @@
-"""Plan of jobs, from a file and flags, and from the configurations of the server. Pure."""
+"""Plans the jobs of a run from a file, flags, and the configurations of the server."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """Models that are measured together; of several, the first one's goal counts."""
+    """Models that are measured together; the goal of the first model counts."""
 
     specs: tuple[ModelSpec, ...]
 
     @property
     def title(self) -> str:
-        """Title of the group's reports."""
+        """The title of the group's reports."""
         return "_".join(spec.name for spec in self.specs)
 
     @property
     def models(self) -> dict[str, int]:
-        """Models with their weights."""
+        """The models with their weights."""
         return {spec.name: spec.weighting for spec in self.specs}
 
 
 def groups_of(file: AnalyzerFile) -> list[Group]:
-    """Return a group for each model, or one for all."""
+    """Return one group for each model, or one group for all models."""
     if file.concurrently:
         return [Group(file.models)]
     return [Group((model,)) for model in file.models]
@@ -62,8 +62,8 @@ def job_of(
 ) -> Job:
     """Return the job of a group.
 
-    configs: those of the group's models and of the models that they call. facts: further fields of
-    Job.
+    configs: configurations of the group's models and of the models that they call. facts: further
+    fields of Job.
     """
     first = group.specs[0]
     seconds = settings.window
@@ -114,7 +114,7 @@ def _settings(
     configs: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Setting]:
     if not file.reloads or file.search_disabled:
-        # If settings are listed, only these are varied.
+        # If the user lists settings, vary only these.
         automatic: frozenset[str] = frozenset()
     else:
         automatic = frozenset(settings.vary if file.mode == ADAPTIVE else MODEL_ANALYZER)
@@ -140,7 +140,7 @@ def _settings(
 
 
 def _least_batch(model: str, configs: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the least batch size that the ensembles of a model need to be loaded."""
+    """Return the smallest max_batch_size with which a model's ensembles can be loaded."""
     return max(
         (
             int(config.get("max_batch_size") or 0)

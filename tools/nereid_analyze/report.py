@@ -1,4 +1,4 @@
-"""The command `nereid analyze report`: reports of checkpoints, made again without a server."""
+"""The command `nereid analyze report`: makes the reports of checkpoints again, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a finished search: tables, the page, and lines for the terminal."""
+"""Writes the reports of a finished search: tables, the page, and lines for the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Return the change of each model's own file, or without one of what the server made of it.
+    """Return the change of each model's config.pbtxt; without a file, of the server's version.
 
     Raises:
         ConfigTextError: a file's text cannot be changed.
@@ -35,7 +35,7 @@ def changes_of(analysis: Analysis) -> list[ConfigChange]:
 
 
 def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Path) -> list[Path]:
-    """Write the files, and return their paths; raise OSError."""
+    """Write the files, and return their paths; raise OSError if that fails."""
     job, samples = analysis.job, analysis.result.samples
     results, reports = directory / "results", directory / "reports"
     results.mkdir(parents=True, exist_ok=True)

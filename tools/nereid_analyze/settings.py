@@ -1,6 +1,6 @@
-"""Flags of `nereid analyze profile`, and what they change in a Model Analyzer's file.
+"""Flags of `nereid analyze profile`, which may override a Model Analyzer file.
 
-Pure, except for the file.
+The module does no I/O, except for reading that file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeSettings:
-    """Search the settings with which models serve most, by measuring them."""
+    """Search for the settings with which models serve most requests, by measuring."""
 
     config_file: str = flag("", "a configuration of Model Analyzer's", aliases=("-f",))
     profile_models: tuple[str, ...] = flag(
@@ -143,7 +143,7 @@ class AnalyzeSettings:
     )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = []
         if not self.config_file and not self.profile_models:
             errors.append("--profile-models or --config-file says what is to be analyzed")
@@ -157,7 +157,7 @@ class AnalyzeSettings:
 
 
 def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
-    """Return the file with what flags say instead.
+    """Return the file's contents, with overrides by flags.
 
     Raises:
         ConfigFileError: the file cannot be used.
@@ -198,9 +198,9 @@ def _limited(given: tuple[int, int], most: int) -> tuple[int, int]:
 
 
 def _aimed(spec: ModelSpec, settings: AnalyzeSettings) -> ModelSpec:
-    """Return the model's spec.
+    """Return the model's spec with the goal that the flags set.
 
-    The command line's limits replace the file's for the same metrics.
+    Limits on the command line replace the file's limits for the same metrics.
     """
     own = {constraint.metric for constraint in settings.target}
     others = tuple(

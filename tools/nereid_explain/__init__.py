@@ -1,5 +1,5 @@
-"""`nereid explain`: why a model of a running mesh is not ready, or does not batch.
+"""The command `nereid explain`: says why a model of a mesh is not ready, or does not batch.
 
-server.py asks a gateway over HTTP what any client may ask; nereid.facts, which is pure, makes
-statements of the figures.
+server.py asks a gateway over HTTP, with requests that any client may send. nereid.facts turns the
+figures into statements.
 """

@@ -1,6 +1,6 @@
-"""`nereid explain MODEL`: why a model of a running mesh is not ready, or does not batch.
+"""The command `nereid explain MODEL`: says why a model is not ready, or does not batch.
 
-Exit codes: 0 nothing is wrong, 1 there are problems, 2 the mesh could not be asked.
+Exit codes: 0 if nothing is wrong, 1 if there are problems, 2 if the mesh could not be asked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to a mesh over HTTP that any client may ask, and their flags. The calls block."""
+"""Asks a mesh over HTTP, with requests that any client may send. The calls block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _OK: Final = 200
 
 
 class CannotAskError(Exception):
-    """Error for a mesh that did not respond as needed; the text has the reason."""
+    """Raised if a mesh cannot be asked, or responds with an error; the text says why."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A gateway.
+    """A gateway to ask.
 
     url is http://host:port; metrics_url is the whole URL of its metrics page.
     """
@@ -39,13 +39,14 @@ class Server:
     metrics_url: str
     headers: Mapping[str, str]
     timeout_s: float
-    # Certificates of a private certification authority; empty: the system's.
+    # File with the certificates of a private certification authority; empty means the system's
+    # certificates.
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """Return the facts that the gateway tells of a model.
+        """Return what the gateway says about a model.
 
-        earlier: the facts of a first look, from which counters count.
+        earlier: the facts of an earlier look; increases of counters are computed from these.
 
         Raises:
             CannotAskError: the gateway cannot be reached, or refuses.
@@ -69,7 +70,7 @@ class Server:
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the body at a path.
+        """Return the body of the response to a GET request for this path.
 
         Raises:
             CannotAskError: the gateway cannot be reached, or responds with an error, or with more
@@ -92,7 +93,7 @@ class Server:
         ready, _ = self._fetch("GET", f"{path}/ready")
         facts = VersionFacts(number, state, reason, ready == _OK)
         if not facts.in_memory:
-            # A request for its configuration may load it.
+            # Do not ask for the configuration, because that request may load the version.
             return facts
         config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
         stats = None if statistics is None else statistics.get("model_stats") or None
@@ -103,7 +104,7 @@ class Server:
         )
 
     def _document(self, url: str) -> dict[str, Any] | None:
-        """Return a document; `None` if there is none, such as for a version that is not ready."""
+        """Return a JSON document, or `None` if there is none (the version may not be ready)."""
         status, body = self._fetch("GET", url, MAX_BYTES + 1)
         if status in _REFUSED:
             raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
@@ -144,7 +145,7 @@ class Server:
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
-    """Add the flags about the server to ask. timeout_s is the default of --timeout."""
+    """Add the flags that say which server to ask; timeout_s: default of --timeout, in seconds."""
     add = parser.add_argument
     add(
         "--url", default="localhost:8000", metavar="HOST:PORT",
@@ -166,8 +167,8 @@ def server_of(
 ) -> Server:
     """Return the server that the arguments name.
 
-    The program ends with its usage if they are not valid. An empty metrics_url means port 8002 of
-    the same host.
+    If the arguments are invalid, the program prints its usage and ends. An empty metrics_url means
+    port 8002 of the same host.
     """
     try:
         base, headers = _base(given.url), _headers_of(given.header)
@@ -199,7 +200,7 @@ def _headers_of(texts: Sequence[str]) -> dict[str, str]:
 def _base(url: str) -> str:
     base = (url if "://" in url else f"http://{url}").rstrip("/")
     parts = urlsplit(base)
-    # Reading the port raises ValueError if it is not a valid one.
+    # Reading parts.port raises ValueError if the port is not valid.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"'{url}': expected host:port, or an http or https URL")
     return base

@@ -1,4 +1,4 @@
 """Load tool `nereid perf`, which measures any KServe v2 server.
 
-It imports no service, and needs no server's packages.
+The package imports no service of Nereid, and needs none of a server's dependencies.
 """

@@ -1,4 +1,4 @@
-"""Commands of `nereid perf`. This module must not import what only the extra brings."""
+"""Commands of `nereid perf`. This module must not import packages that only the extra installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `nereid perf compare A B`: two servers, or two results that were measured before."""
+"""The command `nereid perf compare A B`: compares two servers, or two earlier results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import MeasuredServer
     from nereid_perf.run_settings import RunSettings
 
-# The usage text begins with this as well.
+# The usage text also begins with this text.
 _PROGRAM: Final = "nereid perf compare A B"
 
 

@@ -1,4 +1,4 @@
-"""Address and protocol of a server, which the parent and the workers need."""
+"""Address and protocol of a server, used by the parent process and the worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 class TlsSettings:
     """TLS files in PEM; "" means no file.
 
-    server_name: the name in the server's certificate, if it is not the address's.
+    server_name: the name in the server's certificate, if it differs from the host in the address.
     """
 
     root: str = ""
@@ -29,8 +29,8 @@ class TlsSettings:
 class Endpoint:
     """Port of a server for one protocol.
 
-    address: host:port, [v6]:port or unix:/path. tls: `None` means in clear. headers: sent with each
-    request; over gRPC they are metadata.
+    address: host:port, [v6]:port or unix:/path. tls: `None` means an unencrypted connection.
+    headers: sent with each request; over gRPC they are sent as metadata.
     """
 
     protocol: Protocol
@@ -39,7 +39,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
 
     def client_tls(self) -> Tls | None:
-        """Return the TLS context, or `None` for connections in clear.
+        """Return the TLS context, or `None` for unencrypted connections.
 
         Raises:
             OSError: a file cannot be used.

@@ -1,4 +1,4 @@
-"""Exit codes of `nereid perf`: the first that applies, from the top."""
+"""Exit codes of `nereid perf`. If several apply, the first in the list counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """Exit code of a run; MISSED means that it misses a threshold or objective of the flags."""
+    """Exit code of a run; MISSED: the run misses a threshold or objective given by flags."""
 
     USAGE = 2
     FAILED = 1
@@ -30,12 +30,13 @@ order 2, 1, 4, 5, 3. Of --find-max-rate the rate that it found counts alone, els
 
 
 def exit_code(findings: Findings) -> ExitCode:
-    """Return the exit code for what was measured and found."""
+    """Return the exit code for the measurements and the findings."""
     codes = {ExitCode.OK}
     judged = [measurement for side in findings.sides for measurement in side]
     max_rate = findings.max_rate
     if max_rate is not None:
-        # The other levels were too much on purpose.
+        # Judge only the rate that was found, because the search exceeds the capacity on purpose at
+        # other levels.
         judged = [measurement for measurement in judged if measurement.level.value == max_rate.rate]
         if max_rate.is_limited_by_client:
             codes.add(ExitCode.CLIENT_WAS_BOTTLENECK)

@@ -1,6 +1,6 @@
-"""Server with all that it takes to measure it: inputs, shared memory, workers.
+"""A server with everything that is needed to measure it: inputs, shared memory, workers.
 
-A run has one side, a comparison has two.
+A run has one side; a comparison has two sides.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# Time that connections and the server need at the beginning of each level.
+# Seconds that connections and the server need to warm up at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
 @dataclass(frozen=True)
 class MeasuredSide:
-    """Server and its session, which is open."""
+    """A server and its open session."""
 
     settings: RunSettings
     session: Session
@@ -44,12 +44,12 @@ class MeasuredSide:
     version: str
 
     def measure_for_a_time(self, level: LoadLevel) -> Measurement:
-        """Measure one window, for callers that measure often."""
+        """Measure one window of a fixed length, for callers that measure often."""
         seconds = self.settings.measurement.windows.interval_s
         return self.session.measure_for(level, seconds, min(_WARM_UP_S, seconds))
 
     def result(self, measurements: Iterable[Measurement]) -> MeasuredServer:
-        """Return the server with its measurements."""
+        """Return the server's part of the result, with these measurements."""
         models = self.inputs.models
         sizes = {model.batch_size for model in models}
         target = self.settings.target
@@ -60,7 +60,7 @@ class MeasuredSide:
             version=self.version,
             models=tuple(f"{m.name}:{m.version}" if m.version else m.name for m in models),
             measurements=tuple(measurements),
-            # Batches of different sizes in a mix have no common size: requests are counted.
+            # If a mix has batches of different sizes, count requests and not inferences.
             batch_size=sizes.pop() if len(sizes) == 1 else 1,
             is_decoupled=_is_decoupled(self.inputs),
         )
@@ -70,7 +70,7 @@ class MeasuredSide:
 def open_side(
     settings: RunSettings, on_progress: Callable[[Progress], None]
 ) -> Iterator[MeasuredSide]:
-    """Open a side for the time of the context.
+    """Open a side, and close it at the end of the context.
 
     Raises:
         InputError: the flags or the data do not fit the models.
@@ -96,14 +96,14 @@ def open_side(
 
 
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
-    """Ask the server for its models' metadata, and return the inputs that fit it.
+    """Ask the server for its models' metadata, and return the inputs completed with it.
 
-    This makes a first worker's requests as well, so that errors in them are found before there are
-    workers.
+    The function also makes the first worker's requests, so that errors in them are found before any
+    worker is started.
 
     Raises:
         InputError: the flags or the data do not fit the models.
-        ServerError: the server does not say what its models are.
+        ServerError: the server does not describe its models.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)
@@ -114,7 +114,7 @@ def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
 
 
 def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
-    """Return the workers' plan for inputs that were resolved."""
+    """Return the workers' plan for resolved inputs."""
     target, load = settings.target, settings.load
     is_decoupled = _is_decoupled(inputs)
     endpoint = target.endpoint

@@ -1,4 +1,4 @@
-"""Result of one level of load: what workers measured, merged, and what the server counted."""
+"""The result of one level of load: merged figures of the workers, and the server's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """Level of load.
+    """A level of load.
 
     kind: "concurrency" (value: requests in flight), "rate" (value: requests per second) or "trace"
     (value 1).
@@ -25,11 +25,12 @@ class LoadLevel:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Histograms of latencies in ns.
+    """Histograms of latencies, in ns.
 
-    response: from the time that the schedule intended to the last response. service: from the
-    hand-over of the bytes to the socket to the last response. In a closed loop the two are equal.
-    first: from the intended time to the first response. between: between responses of one request.
+    response: from the time at which the schedule wanted to send the request (the intended time) to
+    the last response. service: from the writing of the request to the socket to the last response.
+    In a closed loop, response and service are equal. first: from the intended time to the first
+    response. between: times between the responses of one request.
     """
 
     response: HdrHistogram
@@ -40,10 +41,10 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Means in us per request of one model, from its statistics before and after.
+    """Mean times per request of one model in us, from the model's statistics before and after.
 
-    total_us: a request's whole time in the server. The times of the cache are per hit and per miss.
-    `None` means that the server does not say.
+    total_us: whole time of a request in the server. The times of the cache are means per hit and
+    per miss. `None` means that the server does not report the time.
     """
 
     model: str
@@ -63,10 +64,10 @@ class ServerSplit:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTiming:
-    """One phase of responses' Server-Timing, or the service time that no phase covers.
+    """A phase in the responses' Server-Timing, or the service time that no phase covers.
 
-    mean_us: over all requests with Server-Timing, so that means add up. p99_us: over the requests
-    that name this phase; `requests` is their number.
+    mean_us: mean over all requests with Server-Timing, so that the means of all phases add up.
+    p99_us: over the requests whose Server-Timing has this phase; `requests` is the number of these.
     """
 
     requests: int
@@ -76,12 +77,12 @@ class PhaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ClientCost:
-    """Cost of the load generator.
+    """The cost of the load generator.
 
-    cpu_us: user and system time of all workers per request. busy: the largest share of a CPU that
-    one worker took. delayed: requests sent more than 1 ms after their intended time while they did
-    not wait for the server. is_bottleneck: true if the figures say more of the client than of the
-    server.
+    cpu_us: user and system time of all workers, per request. busy: the largest share of a CPU that
+    one worker used. delayed: number of requests that were sent more than 1 ms after their intended
+    time, although they did not wait for the server. is_bottleneck: true if the load generator, and
+    not the server, limited the measurement.
     """
 
     cpu_us: float
@@ -92,9 +93,9 @@ class ClientCost:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Result of one level of load on one server.
+    """The result of one level of load on one server.
 
-    failures: numbers of requests by the error that they ended with.
+    failures: maps an error to the number of requests that ended with it.
     """
 
     level: LoadLevel
@@ -108,14 +109,15 @@ class Measurement:
     latencies: Latencies
     client: ClientCost
     server: tuple[ServerSplit, ...] = ()
-    # Gauges of /metrics and NVML over the measurement: name with labels -> (mean, largest).
+    # Gauges of /metrics and NVML during the measurement. Maps a name with labels to (mean,
+    # maximum).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    # Results of a mix's models: name -> the model's own requests, failures and latencies.
+    # Results of the models of a mix. Maps a model's name to its requests, failures and latencies.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # Timings by the phases' names, in the order in which they came.
+    # Maps a phase's name to its timing, in the order in which the phases first came.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:
-        """Successful requests per second, without failed and cancelled ones."""
+        """Successful requests per second; failed and cancelled requests do not count."""
         return self.requests / self.duration_s

@@ -1,4 +1,4 @@
-"""Plan of the requests of a run: the same for all its levels of load, and pickled for workers."""
+"""The plan of a run's requests: the same for all levels of load, and pickled for the workers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Compression = Literal["none", "gzip", "deflate"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Model that requests are for; Request.workload is its index.
+    """A model that requests are sent to; Request.workload is its index.
 
-    version: "" means the server's choice.
+    version: "" means that the server chooses.
     """
 
     model: str
@@ -29,19 +29,20 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Source of the requests, and how they are sent.
+    """The source of the requests, and how they are sent.
 
-    make_source: called in each worker process, anew for each level, with the worker's number and
-    the number of workers; it must be picklable (a function of a module, a partial of one, an
+    make_source: called in each worker process, for each level again, with the worker's number and
+    the number of workers. It must be picklable (a function of a module, a partial of one, an
     instance with __call__).
 
-    streaming: requests go over ModelStreamInfer (gRPC). decoupled: such a request has any number of
-    responses. checks_responses: responses go to the source's find_mismatch, which takes the
-    client's time; not for decoupled models. server_timing: responses' Server-Timing is read.
-    cancel_percent: share of the requests that are cancelled after they were sent. compression: of
-    requests; it is accepted for responses. max_in_flight: limit of an open loop, over all workers;
-    further requests wait, which their response time shows. streams_per_connection: gRPC calls that
-    share a connection, or requests that share a stream.
+    streaming: requests are sent over ModelStreamInfer (gRPC). decoupled: a request may have any
+    number of responses. checks_responses: responses are passed to the source's find_mismatch, which
+    costs the client time; not possible for decoupled models. server_timing: the Server-Timing of
+    responses is read. cancel_percent: percentage of the requests that are cancelled after they were
+    sent. compression: of requests; it is accepted for responses too. max_in_flight: limit of an
+    open loop, over all workers; further requests wait, which their response times include.
+    streams_per_connection: number of gRPC calls that share a connection, or of requests that share
+    a stream.
     """
 
     endpoint: Endpoint

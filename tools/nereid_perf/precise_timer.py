@@ -1,6 +1,6 @@
-"""Timer that fires to the microsecond: event loops round to milliseconds.
+"""A timer with a precision of microseconds; event loops round to milliseconds.
 
-It uses Linux' timerfd; elsewhere the event loop.
+The timer uses timerfd on Linux, and the event loop's timer on other systems.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Timerspec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Timer of the running loop, which fires once at the time that was set last.
+    """A timer of the running loop; it fires once, at the time that was set last.
 
     Times are those of the monotonic clock.
     """
@@ -52,10 +52,10 @@ class PreciseTimer:
             self._loop.add_reader(self._descriptor, self._on_readable)
 
     def set_ns(self, time_ns: int) -> None:
-        """Set the time; a time that has passed fires in the loop's next turn."""
+        """Set the time; if it has passed, the timer fires in the loop's next turn."""
         if self._descriptor >= 0:
             spec = self._spec
-            # Zero would switch the timer off.
+            # Use at least 1 ns, because zero would switch the timer off.
             spec.value_s, spec.value_ns = divmod(max(1, time_ns), _NS)
             self._set_time(self._descriptor, _ABSOLUTE, self._pointer, None)
             return
@@ -64,7 +64,7 @@ class PreciseTimer:
         self._handle = self._loop.call_later((time_ns - monotonic_ns()) / _NS, self._on_time)
 
     def cancel(self) -> None:
-        """Cancel the timer, which does not fire until it is set again."""
+        """Cancel the timer; it does not fire until it is set again."""
         if self._descriptor >= 0:
             self._spec.value_s = self._spec.value_ns = 0
             self._set_time(self._descriptor, _ABSOLUTE, self._pointer, None)
@@ -72,7 +72,7 @@ class PreciseTimer:
             self._handle.cancel()
 
     def close(self) -> None:
-        """Release the timer, which does not fire any more."""
+        """Release the timer; it does not fire any more."""
         self.cancel()
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
@@ -83,6 +83,6 @@ class PreciseTimer:
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:
-            # The timer was set anew after it had fired.
+            # The timer was set again after it had fired, so there is nothing to read.
             return
         self._on_time()

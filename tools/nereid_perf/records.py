@@ -1,4 +1,4 @@
-"""Raw records: one line for each request, in CSV."""
+"""Writes raw records: a CSV file with one line for each request."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _HEADER: Final = "kind,value,intended_ns,sent_ns,first_ns,last_ns,workload,respo
 
 
 class RecordFile:
-    """File of records.
+    """A file of records.
 
-    Times are ns since the level's beginning, or empty if the request did not come to that. outcome:
-    "ok", "cancelled" or an error's text.
+    Times are in ns since the beginning of the level. A time is empty if the request did not get
+    that far. outcome: "ok", "cancelled" or the text of an error.
     """
 
     def __init__(self, path: Path) -> None:
         """Create the file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._file = path.open("w", encoding="utf-8")
         self._file.write(_HEADER)

@@ -1,6 +1,6 @@
-"""The command `nereid perf report RESULT...`, which reports results that were measured before.
+"""The command `nereid perf report RESULT...`, which reports earlier results.
 
-It makes pages, tables and summaries.
+The command makes pages, tables and summaries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nereid_perf.output.summary import summary_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The usage text begins with this as well.
+# The usage text also begins with this text.
 _PROGRAM: Final = "nereid perf report RESULT..."
 
 

@@ -1,4 +1,4 @@
-"""Requests that are ready to be sent, and sources of a worker's requests."""
+"""Requests that are ready to be sent, and the interface of sources of requests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Bytes that a client sends as they are, any number of times; the client adds the framing.
+    """A request whose bytes a client can send any number of times; the client adds the framing.
 
-    message: the serialized ModelInferRequest over gRPC, the body over HTTP. json_bytes: over HTTP,
-    the length of the JSON before binary tensors; 0 means nothing but JSON. workload: index of the
-    run's model that it is for. sequence: index of the source's sequence that it belongs to, or -1.
-    id: the id in the message, which no other request of the run has; "" if there is none that the
-    source made. data: index of the model's request with data, for RequestSource.find_mismatch().
-    at_ns: time since the run's begin at which a trace sends it; -1 leaves the time to the schedule.
+    message: the serialized ModelInferRequest (gRPC), or the body (HTTP). json_bytes: over HTTP, the
+    length of the JSON before binary tensors; 0 means that the body is only JSON. workload: index of
+    the model that the request is for. sequence: index of the source's sequence that the request
+    belongs to, or -1. id: the id in the message, which is unique in the run; "" if the source made
+    none. data: index of the model's request with data, for RequestSource.find_mismatch(). at_ns:
+    when a trace sends the request, since the beginning of the run; -1 leaves the time to the
+    schedule.
     """
 
     message: bytes
@@ -28,13 +29,13 @@ class Request:
 
 
 class RequestSource(Protocol):
-    """Source of a worker process's requests, in order.
+    """A source of a worker process's requests, in order.
 
-    Pure: it knows neither clock nor connection.
+    A source does no I/O, and uses neither clock nor connection.
     """
 
     def next_request(self) -> Request | None:
-        """Return the next request, or `None` while each sequence has one in flight."""
+        """Return the next request, or `None` while every sequence has a request in flight."""
         ...
 
     def on_end(self, request: Request) -> None:
@@ -42,36 +43,36 @@ class RequestSource(Protocol):
         ...
 
     def set_draining(self, *, draining: bool) -> None:
-        """Start or stop draining, so that no sequence is left open at the server.
+        """Start or stop draining, which ends all sequences at the server.
 
-        While the source drains, each open sequence gets its last request, and there are no other
-        requests.
+        While the source drains, it returns only the last request of each open sequence.
         """
         ...
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """Return how a response, without framing, differs from the user's validation data.
+        """Return how a response (without framing) differs from the user's validation data.
 
-        Returns "" if it does not differ, or if there is no such data. json_bytes: over HTTP, as in
-        the response's header.
+        Returns "" if it does not differ, or if there is no such data. json_bytes: over HTTP, the
+        length of the JSON, as the response's header says.
         """
         ...
 
 
 class TimedSource(RequestSource, Protocol):
-    """Source of a trace, whose requests have times since the trace's begin.
+    """A source of a trace's requests, which have times relative to the beginning of the trace.
 
-    next_request() returns one after the other, whenever it is called, and waits for a busy
-    sequence; due_request() returns what has arrived meanwhile.
+    next_request() returns the requests in order, regardless of their times, and returns `None`
+    while the next request's sequence is busy. due_request() returns only requests whose time has
+    come.
     """
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """Return the next request that has arrived by then and whose sequence is not busy.
+        """Return the next request whose time has come and whose sequence is not busy, or `None`.
 
-        Its at_ns is the time that was intended.
+        The request's at_ns is its intended time.
         """
         ...
 
     def next_due_ns(self) -> int | None:
-        """Return the arrival of the next request that due_request() has not seen, or `None`."""
+        """Return the time of the next request that is not due yet, or `None` if there is none."""
         ...

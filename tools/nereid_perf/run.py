@@ -1,4 +1,4 @@
-"""The command `nereid perf run`: it measures a server, or two in turns, and answers the flags."""
+"""The command `nereid perf run`: measures a server, or two in turns, as the flags ask."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def main(argv: Sequence[str]) -> int:
 def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
     """Measure one server, or two that are compared, and return the exit code.
 
-    Compared servers' settings differ in their targets alone. Results from before an error are kept.
+    The settings of two compared servers differ only in their targets. After an error, the results
+    so far are kept.
     """
-    # Results are kept, and shared memory is given back, as after Ctrl-C.
+    # Handle SIGTERM like Ctrl-C: keep the results and free the shared memory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(settings)
     started = now_text()
@@ -91,7 +92,7 @@ def result_of(  # noqa: PLR0913 (by keyword)
     started: str,
     notes: tuple[str, ...] = (),
 ) -> Result:
-    """Return the whole result."""
+    """Return the result with everything that was measured and found."""
     return Result(
         command=("nereid", "perf", *without_secrets(command)),
         started=started,
@@ -124,7 +125,7 @@ def now_text() -> str:
 
 
 class _Run:
-    """Run in progress; `measured` has the measurements of each server so far."""
+    """A run in progress; `measured` has the measurements of each server so far."""
 
     def __init__(self, settings: Sequence[RunSettings]) -> None:
         self.measured: list[list[Measurement]] = [[] for _ in settings]
@@ -134,7 +135,7 @@ class _Run:
         self._view = LiveView(settings[0].output.view)
 
     def findings(self) -> Findings:
-        """Measure, and return what was found.
+        """Measure, and return the findings.
 
         Raises:
             InputError: the flags or the data do not fit the models.
@@ -143,7 +144,8 @@ class _Run:
             OSError: files or shared memory cannot be used.
         """
         with ExitStack() as exits:
-            # Entered first, as its table has to be gone before anything is printed.
+            # Enter the view first, so that it exits last and its table is gone before anything is
+            # printed.
             exits.enter_context(self._view)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)
@@ -175,9 +177,9 @@ class _Run:
 
 
 def _all_failed(findings: Findings) -> str:
-    """Return an error if all requests failed at all levels, or "".
+    """Return an error text if all requests failed at all levels, or "".
 
-    If load is only too high, some requests succeed at some level.
+    If the load is merely too high, some requests succeed at some level.
     """
     for side in findings.sides:
         failures = [measurement.failures for measurement in side if measurement.failures]

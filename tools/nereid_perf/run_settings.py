@@ -1,4 +1,4 @@
-"""All flags of `nereid perf run` and `compare`, and what one group of them means for another."""
+"""All flags of `nereid perf run` and `compare`, and the checks between groups of flags."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunSettings:
     output: OutputSettings
 
     def errors(self) -> list[str]:
-        """Return the conflicts between groups of flags, a line each."""
+        """Return the conflicts between groups of flags, one line each."""
         errors = []
         questions, lone = self.questions, self._lone_level
         if lone is not None and (questions.concurrency_range or questions.request_rate_range):
@@ -63,9 +63,9 @@ class RunSettings:
 
     @property
     def levels(self) -> LevelRange | None:
-        """Levels of a load that is no range.
+        """Levels of a load that is not a range, such as a trace.
 
-        `None` means that the questions' settings say which.
+        `None` means that the settings of the questions give the levels.
         """
         lone = self._lone_level
         if lone is None:
@@ -82,7 +82,8 @@ class RunSettings:
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
     settings = RunSettings(
-        # The environment is not read: a server's variables would be taken for ours.
+        # Do not read environment variables, because variables that are meant for a server would set
+        # flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
     )
     exit_on_errors(settings.errors(), program)
@@ -90,7 +91,7 @@ def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """Return argv as results keep it, without values of headers, which often hold tokens."""
+    """Return argv as results contain it: without values of headers, which often are tokens."""
     shown: list[str] = []
     for text in argv:
         name, equals, _ = text.partition("=")

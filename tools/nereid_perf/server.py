@@ -1,10 +1,10 @@
-"""Requests of a load tool to a server besides inference.
+"""Requests of the tool to a server other than inference requests.
 
-They are about metadata, configuration, statistics and shared memory, over either protocol, with
-documents as Triton's HTTP front writes them.
+The requests are about metadata, configuration, statistics and shared memory, over HTTP or gRPC. The
+results are documents as Triton's HTTP endpoint writes them.
 
-Calls block, and use an event loop of their own for gRPC: they must not be made in a running loop.
-Each call has a connection of its own, so that no idle one has to be kept alive in between.
+Calls block. For gRPC they run an event loop, so they must not be made in a running event loop. Each
+call uses a new connection, so that no idle connection has to be kept alive.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 _Message = TypeVar("_Message", bound="Message")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-# Statuses of servers that do not know such a URL; Triton's "unsupported" is 501 or 400.
+# HTTP statuses with which servers respond to an unknown URL. Triton's "unsupported" is 501 or 400.
 _NO_SUCH_CALL: Final = frozenset({404, 405, 501})
 
 
 class ServerError(Exception):
-    """Error of a server that cannot be reached, or that refuses; the text says why."""
+    """Raised if a server cannot be reached, or refuses a request; the text says why."""
 
 
 class NotSupportedError(ServerError):
-    """Error of a server that has no such call."""
+    """Raised if a server does not have the call."""
 
 
 class Server:
-    """Server at one of its ports."""
+    """A server, at one of its ports."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = 10.0) -> None:
         """Prepare calls to the endpoint.
@@ -61,7 +61,7 @@ class Server:
         """Return whether the server is ready.
 
         Raises:
-            ServerError: it cannot be reached.
+            ServerError: the server cannot be reached.
         """
         if self.endpoint.protocol == "http":
             status, _ = self._exchange("GET", "/v2/health/ready")
@@ -95,7 +95,7 @@ class Server:
         if self.endpoint.protocol == "http":
             document = self._json("GET", _model_path(model, version))
             for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
-                # MLServer and Triton write shapes as strings and as numbers.
+                # Convert the sizes: MLServer and Triton write them as strings or as numbers.
                 tensor["shape"] = [int(size) for size in tensor["shape"]]
             return document
         request = pb.ModelMetadataRequest(name=model, version=version)
@@ -104,7 +104,7 @@ class Server:
     def config(self, model: str, version: str = "") -> dict[str, Any] | None:
         """Return the model's configuration, as Triton's JSON.
 
-        Returns `None` if the server has none, as it is not of Triton's kind.
+        Returns `None` if the server has no configurations, because it is not like Triton.
 
         Raises:
             ServerError: the call failed.
@@ -139,7 +139,7 @@ class Server:
     def repository_index(self) -> list[dict[str, Any]]:
         """Return an entry for each version: name, version, state, reason.
 
-        A model that was never loaded has its name alone.
+        For a model that was never loaded, the entry has only the name.
 
         Raises:
             ServerError: the call failed.
@@ -153,9 +153,9 @@ class Server:
         return [message_json(model) for model in index.models]
 
     def load_model(self, model: str, config: str = "") -> None:
-        """Load a model, and return when it is loaded.
+        """Load a model, and wait until it is loaded.
 
-        config: JSON that stands in for the repository's configuration; "" keeps that.
+        config: JSON that replaces the repository's configuration; "" keeps the latter.
 
         Raises:
             ServerError: the call failed, or the model cannot be loaded.
@@ -182,7 +182,7 @@ class Server:
     ) -> None:
         """Register a region; raise ServerError if the call fails.
 
-        key: the name for shm_open(), "/name".
+        key: the name for shm_open(), in the form "/name".
         """
         if self.endpoint.protocol == "http":
             path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
@@ -194,7 +194,7 @@ class Server:
         self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
 
     def unregister_system_shared_memory(self, name: str = "") -> None:
-        """Unregister a region, or, without a name, all regions, those of other clients too.
+        """Unregister a region; without a name, unregister all regions, even those of other clients.
 
         Raises:
             ServerError: the call failed.

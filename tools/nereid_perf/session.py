@@ -1,7 +1,7 @@
-"""Measurement of one server at any number of levels of load.
+"""Measures one server at any number of levels of load.
 
-Sweeps, comparisons and the analyzer call it. It blocks, and must not be called in a running event
-loop.
+Sweeps, comparisons and the analyzer use this module. Its calls block, and must not be made in a
+running event loop.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# Time for all workers to get ready for the same beginning.
+# Time from the start message to the beginning of the load, so that all workers begin together.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# A worker that does not report for so long is stopped, or has no CPU.
+# Maximum time without a report. A worker that is silent for longer is stopped, or gets no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _MAX_WARM_UP_S: Final = 10.0
-# Limit of a window that counts requests, as a multiple of interval_s: a server may have ceased to
-# respond.
+# Maximum length of a window that counts requests, as a multiple of interval_s. A limit is needed
+# because the server may have stopped responding.
 _MAX_COUNT_WINDOW: Final = 10
-# Windows in a row in which no request ends until the server counts as having ceased to respond.
+# Number of windows without any ended request after which the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# Number of last windows that count where none were stable.
+# Number of last windows that are used if the figures never became stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
 class SessionError(Exception):
-    """Error of a measurement that cannot go on: no connection, a worker that ended.
+    """Raised if a measurement cannot go on, for example without a connection or a worker.
 
     The text says why.
     """
@@ -67,15 +67,15 @@ class SessionError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
-    """Length of a measurement.
+    """The length of a measurement.
 
-    mode: windows of interval_s, or of at least request_count requests, in at most ten times
-    interval_s. Windows go on until the stability rule ends them, but at most max_trials.
-    percentile: the latency that has to be stable; `None` means the mean. warm_up: "auto" drops the
-    server's warm-up before the first window; a number is how many requests are sent before it.
-    total_requests: one window of exactly so many requests; 0 means windows. drain_s: how long
-    requests in flight at the end are waited for, or in one window of requests how long for any of
-    them to end.
+    mode: windows last interval_s, or until request_count requests have ended, at most ten times
+    interval_s. Windows follow until the stability rule is met, but at most max_trials windows.
+    percentile: percentile of the latency that must be stable; `None` means the mean. warm_up:
+    "auto" drops the server's warm-up before the first window; a number says how many requests are
+    sent before it. total_requests: measure one window of exactly this many requests; 0 means
+    windows as above. drain_s: seconds to wait at the end for requests in flight; with
+    total_requests, maximum time without any ended request.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -91,9 +91,9 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Figures of about the last second, for a live view.
+    """Figures of about the last second of a level, for a live view.
 
-    Latencies are in ns; 0 means that no response came. windows: the number of finished ones.
+    Latencies are in ns; 0 means that no response came. windows: number of finished windows.
     is_warm: true once windows have begun.
     """
 
@@ -109,7 +109,7 @@ class Progress:
 
 
 class Session:
-    """Worker processes of a run, which measure one level at a time.
+    """The worker processes of a run, which measure one level at a time.
 
         with Session(plan, WindowSettings(), server=server) as session:
             for value in (1, 2, 4):
@@ -135,10 +135,11 @@ class Session:
     ) -> None:
         """Prepare a session; entering it starts the workers.
 
-        server: asked for statistics before and after; with `None` Measurement.server stays empty.
-        bls_models: models that the model calls, beside those of an ensemble. metrics_url: URL of a
-        page in Prometheus' format, read meanwhile; "" means no gauges. records: CSV file that gets
-        a row for each request. on_progress: called about twice a second, in measure()'s thread.
+        server: asked for statistics before and after a measurement; with `None`, Measurement.server
+        stays empty. bls_models: models that the model calls, in addition to those of an ensemble.
+        metrics_url: URL of a page in Prometheus' format, which is read during a measurement; ""
+        means no gauges. records: CSV file that gets a row for each request. on_progress: called
+        about twice a second, in the thread that calls measure().
         """
         self._plan = plan
         self._windows = windows
@@ -158,7 +159,7 @@ class Session:
 
         Raises:
             OSError: a worker cannot be started.
-            ServerError: the server was to be asked, and cannot be.
+            ServerError: the server should be asked for statistics, and cannot be.
         """
         with ExitStack() as exits:
             if self._server is not None:
@@ -179,7 +180,7 @@ class Session:
         return self._pool.pids
 
     def measure(self, level: LoadLevel) -> Measurement:
-        """Measure windows until they are stable, or too many.
+        """Measure windows until they are stable, or the maximum number is reached.
 
         Raises:
             SessionError: the measurement cannot go on, or in a closed loop all requests fail, or
@@ -192,7 +193,7 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """Measure one window of so many seconds, after a warm-up; its is_stable is `True`.
+        """Measure one window of this many seconds, after a warm-up; its is_stable is `True`.
 
         Raises:
             SessionError: as in measure().
@@ -226,8 +227,8 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except Exception:
-            # An error here may be that the server gives no statistics any more: the next level must
-            # begin without this level's load.
+            # End the load after any error (for example, the server gives no statistics any more),
+            # because the next level must begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
@@ -251,7 +252,7 @@ class Session:
         return GaugeSampler(self._metrics_url, self._metrics_interval_s)
 
     def _measure_all(self, run: _Run) -> _Span:
-        """Measure all of a given number of requests, or of a trace."""
+        """Measure a given number of requests, or a whole trace, as one window."""
         first = self._first_requests()
         before = self._statistics()
         if first:
@@ -265,7 +266,8 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # An event loop's timer may be early by a part of a millisecond.
+            # Begin with the first request if it is earlier: an event loop's timer may be early by
+            # less than a millisecond.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
@@ -288,8 +290,7 @@ class Session:
             run.windows = len(windows)
             if not windows[-1].rate and (failed := rows[rows["outcome"] >= FAILED]).size:
                 if run.level.kind != "concurrency":
-                    # The load is more than the server can bear; further windows do not become
-                    # better.
+                    # The load is too high for the server, so further windows would not be better.
                     break
                 text = run.collected.texts[int(failed[-1]["outcome"]) - FAILED]
                 _refuse_failure(0, {text: len(failed)})
@@ -326,9 +327,9 @@ class Session:
         return run.collected.watermark_ns
 
     def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
-        """Receive reports until a condition holds, or a closed loop's server does not respond.
+        """Receive reports until a condition holds; in a closed loop, raise if the server is silent.
 
-        At a rate the server's silence is part of the measurement.
+        In an open loop, the server's silence is part of the measurement.
         """
         settings = self._windows
         most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
@@ -365,7 +366,7 @@ class Session:
         return tuple(names)
 
     def _statistics(self) -> Statistics:
-        """Return the statistics, empty if the server has none."""
+        """Return the server's statistics; empty if the server has none."""
         if self._server is None:
             return {}
         entries = []
@@ -379,7 +380,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Part of a run that is the measurement."""
+    """The part of a run that is measured."""
 
     start_ns: int
     end_ns: int
@@ -390,7 +391,7 @@ class _Span:
 
 
 class _Run:
-    """One level while there is load."""
+    """One level of load, from its beginning to its end."""
 
     def __init__(
         self,
@@ -416,12 +417,12 @@ class _Run:
 
     @property
     def elapsed_s(self) -> float:
-        """Elapsed time, as far as all workers have reported."""
+        """Time from the beginning to the latest time that all workers have reported on."""
         return max(0.0, (self.collected.watermark_ns - self.start_ns) / _NS)
 
     @property
     def silent_s(self) -> float:
-        """Time since the last request ended, as far as all workers have reported."""
+        """Time without an ended request, up to the last time that all workers reported on."""
         since_ns = max(self.start_ns, self._last_end_ns)
         return max(0.0, (self.collected.watermark_ns - since_ns) / _NS)
 
@@ -430,7 +431,7 @@ class _Run:
         pool.send(Connect(self.level))
         self.receive_until(lambda: self._connected == workers, _CONNECT_S)
         self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
-        # The other workers have nothing in flight.
+        # In a closed loop with fewer requests than workers, the other workers send nothing.
         senders = (
             min(workers, int(self.level.value)) if self.level.kind == "concurrency" else workers
         )
@@ -450,15 +451,15 @@ class _Run:
         """Receive reports until a condition holds.
 
         Raises:
-            WorkerError: a worker cannot go on, or nothing comes any more.
+            WorkerError: a worker cannot go on, or no reports come any more.
         """
         while not condition():
             self.receive_report(silence_s)
 
     def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
-        """Receive reports until a condition holds, or until no request has ended for so long.
+        """Receive reports until a condition holds, or no request has ended for most_s seconds.
 
-        Requests are in flight then: the server may have ceased to respond.
+        In the second case requests are in flight, and the server may have stopped responding.
         """
         ended, since_ns = self.ended_requests, monotonic_ns()
         while not condition():
@@ -490,7 +491,7 @@ class _Run:
             self._progress_ns = now_ns
 
     def is_steady(self) -> bool:
-        """Return whether latencies are past their warm-up, and as even as they get."""
+        """Return whether the warm-up of the latencies has ended."""
         rows = self.collected.ended_between(self.start_ns, self.collected.watermark_ns)
         bins = (rows["last"] - self.start_ns) // _WARM_UP_BIN_NS
         latencies = rows["last"] - rows["intended"]
@@ -526,7 +527,7 @@ def _window(rows: NDArray[np.void], duration_ns: int, percentile: float | None) 
 
 
 def failure_text(failures: Mapping[str, int]) -> str:
-    """Return a text on failures alone."""
+    """Return the error text for a measurement in which all requests failed."""
     text = max(failures, key=lambda failure: failures[failure])
     return f"all requests failed, most of them with: {text}"
 

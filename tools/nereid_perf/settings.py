@@ -1,7 +1,7 @@
 """Flags of `nereid perf run`: the server, the load, the measurement.
 
-Names are perf_analyzer's where it has the same thing. Pure, except for the file of
---request-intervals.
+Flags that perf_analyzer also has are named as there. The module does no I/O, except for reading the
+file of --request-intervals.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _number(least: float, most: float = float("inf")) -> Any:
 
 
 def _numbers(form: str) -> Any:
-    """Return a parser of numbers from 0 on, with colons between them; "" gives ()."""
+    """Return a parser of numbers >= 0 with colons between them; "" gives ()."""
 
     def parse(text: str) -> tuple[float, ...]:
         if not text:
@@ -159,7 +159,7 @@ class TargetSettings:
         )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = []
         if not is_address(self._address):
             errors.append(f"--url: '{self.url}': expected host:port or unix:/path")
@@ -179,12 +179,12 @@ class TargetSettings:
 
     @property
     def compression(self) -> Compression:
-        """Compression of requests."""
+        """Compression algorithm of requests."""
         return cast("Compression", self.grpc_compression_algorithm)
 
     @property
     def metrics_page(self) -> str:
-        """URL of the metrics page; "" if none is to be read."""
+        """URL of the metrics page; "" if no page is read."""
         if not self.collect_metrics:
             return ""
         return self.metrics_url if "://" in self.metrics_url else f"http://{self.metrics_url}"
@@ -197,7 +197,7 @@ class TargetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """Shape of the load of any level, and loads that are no range of levels."""
+    """Shape of the load at any level, and loads that are not a range of levels."""
 
     TOPIC: ClassVar = Topic.LOAD
 
@@ -241,7 +241,7 @@ class LoadSettings:
     )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = []
         if self.request_intervals and self.periodic_concurrency_range:
             errors.append("--request-intervals and --periodic-concurrency-range: give one of them")
@@ -258,7 +258,7 @@ class LoadSettings:
 
     @property
     def level(self) -> LoadLevel | None:
-        """Level of a load that is no range of levels, or `None`."""
+        """Level of a load that is not a range of levels, or `None`."""
         if self.request_intervals:
             return LoadLevel("trace", 1.0)
         if self.periodic_concurrency_range:
@@ -288,7 +288,7 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementSettings:
-    """Length of the measurement, and what is kept of it."""
+    """Length of the measurement, and which of its data are kept."""
 
     TOPIC: ClassVar = Topic.MEASUREMENT
 

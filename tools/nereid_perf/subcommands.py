@@ -1,6 +1,6 @@
-"""Program with several commands, the first of which is meant without a name.
+"""A program with several commands; the first command runs if argv names none.
 
-This module must not import what only an extra brings.
+This module must not import packages that only an extra installs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _USAGE: Final = 2
 
 @dataclass(frozen=True)
 class Subcommands:
-    """Commands of one program.
+    """The commands of one program.
 
-    program: what users type. modules: by command name, a module with a main() and a description.
-    extra: the extra of the distribution that the modules need. ending: last lines of the help.
+    program: the command line that users type. modules: maps a command's name to its module (with a
+    main()) and a description. extra: the extra of the distribution that the modules need. ending:
+    last lines of the help.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""Writer of Chrome's JSON trace events, which chrome://tracing and Perfetto read. Pure."""
+"""Writes a trace as Chrome's JSON trace events, which chrome://tracing and Perfetto read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def chrome(items: Iterable[Item]) -> Iterator[bytes]:
-    """Yield the file of a trace, in pieces."""
+    """Yield the content of a trace file, in pieces."""
     yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
     tracks: dict[int, Track] = {}
     separator = ""

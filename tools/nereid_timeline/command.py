@@ -1,6 +1,6 @@
-"""The command `nereid timeline`: the last seconds of a running mesh, in words and as a trace.
+"""The command `nereid timeline`: shows a mesh's last seconds in words, or writes a trace of them.
 
-Exit codes: 0 nothing is wrong, 1 there are problems, 2 there is no timeline.
+Exit codes: 0 if nothing is wrong, 1 if there are problems, 2 if no timeline could be read.
 """
 
 # layout: not pure, uses time
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Model
 
 SUMMARY: Final = "say where the last seconds of a running mesh went, and write them as a trace"
-# Fields may be added to the document, but none is changed or removed.
+# Version of the JSON document. A version may get new fields; no field is changed or removed.
 FORMAT: Final = "nereid.timeline/1"
 _PROGRAM = "nereid timeline"
 _DESCRIPTION = """\
@@ -52,9 +52,9 @@ output is one document, which docs/operators/timeline.md describes.
 """
 _WIDTH: Final = 100
 _SECONDS: Final = 5.0
-# Number of models whose configurations are asked for.
+# Maximum number of models whose configurations the command asks the mesh for.
 _MAX_MODELS: Final = 50
-# A longer time than any service keeps.
+# Number of seconds that is longer than any service keeps records.
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
     "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
@@ -64,7 +64,7 @@ _UNKNOWN: Final = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask or read, print and write, and return the exit code."""
+    """Get a timeline from the mesh or a file, print and write it, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
     server = None if given.file else server_of(parser, given)
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 def _understood(whole: Joined, number: int | None, server: Server | None) -> tuple[Joined, Summary]:
     """Return the part of a timeline to write, and its summary.
 
-    number: of the only request that the user asks for, or `None` for all.
+    number: number of the request that the user asks for; `None` means all requests.
     """
     if number is None:
         sizes = {} if server is None else _max_batch_sizes(server, whole)
@@ -125,7 +125,7 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        # If the file is longer, read_timeline() refuses it.
+        # Read one byte more than allowed: read_timeline() refuses a longer file.
         return file.read(MAX_BYTES + 1)
 
 
@@ -141,7 +141,7 @@ def _trace(whole: Joined, form: str) -> Iterator[bytes]:
 
 
 def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
-    """Return the configured maxima that the mesh tells; a model may have been changed since."""
+    """Return each model's max_batch_size as configured now; it may have changed since."""
     models = sorted({batch.model for batch in whole.batches})
     sizes = {}
     for name, version in models[:_MAX_MODELS]:
@@ -159,7 +159,7 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
         "format": FORMAT,
         "problems": summary.problems,
         "seconds": (end - start) / 1e9,
-        # UNIX time.
+        # UNIX time in seconds.
         "from": (start + whole.epoch_ns) / 1e9,
         "missing": whole.missing,
         "services": [

@@ -1,4 +1,4 @@
-"""Sets of times: intervals that do not overlap, and how much of a span they cover. Pure."""
+"""Sets of time intervals that do not overlap, with operations on them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Intervals:
-    """Intervals in order, of which overlapping ones are merged.
+    """Time intervals in ascending order; intervals that overlap are merged.
 
-    A query takes time logarithmic in their number.
+    within() takes time logarithmic in the number of intervals.
     """
 
     __slots__ = ("_before", "ends", "starts")
@@ -30,7 +30,7 @@ class Intervals:
                 self.starts.append(start)
                 self.ends.append(end)
         lengths = map(int.__sub__, self.ends, self.starts)
-        # Time that all intervals before each one cover.
+        # For each interval, the time that all earlier intervals cover; the last entry is the total.
         self._before = [0, *accumulate(lengths)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -41,15 +41,15 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """Time that the intervals cover."""
+        """Time that the intervals cover together."""
         return self._before[-1]
 
     def within(self, start: int, end: int) -> int:
-        """Return how much of a span the intervals cover."""
+        """Return how much of the span from start to end the intervals cover."""
         return self._until(end) - self._until(start) if end > start else 0
 
     def common(self, others: Intervals) -> Intervals:
-        """Return what both sets cover."""
+        """Return the times that both sets cover."""
         spans = []
         few, many = (self, others) if len(self.starts) < len(others.starts) else (others, self)
         for start, end in few:
@@ -60,7 +60,7 @@ class Intervals:
         return Intervals(spans)
 
     def gaps(self, start: int, end: int) -> Intervals:
-        """Return the parts of a span that the intervals leave uncovered."""
+        """Return the parts of the span from start to end that no interval covers."""
         spans, since = [], start
         for begin, stop in self:
             spans.append((since, min(begin, end)))

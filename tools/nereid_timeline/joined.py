@@ -1,10 +1,11 @@
-"""Join of what the services of a mesh recorded. Pure.
+"""Joins the records of all services of a mesh.
 
-Each request has its batches, each batch its execution, and each instance all that it did.
+The result links each request to its batches, each batch to its execution, and each instance to all
+of its batches.
 
-A service may be missing, and records are cut off where its ring began: a value that is not known is
-None, empty or zero, and a record without its other half is kept alone. The join is linear in the
-number of records.
+Records may be missing: a service may not have responded, and a service's ring buffer keeps only the
+latest records. So an unknown value is None, empty or zero, and a record whose counterpart is
+missing is kept alone. The join takes time linear in the number of records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# Steps of a request, in their order; each kind of wait is a step of its own.
+# Names of the steps of a request, in order. Each kind of wait is a separate step.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -45,21 +46,22 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
-# All of a request's time at the scheduler, where the scheduler has recorded nothing of it.
+# Step for a request's whole time at the scheduler, used if the scheduler has no record of the
+# request.
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
-# Names of the steps by Wait.reason.
+# Maps Wait.reason to the name of a step.
 _WAITS: Final = {
     DELAY: "wait for delay",
     RATE_LIMITER: "wait for rate limiter",
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
-# Requests wait for these before they are queued, too; the queue's other waits do not concern them
-# yet.
+# Reasons for which requests wait even before they are queued. The other reasons apply only to
+# queued requests.
 _BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
-# Value of ServiceTimeline.kind.
+# Value of ServiceTimeline.kind for executors.
 EXECUTOR: Final = "executor"
 # Values of Event.what.
 LOST_EXECUTOR: Final = "executor lost"
@@ -75,12 +77,13 @@ _DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
 
 @dataclass(slots=True)
 class Batch:
-    """Execution, as its scheduler saw it and as its executor did."""
+    """A batch: the scheduler's record of it, and the executor's record of its execution."""
 
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
-    # True if the execution had not ended when the timeline did, which then counts as its end.
+    # True if the batch was still executing at the end of the timeline. That end then counts as the
+    # end of the batch.
     executing: bool = False
 
     @property
@@ -95,12 +98,12 @@ class Batch:
 
     @property
     def began_ns(self) -> int:
-        """Time at which the instance began the batch."""
+        """Time at which the instance began to work on the batch."""
         return max(self.record.started_ns, self.record.sent_ns)
 
     @property
     def phases(self) -> tuple[int, int, int]:
-        """Durations of inputs, inference and outputs, in nanoseconds."""
+        """Durations of the input copy, the inference and the output copy, in nanoseconds."""
         done = self.execution
         if done is None:
             return self.record.input_ns, self.record.infer_ns, self.record.output_ns
@@ -112,7 +115,7 @@ class Batch:
 
 
 class Attempt(NamedTuple):
-    """Part of a request in an execution."""
+    """One batch that a request was in, and the request's member record in the batch."""
 
     batch: Batch
     member: Member
@@ -120,9 +123,9 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Request:
-    """Request at its gateway and at its scheduler, in executions or without any."""
+    """A request: the records of its gateway and its scheduler, and the batches that it was in."""
 
-    # Number that is unique in the whole mesh.
+    # The request's number, which is unique in the whole mesh.
     number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
@@ -130,9 +133,9 @@ class Request:
 
     @property
     def model(self) -> Model:
-        """Name and version of the model, empty where they are not known."""
-        # A client may leave the version to the scheduler; an ensemble's attempts are those of its
-        # steps.
+        """Name and version of the request's model; empty if they are not known."""
+        # The gateway's record may lack the version, because a client may let the scheduler choose
+        # it. The batches of an ensemble's request belong to the models of its steps.
         if self.ended is not None:
             return self.ended.model, self.ended.version
         if self.attempts:
@@ -148,7 +151,7 @@ class Request:
 
 @dataclass(slots=True)
 class Instance:
-    """Instance of a model, and what it did from one time to another."""
+    """An instance of a model, and its batches in the time from from_ns to to_ns."""
 
     model: Model
     name: str
@@ -170,10 +173,11 @@ class Instance:
 
 @dataclass(slots=True)
 class Joined:
-    """Everything that a mesh did, on one clock: that of the service that was asked.
+    """Everything that a mesh did. All times are those of the clock of the service that was asked.
 
-    Services are named by label(). requests: by number. by_gateway: requests by their gateway.
-    alone: executions whose batches are not known, by executor.
+    label() makes the names of services. requests: maps a request's number to the request.
+    by_gateway: maps a gateway to its requests. alone: maps an executor to the executions for which
+    no batch is known.
     """
 
     epoch_ns: int = 0
@@ -186,22 +190,23 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # Waits of each model, by reason.
+    # Maps a model, and then a reason, to the times at which requests waited for that reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
     @property
     def span(self) -> tuple[int, int]:
-        """Start and end of the time for which gateways' and schedulers' records are complete."""
+        """Start and end of the time in which the gateways' and schedulers' records are complete."""
         known = [service for service in self.services if service.to_ns > service.from_ns]
-        # Executors that have joined meanwhile had nothing to record before.
+        # Ignore executors: an executor that joined late had nothing to record before, so its
+        # records are complete too.
         known = [service for service in known if service.kind != EXECUTOR] or known
         if not known:
             return 0, 0
         return max(service.from_ns for service in known), max(service.to_ns for service in known)
 
     def timed(self) -> Iterator[Request]:
-        """Yield the requests whose times are all known, without those that a ring's edge cuts."""
+        """Yield the requests whose times are all known; skip requests cut off by a ring buffer."""
         start = self.span[0]
         for request in self.requests.values():
             gateway = request.gateway
@@ -211,9 +216,9 @@ class Joined:
                 yield request
 
     def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
-        """Return the events of lost instances by executor and instance.
+        """Return the events of lost instances; the keys are the executor and the instance.
 
-        An executor's own event comes before those of schedulers.
+        In each list, the executor's own event comes before the events of schedulers.
         """
         lost: dict[tuple[str, str], list[Event]] = {}
         for service, event in self.events:
@@ -223,16 +228,16 @@ class Joined:
             if kind == EXECUTOR:
                 lost.setdefault((name, event.subject), []).insert(0, event)
             else:
-                # The scheduler's event names the executor.
+                # In a scheduler's event, the detail is the name of the executor.
                 lost.setdefault((event.detail, event.subject), []).append(event)
         return lost
 
     def queue_waits(self, model: Model, start: int, end: int) -> dict[str, int]:
-        """Return what requests waited for while they were queued in a span: times by reason."""
+        """Map each reason to how long requests waited for it in a span, while they were queued."""
         return _waits_within(self.waited.get(model, {}), start, end)
 
     def early_waits(self, request: Request) -> dict[str, int]:
-        """Return a request's waits before it was queued, while its model was not loaded."""
+        """Map each reason to how long the request waited for it before it was queued."""
         gateway = request.gateway
         if gateway is None:
             return {}
@@ -245,7 +250,7 @@ class Joined:
         return _waits_within(early, gateway.received_ns, end)
 
     def steps(self, request: Request) -> list[tuple[str, int]]:
-        """Return the steps that took any of a request's time, in order, with their nanoseconds."""
+        """Return the steps that took any time, in order, with their durations in nanoseconds."""
         steps: list[tuple[str, int]] = []
         cursor = 0
         for name, end, batch in _ends(request):
@@ -269,23 +274,24 @@ class Joined:
 def label(kind: str, name: str) -> str:
     """Return a service's label.
 
-    Services of several kinds may share a name, such as their host's.
+    The label contains the kind, because services of several kinds may share a name, such as their
+    host's name.
     """
     return f"{kind} {name}"
 
 
 def model_name(model: Model) -> str:
-    """Return a model's name and, if there is one, its version."""
+    """Return a model's name, followed by its version if it has one."""
     return ":".join(part for part in model if part)
 
 
 def wait_name(reason: str) -> str:
-    """Return the step in which requests waited for a reason."""
+    """Return the name of the step in which requests wait for this reason."""
     return _WAITS.get(reason, f"wait for {reason}")
 
 
 def joined(timeline: Timeline) -> Joined:
-    """Align the clocks, and join the records that belong together by their ids."""
+    """Shift all times to one clock, and join the records that belong together by their ids."""
     whole = Joined(timeline.epoch_ns, list(timeline.missing), timeline.services)
     executions: dict[tuple[str, str, int], list[ExecutionRecord]] = {}
     for service in whole.services:
@@ -300,7 +306,7 @@ def joined(timeline: Timeline) -> Joined:
         batch.execution = _execution_of(batch.record, executions)
         for member in batch.record.members:
             if not member.number:
-                # The scheduler itself made this request.
+                # Skip a request that the scheduler itself made.
                 continue
             request = _request(whole, member.number)
             request.attempts = (*request.attempts, Attempt(batch, member))
@@ -334,7 +340,8 @@ def _sort_in(
                 _request(whole, record.number).ended = record
                 whole.ended.append((own, record))
             case ExecutionRecord():
-                # Numbers begin again with a new stream.
+                # Batch numbers begin again with each new stream of an instance, so a number may
+                # come several times.
                 key = own, record.instance, record.number
                 executions.setdefault(key, []).append(record)
             case Wait():
@@ -355,8 +362,9 @@ def _execution_of(
 ) -> ExecutionRecord | None:
     candidates = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, execution in enumerate(candidates):
-        # Several executions may have one number; the right one is in the batch's time. Clocks may
-        # be a little off.
+        # Several executions may have the batch's number. The right execution was received while the
+        # batch was at the instance. If there is only one, its time is not checked, because clocks
+        # may differ a little.
         near = len(candidates) == 1 or batch.sent_ns <= execution.received_ns <= batch.finished_ns
         if near and (execution.model, execution.version) == (batch.model, batch.version):
             return candidates.pop(at)
@@ -364,7 +372,7 @@ def _execution_of(
 
 
 def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
-    """Return the waits of each model and version, with the waits for any version."""
+    """Return the waits of each model and version, including waits that concern any version."""
     spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
     for _, wait in whole.waits:
         reasons = spans.setdefault((wait.model, wait.version), {})
@@ -383,14 +391,15 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
         }
         loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
-            # A load waits for memory first, which says more.
+            # A load first waits for memory. Count that time only as a wait for memory, which tells
+            # the user more.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
             by_reason[LOADING] = loading.common(rest)
     return waited
 
 
 def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
-    """Return how much of a span was waited, by reason; no time counts twice."""
+    """Map each reason to the time waited for it in a span; no time counts for two reasons."""
     rest, parts = max(end - start, 0), {}
     for reason, spans in waits.items():
         part = min(spans.within(start, end), rest)
@@ -413,7 +422,7 @@ def _instances(whole: Joined) -> list[Instance]:
         if instance is None:
             instance = instances[key] = Instance(batch.model, record.instance, record.executor)
             instance.from_ns, instance.to_ns = spans[batch.scheduler]
-        # An instance may have had several schedulers.
+        # An instance may have had several schedulers, so combine their times.
         instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
         instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
         instance.batches.append(batch)
@@ -426,8 +435,8 @@ def _instances(whole: Joined) -> list[Instance]:
             ends.setdefault(event.subject, []).append(event.from_ns)
     lost = whole.lost_instances()
     for (_, executor, name), instance in instances.items():
-        # An instance that was lost is idle no more; before its executor came it was not idle
-        # either.
+        # An instance is not idle after it was lost, or before its executor joined. End and begin
+        # its time there.
         last = max(batch.record.finished_ns for batch in instance.batches)
         losses = [
             *ends.get(executor, ()),
@@ -442,12 +451,12 @@ def _instances(whole: Joined) -> list[Instance]:
     )
 
 
-# Name and end of a step, and the batch, if the step is a batch's queue.
+# Name of a step, its end, and, if the step is the queue, the batch that the request waited for.
 _End: TypeAlias = "tuple[str, int, Batch | None]"
 
 
 def _ends(request: Request) -> Iterator[_End]:
-    """Yield the end of each step; the first end is the start of the request."""
+    """Yield each step with its end; the first item is the start of the request."""
     gateway, ended = request.gateway, request.ended
     if gateway is not None:
         yield "", gateway.received_ns, None
@@ -459,7 +468,7 @@ def _ends(request: Request) -> Iterator[_End]:
             yield QUEUE, batch.record.sent_ns, batch
             for name, end in _execution_ends(batch):
                 yield name, end, None
-            # The next attempt is an ensemble's next step, or the request is executed again.
+            # A further attempt is the next step of an ensemble, or the request is executed again.
             arrival = BETWEEN
     elif ended is not None:
         yield AT_GATEWAY, ended.received_ns, None
@@ -492,7 +501,7 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
-    """Return the parts that an instance reports of a batch, placed at the batch's end."""
+    """Return name, start and end of the phases that the scheduler knows, ending with the batch."""
     record, parts = batch.record, []
     phases = record.input_ns, record.infer_ns, record.output_ns
     since = max(record.finished_ns - sum(phases), batch.began_ns)
@@ -503,7 +512,7 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# Fields of records that are times, and not durations.
+# Maps a type of record to its fields that are times (and not durations).
 _TIMES: Final = {
     kind: tuple(
         name
@@ -533,7 +542,7 @@ def _aligned(record: Record, shift: int) -> Record:
 
 
 def latest(timeline: Timeline, duration_ns: int) -> None:
-    """Keep only the records that had not ended before the last `duration_ns`, in place."""
+    """Drop the records that ended before the last duration_ns nanoseconds; change in place."""
     for service in timeline.services:
         since = max(service.to_ns - duration_ns, service.from_ns)
         service.records = [record for record in service.records if _end(record) >= since]

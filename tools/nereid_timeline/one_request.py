@@ -1,7 +1,7 @@
-"""The part of a timeline in one request's lifetime. Pure.
+"""Cuts out of a timeline what concerns one request.
 
-It has the request, its batches with all their members, and what its instances and its model's queue
-did meanwhile.
+The result has the request, its batches with all their members, and what the batches' instances and
+the model's queue did during the request's lifetime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lifetime(request: Request) -> tuple[int, int]:
-    """Return the start and end of a request's time in the mesh, as far as that was recorded."""
+    """Return the start and end of a request's time in the mesh, as far as they were recorded."""
     starts, ends = [], []
     if request.gateway is not None:
         starts.append(request.gateway.received_ns)
@@ -29,7 +29,7 @@ def lifetime(request: Request) -> tuple[int, int]:
 
 
 def within_lifetime(whole: Joined, number: int) -> Joined:
-    """Return the part of a timeline in a request's lifetime that concerns the request.
+    """Return the part of a timeline that concerns the request and lies in its lifetime.
 
     Raises:
         KeyError: there is no such request.
@@ -37,15 +37,15 @@ def within_lifetime(whole: Joined, number: int) -> Joined:
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}
-    # Some waits concern any version of a model.
+    # Waits with an empty version concern any version of the model.
     waiting = {*models, *((name, "") for name, _ in models)}
 
     def meanwhile(since: int, until: int) -> bool:
-        """Return whether a span overlaps the lifetime."""
+        """Return whether the span overlaps the request's lifetime."""
         return since <= end and max(since, until) >= start
 
     def concerns(batch: Batch) -> bool:
-        """Return whether a batch is one of the request's models', within the lifetime."""
+        """Return whether a batch is of one of the request's models and overlaps the lifetime."""
         enqueued = (member.enqueued_ns for member in batch.record.members if member.enqueued_ns)
         since = min(enqueued, default=batch.record.sent_ns)
         return batch.model in models and meanwhile(since, batch.record.finished_ns)

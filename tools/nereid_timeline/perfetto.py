@@ -1,7 +1,8 @@
-"""Writer of Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor. Pure.
+"""Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
 
-Messages are encoded by hand: a trace has millions of packets of a few bytes, whose parts are mostly
-the same. The field numbers are those of Perfetto's perfetto_trace.proto.
+Messages are encoded by hand, because a trace has millions of packets of a few bytes, most of whose
+parts are the same. The constants are encoded field tags; the field numbers are from Perfetto's
+perfetto_trace.proto.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 
     from nereid_timeline.tracks import Arguments, Flow, Item
 
-# Trace.packet
+# Field of Trace: packet.
 _PACKET: Final = b"\x0a"
-# TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot
+# Fields of TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
 _TIMESTAMP: Final = b"\x40"
 _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# Fields trusted_packet_sequence_id 1 and sequence_flags: names of packets before are known, or this
-# is the first packet.
+# Fields trusted_packet_sequence_id (1) and sequence_flags of TracePacket. `_SEQUENCE` says that
+# names declared by earlier packets are valid, `_FIRST` that this is the first packet.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
-# TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids
+# Fields of TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
 _TYPE: Final = b"\x48"
 _TRACK_UUID: Final = b"\x58"
 _NAME_IID: Final = b"\x50"
@@ -39,20 +40,21 @@ _BEGIN: Final = 1
 _END: Final = 2
 _INSTANT: Final = 3
 _COUNTER: Final = 4
-# InternedData: event_names, debug_annotation_names
+# Fields of InternedData: event_names, debug_annotation_names.
 _EVENT_NAME: Final = b"\x12"
 _ANNOTATION_NAME: Final = b"\x1a"
-# Clocks: the trace's own, and UNIX time.
+# Numbers of two clocks: the clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# Offset of the track ids of processes; those of other tracks are smaller.
+# Added to the id of a process to make its track id. The ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """Yield the file of a trace, in pieces.
+    """Yield the content of a trace file, in pieces.
 
-    epoch_ns: added to times, gives UNIX time. at_ns: any time of the trace.
+    epoch_ns: what to add to a time of the trace to get UNIX time; 0 if that is unknown. at_ns: any
+    time in the trace.
     """
     writer = _Writer()
     yield _packet(_FIRST)
@@ -77,18 +79,18 @@ def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterat
 
 
 class _Writer:
-    """Encoder of items, which remembers the names that are known, and the bytes of tracks."""
+    """Encodes items; remembers which names are declared, and the encoded bytes of tracks."""
 
     def __init__(self) -> None:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # Names that the next packet has to declare.
+        # Encoded names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 
     def slice(self, item: Slice) -> bytes:
-        """Return the slice's begin and end, with those of its children between them."""
+        """Return the slice's begin and end events, with its children's events between them."""
         begin, end = self._event(_BEGIN, item.track), self._event(_END, item.track)
         rest = self._arguments(item.arguments) + _flows(item.flows)
         pieces = [self._packet(item.start, begin + self._name(item.name) + rest)]

@@ -1,8 +1,8 @@
-"""Meaning of a timeline: plain statements with their figures, problems first. Pure.
+"""Summarizes a timeline in plain statements with figures, problems first.
 
-A statement is a problem only where it is large: both as a share of what is usual or of the
-requests' time, and as a time that a client would notice. A load that is served well therefore has
-no problem.
+A statement counts as a problem only if the time that it reports is large in two ways: in proportion
+to the usual time or to the requests' time, and as a time that a client would notice. So a mesh that
+serves its load well has no problems.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Batch, Instance, Joined, Model, Request
 
 _MS: Final = 1_000_000
-# An execution is a stall if it took so many times what its size usually takes, and so long.
+# An execution is a stall if it took at least this many times the usual time for its size, and at
+# least this long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# Stalls are few of all executions, and far from the longest of the others: otherwise times depend
-# on inputs.
+# Long executions count as stalls only if they are at most this share of all executions, and at
+# least this many times as long as the longest other execution. Otherwise the time probably depends
+# on the inputs. `_STALL_GAP_OF_SOME` applies if only some of the long executions count as stalls.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
-# Executors on busy machines are often held up for a moment; only a longer time is reported.
+# Executors on busy machines are often held up for a moment. Shorter times are not reported.
 _HELD_UP_NS: Final = 500 * _MS
-# Number of executions from which the usual time is known.
+# Minimum number of executions from which a usual time is derived.
 _FEWEST: Final = 8
-# Share of the requests' time from which a wait is a problem, if it is so long on average as well.
+# A wait is a problem if it is at least this share of the requests' time (`_DELAY_SHARE` for the
+# batching delay), and at least `_WAIT_NS` on average over at least `_WAIT_REQUESTS` requests.
 _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
-# Average time for a batch's copies, where they take longer than the model.
+# Copies are a problem if they take longer than the model and at least this long per batch on
+# average.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
-# Number of requests whose steps say what is usual.
+# Approximate maximum number of requests from which the usual steps are computed.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
 ANOTHER: Final = "another instance"
@@ -56,7 +60,7 @@ ANOTHER: Final = "another instance"
 
 @dataclass(slots=True)
 class SlowRequest:
-    """One of the slowest requests, with its steps; `number` is unique in the whole mesh."""
+    """A slow request with its steps; `number` is unique in the whole mesh."""
 
     number: int
     request_id: str
@@ -70,7 +74,7 @@ class SlowRequest:
 
 @dataclass(slots=True)
 class Summary:
-    """Statements on a timeline, problems first."""
+    """Statements about a timeline, problems first, and its slowest requests."""
 
     statements: list[Statement]
     slowest: list[SlowRequest]
@@ -83,12 +87,12 @@ class Summary:
 
 @dataclass(slots=True)
 class _ModelWork:
-    """Work of one model."""
+    """Batches and instances of one model, and the waits of its requests."""
 
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    # Number of the model's requests, and their time in the mesh.
+    # Number of the model's requests, and the sum of their times in the mesh.
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
@@ -107,16 +111,16 @@ class _ModelWork:
 
 
 class _Lost(NamedTuple):
-    """Lost executors with their reasons, and events of lost instances by executor and name."""
+    """Lost executors and instances; maps an executor to its reason, an instance to events."""
 
     executors: dict[str, str]
     instances: dict[tuple[str, str], list[Event]]
 
 
 def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None) -> Summary:
-    """Return all that a timeline says.
+    """Return all statements about a timeline.
 
-    max_batch_sizes: the configured sizes, where they are known.
+    max_batch_sizes: maps a model to its configured max_batch_size, if that is known.
     """
     models = _by_model(whole)
     lost = _Lost(
@@ -148,7 +152,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
             waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
             work.waits_ns.update(waits)
     for request in whole.timed():
-        # An ensemble's requests belong to none of its models.
+        # Count an ensemble's requests for the ensemble, and not for the models of its steps.
         own_work = models.get(request.model)
         if own_work is not None and request.attempts:
             early = whole.early_waits(request)
@@ -163,7 +167,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 
 
 def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
-    """Yield the executors and instances that were lost, and what requests noticed of it."""
+    """Yield statements about lost executors and instances, and how many requests they hit."""
     for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
@@ -176,8 +180,8 @@ def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
             for batch in whole.batches
             if (batch.record.executor, batch.record.instance) == (executor, name)
         ]
-        # An instance's stream to its scheduler also ends with an unload, which only the executor
-        # can tell.
+        # A scheduler also reports an instance as lost when it is unloaded. Only the executor knows
+        # the real reason of a loss.
         reason = events[0].detail if events[0].detail != executor else ""
         if reason or any(batch.record.error for batch in batches):
             yield _loss("instance", f"{name} of executor {executor}", reason, batches)
@@ -204,7 +208,7 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
         events = [(service, event) for service, event in whole.events if event.what == what]
-        # Executors report each instance, schedulers the version.
+        # Executors report each instance, schedulers each version. Prefer the schedulers' events.
         of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
             event.subject: event.detail for _, event in of_schedulers or events
@@ -241,7 +245,7 @@ def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
 
 
 class _Stall(NamedTuple):
-    """Execution that took far longer than is usual."""
+    """An execution that took far longer than usual."""
 
     batch: Batch
     usual_ns: float
@@ -284,10 +288,10 @@ def _stalls(models: Sequence[_ModelWork]) -> Iterator[Statement]:
 
 
 def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
-    """Return a model's stalls, or a statement that its executions are too uneven for stalls."""
+    """Return a model's stalls, or a statement that its execution times vary too much."""
     by_size: dict[int, list[int]] = {}
     for batch in work.executed:
-        # The time of an execution depends on its size.
+        # Group executions by size, because the time of an execution depends on its size.
         by_size.setdefault(batch.record.size.bit_length(), []).append(_duration(batch))
     executed = [duration for some in by_size.values() for duration in some]
     if len(executed) < _FEWEST:
@@ -322,9 +326,10 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
 
 
 def _shared(stalls: Sequence[_Stall]) -> tuple[list[_Stall], list[_Stall]]:
-    """Return the stalls that executors cause, and those of single instances.
+    """Return the stalls that the executor causes, and the stalls of single instances.
 
-    An executor causes the stalls of several instances at once, or outside the model.
+    A stall counts as caused by the executor if several instances stall at the same time, or if the
+    time passes outside the model.
     """
     groups: list[list[_Stall]] = []
     end = 0
@@ -432,7 +437,7 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
     )
 
 
-# Code, text and advice by reason.
+# Maps a reason to the problem's code, text and advice.
 _WAIT_PROBLEMS: Final = {
     DELAY: (
         "delay-too-long",
@@ -470,10 +475,11 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
         idle = sum(instance.idle.total for instance in work.instances)
         held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
         if reason == DELAY and idle < held / 2:
-            # Larger batches save what is scarce.
+            # The instances are busy most of the time, so the delay is useful: larger batches save
+            # their time.
             continue
         if reason == LOADING and (lost.executors or lost.instances):
-            # The models are loaded again: a consequence.
+            # The models are loaded again as a consequence of the loss, which is reported already.
             continue
         rows = sum(batch.record.size for batch in work.batches) / len(work.batches)
         yield Statement(
@@ -492,7 +498,7 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
         )
 
 
-# ---- what there was
+# ---- facts
 
 
 def _requests(whole: Joined) -> Iterator[Statement]:
@@ -526,7 +532,7 @@ def _requests(whole: Joined) -> Iterator[Statement]:
 
 
 def _tail(whole: Joined) -> Iterator[Statement]:
-    """Yield where p99 comes from: the steps of the slowest requests, against usual ones."""
+    """Yield a statement on p99: the steps of the slowest requests, next to usual ones."""
     requests = list(whole.timed())
     if not requests:
         return
@@ -583,7 +589,8 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # While batches waited for their own instance to be free, others may have been idle.
+    # Times at which a batch waited for its own instance. Other instances may have been idle at
+    # these times.
     bound = Intervals(
         (
             min(
@@ -649,7 +656,7 @@ def _fill(work: _ModelWork, most: int) -> Statement:
 
 
 def _idle(whole: Joined, instance: Instance, bound: Intervals) -> dict[str, int]:
-    """Return an instance's idle time by reason, in nanoseconds."""
+    """Map each reason to how long an instance was idle for it, in nanoseconds."""
     idle, parts = instance.idle, {}
     reasons = {
         **{f"waiting for {name}": spans for name, spans in _waited(whole, instance.model)},
@@ -683,7 +690,7 @@ def _slowest(whole: Joined) -> list[SlowRequest]:
 
 
 def described(whole: Joined, request: Request) -> SlowRequest:
-    """Return a request with its steps."""
+    """Return a request and its steps as a SlowRequest."""
     gateway = request.gateway
     return SlowRequest(
         request.number,
@@ -697,7 +704,7 @@ def described(whole: Joined, request: Request) -> SlowRequest:
 
 
 def request_summary(whole: Joined, number: int) -> Summary:
-    """Return the summary of one request: its batches, how it ended, and its steps.
+    """Return the summary of one request: its batches, its end, and its steps.
 
     whole: the result of within_lifetime().
     """
@@ -723,7 +730,7 @@ def request_summary(whole: Joined, number: int) -> Summary:
 
 
 def _execution(batch: Batch, member: Member) -> Statement:
-    """Return the statement on a member's part in an execution."""
+    """Return a statement about one batch that the request was in."""
     record = batch.record
     queued, executed = record.sent_ns - member.enqueued_ns, _duration(batch)
     return Statement(

@@ -1,8 +1,8 @@
-"""Layout of a timeline for trace viewers: processes with tracks of slices, counters and marks.
+"""Lays out a timeline for trace viewers: processes with tracks of slices, counters and marks.
 
-Pure; it knows no format. Items come one by one, so that nothing holds them all. Slices of one track
-never overlap, except for their children; slices at the same time are on lanes, which are tracks of
-one name.
+The module does no I/O and does not depend on a file format. It yields items one by one, so that
+they never are in memory all at once. Slices of one track never overlap, except with their own
+children. Slices that overlap in time go to separate lanes, which are tracks with the same name.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ REQUEST: Final = "request"
 BATCH: Final = "batch"
 EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
-# Shortest time between two points of a counter.
+# Minimum time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# Offset of the ids of flows from batches to executions; the smaller ids are requests' numbers.
+# Added to a batch's index to make the id of the flow from the batch to its execution. Flows with
+# smaller ids belong to requests; their ids are the requests' numbers.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 
 
 class Process(NamedTuple):
-    """Service, which has tracks."""
+    """A service, shown as a process with tracks."""
 
     id: int
     name: str
 
 
 class Track(NamedTuple):
-    """Line of a process; `lane` tells apart several lines with one name."""
+    """A line of a process; `lane` numbers the lines that have the same name."""
 
     id: int
     process: int
@@ -63,14 +64,14 @@ class Track(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Flow that joins slices with the same id, in the order of their times."""
+    """An arrow between slices: slices with the same flow id are joined in the order of time."""
 
     id: int
     begins: bool
 
 
 class Slice(NamedTuple):
-    """Item with a duration; its children lie within it, one after the other."""
+    """An item with a duration; its children lie within it, one after the other."""
 
     track: int
     name: str
@@ -82,7 +83,7 @@ class Slice(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Item without a duration."""
+    """An item without a duration."""
 
     track: int
     name: str
@@ -91,7 +92,7 @@ class Mark(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Value of a counter from a time on."""
+    """The value that a counter has from this time on."""
 
     track: int
     time: int
@@ -102,7 +103,7 @@ Item: TypeAlias = Process | Track | Slice | Mark | Count
 
 
 def laid_out(whole: Joined) -> Iterator[Item]:
-    """Yield all items of a timeline; processes and tracks come before what is on them."""
+    """Yield all items of a timeline; a process or track comes before the items on it."""
     layout = _Layout()
     for item in _items(layout, whole):
         yield from layout.new_lanes
@@ -124,14 +125,14 @@ def _items(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Lanes of one name, of which each slice gets the lowest free one.
+    """The lanes with one name; each slice gets the lowest lane that is free.
 
-    Slices come in the order of their starts.
+    Slices must be added in the order of their starts.
     """
 
     tracks: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    # Ends and numbers of lanes with a slice.
+    # Heap of pairs: the end of a slice, and the number of its lane.
     taken: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -139,7 +140,7 @@ class _Lanes:
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
     lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
-    # Lanes of the next item, before which they have to come.
+    # New lanes of the next item, which must be yielded before that item.
     new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
@@ -147,7 +148,7 @@ class _Layout:
         return Process(self.processes.setdefault(service, len(self.processes) + 1), service)
 
     def lane(self, service: str, name: str, start: int, end: int) -> int:
-        """Return the track for a slice or mark, which is the next item."""
+        """Return the track id for a slice or mark, which must be the next item."""
         process = self.processes[service]
         lanes = self.lanes[process, name]
         while lanes.taken and lanes.taken[0][0] <= start:
@@ -169,9 +170,9 @@ class _Layout:
     def counter(
         self, service: str, name: str, changes: Iterable[tuple[int, int]]
     ) -> Iterator[Item]:
-        """Yield a counter's track and values.
+        """Yield a counter's track and then its values.
 
-        Values that are close together give only the last one.
+        Of several values that are close together, only the last is yielded.
         """
         track = self.track(self.processes[service], name, counter=True)
         yield track
@@ -217,7 +218,7 @@ def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator
 
 
 def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    """Yield each model's queue at each scheduler: a slice for each request, and their number."""
+    """Yield each model's queue at each scheduler: a slice per request, and the queue's length."""
     queues: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     for batch in whole.batches:
         sent = batch.record.sent_ns
@@ -291,7 +292,8 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
         some.sort(key=lambda item: item[0].received_ns)
         before = 0
         for record, number in some:
-            # The batch may have been read while the instance was busy with the one before.
+            # The executor may have received the batch while the instance was busy with the previous
+            # batch.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
             track = layout.lane(executor, instance, start, end)
@@ -326,7 +328,7 @@ def _events(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:
-    """Return the parts that have a duration, within the whole and without overlaps."""
+    """Return the parts that have a duration, cut to the span and so that none overlap."""
     visible = []
     for name, begin, stop in parts:
         begin_within, stop_within = max(begin, start), min(stop, end)
@@ -337,11 +339,12 @@ def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[st
 
 
 def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield how many spans have begun and not ended, at each change."""
+    """Yield each time at which the number of open spans changes, and that number."""
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        # A span without a duration begins before it ends.
+        # At equal times, count starts before ends, so that a span without a duration begins before
+        # it ends.
         while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level

@@ -1,3 +1,3 @@
-"""Estimate of what a candidate that was not measured would reach, and how sure that is. Pure."""
+"""Estimates the rates of candidates that were not measured, and how certain the estimates are."""
 
 # layout: pure

@@ -1,4 +1,4 @@
-"""Time of a model per batch, t(b) = a + c*b, fitted to measured batches. Pure."""
+"""Fits a model's time per batch, t(b) = a + c*b, to measured batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scipy.optimize import nnls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Below this a measured time is as good as none.
+# Measured times below this are ignored as implausible.
 _MIN_US: Final = 1.0
-# Relative error that is assumed for a fit to a single point.
+# Relative error that is assumed if only one point was measured.
 _UNKNOWN: Final = 0.5
 
 
@@ -35,7 +35,7 @@ class BatchTimes:
 
     @property
     def text(self) -> str:
-        """Formula for people."""
+        """The formula as readable text."""
         return (
             f"t(b) = {self.fixed_us:.0f} + {self.row_us:.1f} b us, within {100 * self.error:.0f} %"
             f" of {self.points} measured batches"
@@ -43,16 +43,16 @@ class BatchTimes:
 
 
 def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
-    """Fit points, sizes and their times in us, or return `None` without a point.
+    """Fit points (batch size, time in us); return `None` if there is no point.
 
-    The fit has the least squares of relative errors, with no parameter below 0.
+    The fit minimises the squares of the relative errors, with both parameters at least 0.
     """
     usable = [(size, us) for size, us in points if us >= _MIN_US and size > 0]
     if not usable:
         return None
     sizes, times = np.array(usable).T
     if len(set(sizes)) == 1:
-        # The points do not say how much is per row: half is assumed.
+        # The points do not show how much of the time is per row, so assume half of it.
         mean = float(times.mean())
         return BatchTimes(mean / 2, mean / 2 / float(sizes[0]), _UNKNOWN, len(usable))
     rows = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]

@@ -1,9 +1,10 @@
-"""Rate that a candidate would reach, from its models' batch times. Pure.
+"""Predicts the rate that a candidate would reach, from its models' batch times.
 
-A request takes front_us of the server besides its models, which nothing shortens. The n instances
-of a model share the processor: with `sharing` 0 they do not slow each other, with 1 they are as
-one. The slowest model limits the rate. Under a target no batch may be so large that a request that
-waits for the one before misses it.
+Besides the models' time, each request takes front_us of the server, which no setting shortens. The
+n instances of a model share the processor. With `sharing` 0 they do not slow each other down; with
+1 they are together as fast as one instance. The slowest model limits the rate. If there is a
+latency target, batches must be small enough that a request meets the target even if it waits for
+the batch before.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from nereid_analyze.space.defaults import ModelDefaults
 
 _SHARING: Final = np.linspace(0.0, 1.0, 11)
-# A server near its capacity misses any target: queues are longest there.
+# Share of the capacity that is usable with a latency target: near its full capacity, a server has
+# long queues and misses any target.
 _BUSY: Final = 0.85
 _MIN_RATE: Final = 0.01
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Capacity model; `times` has those of each model that a request passes."""
+    """The capacity model; `times` has the batch times of each model that a request passes."""
 
     times: Mapping[str, BatchTimes]
     defaults: Mapping[str, ModelDefaults]
@@ -39,7 +41,7 @@ class Capacity:
     sharing: float = 0.5
 
     def rate(self, candidate: Candidate) -> float:
-        """Return a candidate's rate per second."""
+        """Return a candidate's predicted rate per second."""
         slowest = max(
             (self._request_us(model, candidate) for model in self.times), default=float("inf")
         )
@@ -47,13 +49,13 @@ class Capacity:
         return max(rate * (_BUSY if self.target_us is not None else 1.0), _MIN_RATE)
 
     def fitted(self, measured: Sequence[tuple[Candidate, float]]) -> Capacity:
-        """Return the model with the front and the sharing that measured rates indicate."""
+        """Return the model with front_us and sharing fitted to measured rates."""
         usable = [(candidate, rate) for candidate, rate in measured if rate > 0]
         if not usable:
             return self
         logs = np.log([rate for _, rate in usable])
         best, least = self, np.inf
-        # The front is at most a quarter of the fastest request: the models are what is slow.
+        # front_us is at most the whole time per request at the highest measured rate.
         front_most = 1e6 / max(rate for _, rate in usable)
         for sharing in _SHARING:
             for front in np.linspace(0.0, front_most, 13):
@@ -61,7 +63,7 @@ class Capacity:
                     self.times, self.defaults, self.target_us, float(front), float(sharing)
                 )
                 predicted = np.log([tried.rate(candidate) for candidate, _ in usable])
-                # A weak pull to no front and half shared decides where rates do not.
+                # The small penalty prefers a sharing of 0.5 if the rates do not decide.
                 miss = float(((predicted - logs) ** 2).mean()) + 1e-3 * float((sharing - 0.5) ** 2)
                 if miss < least:
                     best, least = tried, miss
@@ -80,19 +82,20 @@ class Capacity:
         return default.weight * times.of(rows) * slower / instances / rows
 
     def _largest(self, batch: int, times: BatchTimes, slower: float, delay_us: float) -> float:
-        """Return the largest batch of which two may follow each other within the target."""
+        """Return the largest batch size with which two batches in a row take at most the target."""
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):
-            # Not even a single request fits: a fraction of one ranks it below all that fit.
+            # Not even single requests meet the target. A size below 1 ranks the candidate below all
+            # that meet it.
             return max(0.1, left_us / max(times.of(1), 1e-9))
         return min(batch, (left_us - times.fixed_us) / max(times.row_us, 1e-9))
 
 
 def filling_concurrency(candidate: Candidate, defaults: Mapping[str, ModelDefaults]) -> int:
-    """Return the requests in flight that fill all instances.
+    """Return how many requests must be in flight to fill all instances.
 
-    At each instance one batch executes, and another gathers.
+    At each instance, one batch executes while another one is being filled.
     """
     most = 1
     for model, default in defaults.items():

@@ -1,8 +1,8 @@
-"""Rates of all candidates, measured or not: the capacity model, corrected by measurements.
+"""Estimates the rates of all candidates: the capacity model, corrected by measurements.
 
-The model's errors are taken for a Gaussian process over the settings' values, in logarithms of
-rates: near a measured candidate the correction is known, far from all it is none, and says how sure
-it is. Pure.
+The errors of the capacity model, as logarithms of rates, are modelled as a Gaussian process over
+the settings' values. Near a measured candidate the correction is well known. Far from all measured
+candidates it is zero with a large uncertainty.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 _LENGTHS: Final = (0.3, 0.6, 1.0)
 _SCALES: Final = (0.2, 0.4, 0.8)
-# Each setting is taken to matter as much until measured rates say otherwise.
+# Number of rounds in which the length scales are fitted. All settings start with the same scale.
 _ROUNDS: Final = 2
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of candidates: mean and standard deviation of the rate's logarithm of each."""
+    """Estimated rates: mean and standard deviation of the logarithm of each candidate's rate."""
 
     mean: Floats
     deviation: Floats
 
     def expected_gains(self, best_log: float) -> Floats:
-        """Return by how much each is expected to exceed the best, in logarithms.
+        """Return each candidate's expected improvement over the best, in logarithms of rates.
 
-        This is the average over what its rate may be.
+        The expectation is over the distribution of the candidate's rate.
         """
         deviation = np.maximum(self.deviation, 1e-9)
         above = (self.mean - best_log) / deviation
@@ -45,7 +45,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Correction:
-    """Correction by a Gaussian process, fitted."""
+    """The fitted correction, a Gaussian process."""
 
     places: Floats
     factor: tuple[Floats, bool]
@@ -54,7 +54,7 @@ class Correction:
     scale: float
 
     def rates(self, places: Floats, logs: Floats) -> Rates:
-        """Return the rates of candidates at `places`, for which the model predicts `logs`."""
+        """Return the rates of candidates at `places`, given the model's predictions `logs`."""
         cross = _kernel(places, self.places, self.lengths, self.scale)
         mean = logs + cross @ self.weights
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
@@ -63,7 +63,7 @@ class Correction:
     def draws(
         self, places: Floats, logs: Floats, number: int, random: np.random.Generator
     ) -> Floats:
-        """Return possible logarithms of all candidates' rates: a row for each draw."""
+        """Draw random samples of all candidates' rates (logarithms): a row for each draw."""
         cross = _kernel(places, self.places, self.lengths, self.scale)
         mean = logs + cross @ self.weights
         covariance = _kernel(places, places, self.lengths, self.scale)
@@ -74,17 +74,17 @@ class Correction:
 
 
 def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correction:
-    """Fit the correction to errors of the model.
+    """Fit the correction to the errors of the capacity model.
 
-    misses: logarithms of measured rates, less those of predicted ones. deviations: uncertainty of
-    each. The distance within which each setting's values are alike is chosen by the likelihood of
-    the measurements.
+    misses: logarithms of measured rates minus those of predicted rates. deviations: standard
+    deviation of each miss. For each setting, the length scale (the distance within which its values
+    behave alike) is chosen to maximise the likelihood of the measurements.
     """
     settings = places.shape[1]
     lengths, scale = np.full(settings, _LENGTHS[-1]), _SCALES[0]
     best = -np.inf
     for _ in range(_ROUNDS):
-        # All lengths are fitted together first, then each setting's for itself.
+        # First fit a common length scale for all settings, then the length scale of each setting.
         for index in (None, *range(settings)):
             for length in _LENGTHS:
                 for spread in _SCALES:
@@ -99,7 +99,7 @@ def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correc
 
 def _kernel(a: Floats, b: Floats, lengths: Floats, scale: float) -> Floats:
     squares = (((a[:, None, :] - b[None, :, :]) / lengths) ** 2).sum(axis=2)
-    # The kernel is Matern 5/2: rates bend, and have no derivatives of all orders.
+    # Use the Matern 5/2 kernel, because rates have bends and are not infinitely smooth.
     distance = np.sqrt(5 * squares)
     covariance: Floats = scale**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
     return covariance
@@ -117,6 +117,6 @@ def _likelihood(
     places: Floats, misses: Floats, deviations: Floats, lengths: Floats, scale: float
 ) -> float:
     factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
-    # A weak preference for long lengths: few measurements tell little of a setting.
+    # Slightly prefer long length scales, because a few measurements say little about a setting.
     preference = 0.1 * float(np.log(lengths).sum())
     return float(-0.5 * misses @ weights - np.log(np.diag(factor[0])).sum()) + preference

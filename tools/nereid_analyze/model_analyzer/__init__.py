@@ -1,1 +1,1 @@
-"""Configuration files of Triton's Model Analyzer, as we read them."""
+"""Reads configuration files of Triton's Model Analyzer."""

@@ -1,7 +1,7 @@
-"""Expansion of `model_config_parameters`, where fields may have several values. Pure.
+"""Expands `model_config_parameters`, in which fields may have several values.
 
-By Model Analyzer's rules: a list where a field has one value names alternatives; a repeated field
-needs a list of lists for that. Below both, all combinations count.
+The rules are Model Analyzer's. If a field takes one value, a list gives alternatives; a repeated
+field needs a list of lists. All combinations of the alternatives of nested fields count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def expand(parameters: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the alternatives of each field.
 
     Raises:
-        ValueError: there is no such field, or there are too many alternatives.
+        ValueError: a field does not exist, or there are too many alternatives.
     """
     message = cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)
     return {name: _of_field(message, name, value) for name, value in parameters.items()}
@@ -44,7 +44,7 @@ def _of_field(message: Descriptor, name: str, value: Any) -> list[Any]:
 
 
 def _of_list(field: FieldDescriptor, values: list[Any]) -> list[Any]:
-    """Return the values of a repeated field: all combinations of its elements."""
+    """Return a repeated field's alternatives: all combinations of its elements' values."""
     return _checked(
         [list(choice) for choice in itertools.product(*(_of_value(field, one) for one in values))]
     )

@@ -1,7 +1,7 @@
-"""Reader of Model Analyzer's YAML configuration, as it is.
+"""Reads Model Analyzer's YAML configuration file, without changes to it.
 
-Unknown keys are named in warnings, and so are keys that mean nothing here. Contradictions are
-errors, all of them reported at once.
+Unknown keys, and keys that have no effect in Nereid, are named in warnings. Contradictions are
+errors; all errors are reported at once.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _LAUNCH_MODES: Final = ("local", "docker", "c_api", "remote")
 
 
 class ConfigFileError(Exception):
-    """Error of a file that cannot be used; the text has a line for each reason."""
+    """Raised if a file cannot be used; the text has a line for each reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """Model of the file.
+    """A model in the file.
 
-    alternatives: those of fields of the model's configuration; `None` means that they are chosen
-    automatically. concurrency, request_rates, batch_sizes: () means not given. flags: those of
-    nereid perf.
+    alternatives: values to try for fields of the model's configuration; `None` means that they are
+    chosen automatically. concurrency, request_rates, batch_sizes: () means not given. flags: flags
+    of nereid perf.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerFile:
-    """Contents of a file, with Model Analyzer's defaults for what it does not say."""
+    """The contents of a file, with Model Analyzer's defaults for keys that are missing."""
 
     models: tuple[ModelSpec, ...] = ()
     composing: tuple[ModelSpec, ...] = ()
@@ -104,7 +104,7 @@ class AnalyzerFile:
 
 
 def read_config_file(path: Path) -> AnalyzerFile:
-    """Read a file; raise ConfigFileError."""
+    """Read a file; raise ConfigFileError if it cannot be used."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -113,7 +113,7 @@ def read_config_file(path: Path) -> AnalyzerFile:
 
 
 def parse_config_file(text: str) -> AnalyzerFile:
-    """Parse a file's text; raise ConfigFileError."""
+    """Parse a file's text; raise ConfigFileError if it cannot be used."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -124,7 +124,7 @@ def parse_config_file(text: str) -> AnalyzerFile:
 
 
 class _Reader:
-    """Reader that gathers errors and warnings on the way."""
+    """Reads a document and gathers errors and warnings."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
@@ -134,7 +134,7 @@ class _Reader:
     def read(self) -> AnalyzerFile:
         self._warn_of_keys(self._document, USED, WITHOUT_EFFECT, "")
         models = self._models("profile_models")
-        # Composing models have no goals of their own.
+        # Composing models have no separate goals.
         composing = self._models("ensemble_composing_models")
         only_cpu = set(self._names("cpu_only_composing_models"))
         file = AnalyzerFile(
@@ -317,7 +317,7 @@ class _Reader:
         return None
 
     def _perf_flags(self, name: str, given: Any) -> list[str]:
-        """Return the flags as arguments of nereid perf."""
+        """Return the flags of perf_analyzer as arguments of nereid perf."""
         arguments = []
         for key, value in (given if isinstance(given, dict) else {}).items():
             if key not in PERF_FLAGS:

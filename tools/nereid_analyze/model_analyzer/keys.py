@@ -1,10 +1,11 @@
-"""Keys of Model Analyzer's configuration files, and which of them mean something here."""
+"""Keys of Model Analyzer's configuration files, and which of them have an effect in Nereid."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Keys of `profile` and of `report`, in one file as Model Analyzer reads it.
+# Keys that have an effect. As in Model Analyzer, one file may have keys of `profile` and of
+# `report`.
 USED: Final = frozenset(
     {
         "batch_sizes",
@@ -59,7 +60,7 @@ USED: Final = frozenset(
         "use_concurrency_formula",
     }
 )
-# Accepted keys that mean nothing here.
+# Keys that are accepted and have no effect.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "always_report_gpu_metrics",
@@ -112,8 +113,8 @@ MODEL_KEYS_WITHOUT_EFFECT: Final = frozenset(
     {"genai_perf_flags", "triton_docker_args", "triton_server_environment", "triton_server_flags"}
 )
 PARAMETERS: Final = frozenset({"batch_sizes", "concurrency", "request_rate"})
-# Flags of perf_analyzer that nereid perf has with the same meaning; the search itself decides on
-# load, on windows, and on the server.
+# Flags of perf_analyzer that nereid perf has with the same meaning. Flags about the load, the
+# windows and the server are not in the list, because the search sets these itself.
 PERF_FLAGS: Final = frozenset(
     {
         "grpc-compression-algorithm",

@@ -1,1 +1,1 @@
-"""Result of a search, and how it is shown and applied."""
+"""The result of a search, and how it is shown and applied."""

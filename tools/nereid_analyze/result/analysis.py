@@ -1,4 +1,4 @@
-"""Analysis of a search's result: the winner, what it gains, the front, and what it costs. Pure."""
+"""Analyses a search's result: the winner, its gain and cost, and the front of rate and p99."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
-# A setting whose value makes less of a difference is not shown to make one.
+# Minimum relative effect of a setting. A smaller effect is not shown as one.
 _VISIBLE: Final = 0.02
 _CONFIDENCE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Setting of the winner that differs from the default's, and why."""
+    """A setting of the winner that differs from the default, and the reason."""
 
     model: str
     name: str
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """Text of the change."""
+        """The change as text."""
         owner = f"{self.model}: " if self.model else ""
         return (
             f"{owner}{short_name(self.name)} {_value_text(self.before)} ->"
@@ -50,19 +50,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Analysis of a finished search."""
+    """The analysis of a finished search."""
 
     job: Job
     result: AdaptiveResult | ModeResult
 
     @property
     def default(self) -> Finalist:
-        """Default among the finalists."""
+        """The default candidate among the finalists."""
         return self.result.finalists[0]
 
     @property
     def winner(self) -> Finalist:
-        """Winner among the finalists."""
+        """The winner among the finalists."""
         return self.result.finalists[self.result.winner]
 
     @property
@@ -72,13 +72,13 @@ class Analysis:
 
     @property
     def gain(self) -> float | None:
-        """Relative gain of the rate; `None` if the default keeps the constraints at no rate."""
+        """Relative gain of the rate over the default's; `None` if the default has no rate."""
         before = self.default.rate if self.default.is_kept else 0.0
         return self.winner.rate / before - 1 if before else None
 
     @property
     def interval(self) -> Interval | None:
-        """Interval of the winner's rate to the default's, round by round."""
+        """Interval of the ratio of the winner's rate to the default's, with paired rounds."""
         a, b = self.default.rates, self.winner.rates
         if self.is_default_best or len(a) != len(b) or not a or not all((*a, *b)):
             return None
@@ -86,7 +86,7 @@ class Analysis:
 
     @property
     def adaptive(self) -> AdaptiveResult | None:
-        """Result of the adaptive search, or `None` after another one."""
+        """The result of the adaptive search; `None` if another search mode was used."""
         return self.result if isinstance(self.result, AdaptiveResult) else None
 
     def cost_per_million(self, rate: float) -> float | None:
@@ -95,11 +95,11 @@ class Analysis:
         return price / _SECONDS / rate * 1e6 if price is not None and rate else None
 
     def memory_mb(self, finalist: Finalist) -> float | None:
-        """Return the server's resident memory in MB, where it or its mesh says."""
+        """Return the server's resident memory in MB, or `None` if that is not known."""
         return METRICS["cpu_used_ram"].value(finalist.best) if finalist.best is not None else None
 
     def changes(self) -> list[Change]:
-        """Return the changes, in the order of the settings."""
+        """Return the winner's changes, in the order of the settings."""
         default = self.job.space.default
         changes = []
         for model, name, value in self.winner.candidate.choices:
@@ -202,7 +202,7 @@ class Analysis:
         return "the best has it; it was not measured alone"
 
     def _measured_beside(self, model: str, name: str, before: Value) -> str | None:
-        """Return a reason from a candidate that differs from the winner in this setting alone."""
+        """Return a reason based on a measured candidate that differs only in this setting."""
         rates = {
             evaluation.candidate: evaluation
             for evaluation in self.result.evaluations
@@ -215,12 +215,12 @@ class Analysis:
             return None
         gain = own.rate / other.rate - 1
         if other.is_raced:
-            # The race ended early: the candidate reaches no more than that.
+            # The race ended early, so the candidate's rate is at most this figure.
             return f"at least {gain:+.0%}, measured beside the other settings"
         return f"{gain:+.0%}, measured beside the other settings"
 
     def effect(self, model: str, name: str) -> Effect | None:
-        """Return the effect of a setting, or `None` if the search knows none."""
+        """Return the effect of a setting, or `None` if the search has not estimated it."""
         effects: Mapping[tuple[str, str], Effect] = {
             (effect.model, effect.name): effect
             for effect in (self.adaptive.effects if self.adaptive else ())

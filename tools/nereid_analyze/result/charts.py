@@ -1,4 +1,4 @@
-"""Charts of the report, as plotly's figures: plain data, no drawing."""
+"""Makes the report's charts as plotly figures, which are plain data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_EFFECTS: Final = 8
 
 
 def front(analysis: Analysis) -> Figure:
-    """Return all measurements by rate and p99, with the front of those that none beats."""
+    """Return the chart of all measurements by rate and p99, with the front of the best ones."""
     winner, default = analysis.winner.candidate, analysis.default.candidate
     samples = [sample for sample in analysis.result.samples if sample.trial.batch_size == 1]
     groups = {
@@ -81,7 +81,7 @@ def front(analysis: Analysis) -> Figure:
 
 
 def finals(analysis: Analysis) -> Figure:
-    """Return each finalist's rounds."""
+    """Return the chart of each finalist's rounds."""
     names = analysis_names(analysis)
     traces = [
         {
@@ -103,7 +103,7 @@ def finals(analysis: Analysis) -> Figure:
 
 
 def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
-    """Yield the name of each setting, and the rate at each of its values."""
+    """Yield each setting's name, and the chart of the rate at each of its values."""
     adaptive = analysis.adaptive
     if adaptive is None:
         return
@@ -115,7 +115,7 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     for number, effect in enumerate(strongest):
         labels = [shown(value) for value, _, _ in effect.rates]
         rates = [rate for _, rate, _ in effect.rates]
-        # The interval is that of logarithms: no rate can be below 0.
+        # Compute the interval in logarithms, so that no rate is below 0.
         above = [rate * math.expm1(2 * deviation) for _, rate, deviation in effect.rates]
         below = [-rate * math.expm1(-2 * deviation) for _, rate, deviation in effect.rates]
         traces: list[Figure] = [
@@ -171,7 +171,7 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
 
 
 def batch_times(analysis: Analysis) -> Figure | None:
-    """Return the fitted lines, or `None` without any."""
+    """Return the chart of the fitted batch times, or `None` if there are none."""
     adaptive = analysis.adaptive
     if adaptive is None or not adaptive.times:
         return None
@@ -198,7 +198,7 @@ def batch_times(analysis: Analysis) -> Figure | None:
 
 
 def analysis_names(analysis: Analysis) -> list[str]:
-    """Return names of the finalists: default, then by their places."""
+    """Return the names of the finalists: "default", then names by rank."""
     return [
         "default" if index == 0 else f"candidate {index}"
         for index in range(len(analysis.result.finalists))

@@ -1,4 +1,4 @@
-"""Difference of each model's config.pbtxt for the winner, with a reason for each line."""
+"""The change of each model's config.pbtxt for the winner, with a reason for each line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WORDS: Final = {
 
 
 class ApplyError(Exception):
-    """Error with which nothing was written; the text says why."""
+    """Raised if nothing could be written; the text says why."""
 
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """Change of one model; `before` is `None` without a file, where the server completes all."""
+    """The change of one model; `before` is `None` if the model has no config.pbtxt."""
 
     model: str
     before: str | None
@@ -38,7 +38,7 @@ class ConfigChange:
     changes: tuple[Change, ...]
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return each line of the difference, and why."""
+        """Return each line of the difference, with its reason."""
         name = f"{self.model}/{CONFIG}"
         lines = difflib.unified_diff(
             (self.before or "").splitlines(), self.after.splitlines(), name, name, lineterm="", n=1
@@ -46,7 +46,7 @@ class ConfigChange:
         return [(line, self._reason(line)) for line in lines]
 
     def text(self) -> str:
-        """Return the difference for a terminal."""
+        """Return the difference as text for a terminal."""
         lines = []
         for line, reason in self.lines():
             lines.append(f"{line:44}  # {reason}" if reason else line)
@@ -63,7 +63,7 @@ class ConfigChange:
         return "" if not text or text in "{}[]" else "goes with it"
 
     def _is_nearer(self, line: str, change: Change) -> bool:
-        """Return whether a longer name of another change is in the line."""
+        """Return whether the line contains the longer field name of another change."""
         longest = max(
             (len(word) for word in _WORDS.get(change.name, ()) if word in line), default=0
         )
@@ -76,7 +76,7 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """Return the changes of `texts`, each model's config.pbtxt or `None`.
+    """Return the changes of `texts`, which maps a model to its config.pbtxt or `None`.
 
     Raises:
         ConfigTextError: a text cannot be changed.
@@ -100,10 +100,10 @@ def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[
 
 
 def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str | None]:
-    """Return the texts in a repository on this machine.
+    """Return the texts of config.pbtxt files in a repository on this machine.
 
     Raises:
-        ApplyError: a model is not in it.
+        ApplyError: a model is not in the repository.
     """
     texts: dict[str, str | None] = {}
     for model in models:
@@ -116,10 +116,10 @@ def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str 
 
 
 def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
-    """Write all files or none, and return the backups.
+    """Write all files or none, and return the paths of the backups.
 
     Raises:
-        ApplyError: a file is not what it was.
+        ApplyError: a file has changed since the search began.
     """
     for change in changes:
         path = repository / change.model / CONFIG

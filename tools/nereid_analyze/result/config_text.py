@@ -1,7 +1,7 @@
-"""Text of a config.pbtxt with other values of some fields, and all else as it was written. Pure.
+"""Changes fields in the text of a config.pbtxt, and keeps everything else as it was written.
 
-The fields' text is replaced at the top level alone, so that comments elsewhere, and the order of
-what is there, stay.
+Only the text of changed top-level fields is replaced. Comments elsewhere, and the order of fields,
+stay.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OPEN: Final = {"{": "}", "[": "]", "<": ">"}
 
 
 class ConfigTextError(Exception):
-    """Error of a text that cannot be changed; the error's text says why."""
+    """Raised if a text cannot be changed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Field of the message as it is written: from its name to its end."""
+    """A field of the message in the text, from its name to its end."""
 
     name: str
     begin: int
@@ -41,9 +41,9 @@ class _Field:
 def changed_text(
     text: str, model: str, values: Mapping[str, Value], served: Mapping[str, Any], *, cpu_only: bool
 ) -> str:
-    """Return the text with these values.
+    """Return the text with these values of fields.
 
-    served: the configuration that the server completed, for what the text leaves open.
+    served: the configuration as the server completed it, used for fields that the text leaves out.
 
     Raises:
         ConfigTextError: the text cannot be changed.
@@ -60,7 +60,7 @@ def changed_text(
     ]
     made = _replaced(text, {name: _rendered(wanted, name) for name in changed})
     if parse_config(made, model_name=model) != wanted:
-        # The text is written in a form that the scan does not know: the whole message is written,
+        # The text has a form that the scan does not understand. Write the whole message anew,
         # without comments.
         made = text_format.MessageToString(wanted)
     return made
@@ -81,7 +81,7 @@ def _wanted(
     if any(name in values for name in (DELAY, PREFERRED)) and served.get("dynamic_batching"):
         document.setdefault("dynamic_batching", {})
     if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
-        # Preferred sizes, for one, must not exceed it.
+        # Set max_batch_size too: preferred batch sizes, for example, must not exceed it.
         document[MAX_BATCH] = served[MAX_BATCH]
     overridden_document = overridden(document, values, cpu_only=cpu_only)
     if MAX_BATCH not in values and not before.max_batch_size:
@@ -94,7 +94,7 @@ def _part(config: model_config_pb2.ModelConfig, name: str) -> str:
 
 
 def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
-    """Return the text of one field alone, empty where it has no value."""
+    """Return the text of one field, or "" if the field has no value."""
     alone = model_config_pb2.ModelConfig()
     alone.CopyFrom(config)
     for field in config.DESCRIPTOR.fields:
@@ -104,7 +104,7 @@ def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
 
 
 def _replaced(text: str, rendered: Mapping[str, str]) -> str:
-    """Put each field at its first place, or at the end where it has none."""
+    """Put each field where it first occurs in the text, or at the end if it does not occur."""
     missing = dict(rendered)
     parts, at = [], 0
     for field in _fields(text):
@@ -114,7 +114,7 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
         parts.append(missing.pop(field.name, ""))
         at = field.end
         if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
-            # The field's line is empty now: drop the newline as well.
+            # The field's line is empty now, so remove its newline too.
             at += 1
     parts.append(text[at:])
     replaced_text = "".join(parts)
@@ -128,12 +128,12 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
 
 
 def _fields(text: str) -> Iterator[_Field]:
-    """Yield the fields of the message itself, in the order of the text."""
+    """Yield the top-level fields of the message, in the order of the text."""
     at = 0
     while (at := _skipped(text, at)) < len(text):
         match = _NAME.match(text, at)
         if match is None:
-            # A separator stands between fields.
+            # Skip the separator between two fields.
             at += 1
             continue
         begin, at = at, _skipped(text, match.end())
@@ -144,7 +144,7 @@ def _fields(text: str) -> Iterator[_Field]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the position past blanks and comments."""
+    """Return the position after blanks and comments."""
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -161,7 +161,7 @@ def _value_end(text: str, at: int) -> int:
         return _bracket_end(text, at)
     if text[at : at + 1] in "\"'":
         end = _string_end(text, at)
-        # Strings beside each other are one.
+        # Adjacent strings form one value.
         while text[(after := _skipped(text, end)) : after + 1] in ('"', "'"):
             end = _string_end(text, after)
         return end

@@ -1,4 +1,4 @@
-"""Report: one HTML page that is complete, as those of nereid perf."""
+"""Makes the report: one self-contained HTML page, like the pages of nereid perf."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _difference(changes: Sequence[ConfigChange]) -> str:
                 kind = "good"
             elif line.startswith("-") and not line.startswith("---"):
                 kind = "bad"
-            # Blanks at the beginning mean something.
+            # Keep blanks at the beginning of a line, because they are part of the diff.
             shown = line.lstrip(" ")
             rows.append([(kind, "\u00a0" * (len(line) - len(shown)) + shown), reason])
         parts.append(f"<h2>{escaped(change.model)}: config.pbtxt</h2>\n")

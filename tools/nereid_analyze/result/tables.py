@@ -1,4 +1,4 @@
-"""CSV files of Model Analyzer, with its columns: a row for each measurement. Pure."""
+"""Makes CSV tables with Model Analyzer's columns: a row for each measurement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SERVER: Final = "triton-server"
 
 
 def inference_table(job: Job, samples: Sequence[Sample]) -> str:
-    """Return a row for each sample, those that keep the constraints first, each by throughput."""
+    """Return a row for each sample: samples that keep the constraints first, then by throughput."""
     names = candidate_names(job, samples)
     fields = _with_rates(job.fields["inference"], samples)
     rows = [_row(job, sample, fields, names) for sample in _ordered(job, samples)]
@@ -44,7 +44,7 @@ def inference_table(job: Job, samples: Sequence[Sample]) -> str:
 
 
 def gpu_table(job: Job, samples: Sequence[Sample]) -> str:
-    """Return a row for each GPU of each measurement; empty without one."""
+    """Return a row for each GPU of each measurement; empty if there is no GPU."""
     names = candidate_names(job, samples)
     fields = _with_rates(job.fields["gpu"], samples)
     rows = []
@@ -56,7 +56,7 @@ def gpu_table(job: Job, samples: Sequence[Sample]) -> str:
 
 
 def server_table(job: Job, samples: Sequence[Sample]) -> str:
-    """Return the server's gauges as they were before there was load."""
+    """Return a row with the server's gauges from before there was any load."""
     fields = job.fields["server"]
     rows = []
     for sample in samples[:1]:
@@ -68,7 +68,7 @@ def server_table(job: Job, samples: Sequence[Sample]) -> str:
 
 
 def candidate_names(job: Job, samples: Sequence[Sample]) -> dict[Candidate, str]:
-    """Return names as Model Analyzer's: model_config_default, model_config_0, ..."""
+    """Return names as Model Analyzer makes them: model_config_default, model_config_0, ..."""
     names = {job.space.default: f"{job.title}_config_default"}
     for sample in samples:
         candidate = sample.trial.candidate
@@ -88,7 +88,7 @@ def _ordered(job: Job, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _with_rates(fields: Sequence[str], samples: Sequence[Sample]) -> list[str]:
-    """Return the fields with a column for rates, where there are open loops."""
+    """Return the fields; add a column for rates if there are open-loop samples."""
     columns = list(fields)
     if (
         any(sample.trial.level.kind == "rate" for sample in samples)
@@ -135,7 +135,7 @@ def _row(
 
 
 def _configs(job: Job, candidate: Candidate) -> list[dict[str, Any]]:
-    """Return the configurations of models with settings; for an ensemble its composing ones."""
+    """Return the configurations of models that have settings; for an ensemble, of its models."""
     default = job.space.default
     tuned = dict.fromkeys(model for model, _, _ in candidate.choices if model) or job.models
     configs = []

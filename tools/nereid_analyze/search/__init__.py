@@ -1,6 +1,6 @@
-"""Searches for the next candidate, as generators: each yields a trial and gets its measurement.
+"""Searches for the best candidate. A search is a generator: it yields trials and gets measurements.
 
-They know neither server nor clock.
+Searches do no I/O: their callers measure.
 """
 
 # layout: pure

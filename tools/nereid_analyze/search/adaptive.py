@@ -1,13 +1,16 @@
-"""Search of Nereid's own: from batch times to a model of all candidates, and on to the best.
+"""Nereid's own search, which uses a model of all candidates to choose what to measure.
 
-1. The default is evaluated.
-2. Requests of several batch sizes, one at a time, show the models' batch times.
-3. The candidate that the model thinks best is evaluated, then whichever is expected to gain most,
-each in a race with the best so far; each rate corrects the model.
-4. The search goes on until no candidate is expected to gain what is worth measuring and it is sure
-of that, or after so many candidates. Settings of the best that gain nothing go back to the
-default's.
-5. The best three are measured again, beside the default.
+The steps of the search:
+
+1. Requests of several batch sizes, one at a time, show the models' batch times.
+2. The default is evaluated.
+3. A few candidates far from each other are evaluated, first the one that the model predicts as the
+   best. After that, the candidate with the largest expected gain is evaluated next. Each candidate
+   races against the best so far, and each measured rate corrects the model.
+4. The search goes on until no candidate is expected to gain enough and the search is sure of the
+   best, or until a maximum number of candidates is reached. Then settings of the best candidate
+   that gain nothing go back to the default's values.
+5. The best three are measured again, together with the default.
 """
 
 from __future__ import annotations
@@ -41,31 +44,36 @@ if TYPE_CHECKING:
     from nereid_analyze.space.space import Space
     from nereid_perf.measurement import Measurement
 
-# A candidate so near the best counts as the best, for how sure the result is.
+# A candidate within this relative distance of the best counts as equally good when the search
+# computes how sure it is of the best.
 _NEAR: Final = 0.05
 _DRAWS: Final = 400
-# A correction of more points costs more than it tells.
+# Maximum number of candidates whose rates are drawn. More would cost more time than they are worth.
 _DRAWN: Final = 150
-# Number of candidates that are evaluated wherever they are, before gains decide.
+# Maximum number of candidates that are chosen to be far from each other, before expected gains
+# decide.
 _SPREAD: Final = 6
-# Share of a small space that is evaluated at most, and the number that is allowed in any case.
+# Maximum share of a small space that is evaluated, and the number of candidates that may be
+# evaluated in any case.
 _SHARE: Final = 0.2
 _MIN_CANDIDATES: Final = 10
-# Distance at which a failure makes other candidates likely to fail, as a part of a setting's range.
+# Distance within which candidates near a failed candidate are likely to fail too, as a share of a
+# setting's range.
 _NEARNESS: Final = 0.15
-# A candidate that is known to be no more than this better, as a logarithm, is no better.
+# A difference of rates up to this, as a logarithm, counts as no difference.
 _EQUAL: Final = 0.02
-# Share of the best rate that stands in for a candidate without a rate of its own.
+# Share of the best rate that is used as the rate of candidates without a rate.
 _FLOOR: Final = 0.05
 
 
 @dataclass(frozen=True)
 class AdaptiveRules:
-    """Rules of the search.
+    """The rules of the search.
 
-    gain: relative gain of the rate that is worth another candidate. sureness: that no other
-    candidate is 5 % better; the search ends with it. pool: of a larger space so many candidates are
-    looked at.
+    gain: minimum expected relative gain of the rate that is worth evaluating another candidate.
+    sureness: probability that no other candidate is more than 5 % better, at which the search ends.
+    pool: maximum number of candidates that are considered; of a larger space, a random sample is
+    taken.
     """
 
     inner: InnerRules = field(default_factory=InnerRules)
@@ -80,9 +88,9 @@ class AdaptiveRules:
 
 @dataclass(frozen=True)
 class Effect:
-    """Effect of one setting on the rate, with the other settings of the winner.
+    """The effect of one setting on the rate; the other settings are the winner's.
 
-    It has the setting's values with their estimated rates and relative deviations.
+    rates: the setting's values, each with its estimated rate and the rate's relative deviation.
     """
 
     model: str
@@ -91,18 +99,18 @@ class Effect:
 
     @property
     def span(self) -> float:
-        """Ratio of the best value's rate to the worst one's."""
+        """Ratio of the best value's rate to the worst value's."""
         rates = [rate for _, rate, _ in self.rates]
         return max(rates) / min(rates)
 
 
 @dataclass(frozen=True)
 class AdaptiveResult:
-    """Result of the search.
+    """The result of the search.
 
-    winner: an index of finalists, the first of which is the default. sureness: how likely none of
-    all candidates is more than 5 % better. miss: error of the rates that the capacity model
-    predicted before each was measured, as a typical ratio - 1.
+    winner: index in finalists, the first of which is the default. sureness: probability that no
+    candidate is more than 5 % better. miss: typical relative error of the rates that the capacity
+    model predicted before the candidates were measured.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -119,7 +127,7 @@ class AdaptiveResult:
 def search_adaptively(
     space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
 ) -> Search[AdaptiveResult]:
-    """Search the space; `defaults` has each model that a request passes, in its order."""
+    """Search the space; defaults: the models that a request passes, in the request's order."""
     return (yield from _Adaptive(space, goal, defaults, rules).run())
 
 
@@ -143,7 +151,7 @@ class _Adaptive:
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
         self._noise = EXACT
-        # Correction by all measurements until now; `None` means not yet.
+        # Correction fitted to all measurements so far; `None` until it is needed again.
         self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:
@@ -174,9 +182,9 @@ class _Adaptive:
     # --- measuring
 
     def _simplify(self) -> Search[None]:
-        """Evaluate the best once more, with the default's values of settings without a gain.
+        """Evaluate the best candidate again, with the default's values for settings without a gain.
 
-        The difference from the default then shows the reader only what matters.
+        The best candidate then differs from the default only in settings that matter.
         """
         ranked = self._ranked(without=self._space.default)
         if not ranked:
@@ -193,9 +201,10 @@ class _Adaptive:
             self._refit()
 
     def _probe(self) -> Search[None]:
-        """Measure batch times by requests of several sizes, one in flight.
+        """Measure batch times with requests of several sizes, one request in flight.
 
-        The candidate may form the largest batches of the space, so that each request is one batch.
+        The measured candidate allows the largest batches in the space, so that each request is one
+        batch.
         """
         candidate, largest = self._probed()
         size, rules = 1, self._rules.inner
@@ -205,18 +214,18 @@ class _Adaptive:
             try:
                 measurement = yield trial
             except CandidateError:
-                # Larger requests would fail as well. The default's own evaluation shows what is
-                # wrong.
+                # Stop, because larger requests would fail as well. The evaluation of the default
+                # shows what is wrong.
                 return
             self._probes.append(Sample(trial, measurement))
             if size == 1:
                 self._single_us = mean_us(measurement.latencies.service)
             self._learn_times(measurement, size)
-            # A few sizes make a line.
+            # A few sizes are enough to fit a line.
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the default with one instance and the largest batches, and how large those are."""
+        """Return the default with one instance and the largest batches, and their size."""
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -239,7 +248,7 @@ class _Adaptive:
                 self._points[split.model].append((size, sum(filter(None, phases))))
                 known = True
         if not known and len(self._points) == 1:
-            # Without statistics the whole time stands for the model's.
+            # If the server has no statistics, use the whole response time as the model's time.
             us = mean_us(measurement.latencies.service)
             next(iter(self._points.values())).append((size, us))
 
@@ -256,10 +265,11 @@ class _Adaptive:
         return found
 
     def _start(self, candidate: Candidate, predicted: float) -> float:
-        """Return where the inner search begins: a rate, or requests in flight."""
+        """Return where the inner search begins: a rate, or a number of requests in flight."""
         if self._goal.slo is not None:
-            # One request at a time is known to be possible; far from measured candidates the model
-            # may be far off, and requests beyond a server's capacity are still there afterwards.
+            # Limit the prediction. At least the rate of one request at a time is known to be
+            # possible. Far from measured candidates the prediction may be much too high, and
+            # requests beyond the server's capacity would disturb later measurements.
             measured = [
                 evaluation.rate for evaluation in self._evaluations.values() if evaluation.rate
             ]
@@ -270,9 +280,9 @@ class _Adaptive:
         return min(most, self._rules.inner.most_concurrency)
 
     def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
-        """Learn from the finals, in which rates are known better.
+        """Learn from the finals, which measure rates more exactly.
 
-        Their differences from the earlier rates say how well all others are known.
+        The differences from the earlier rates show how exact the rates of all other candidates are.
         """
         misses = []
         for finalist in finalists:
@@ -310,12 +320,12 @@ class _Adaptive:
         return self._fitted
 
     def _fit(self) -> Correction:
-        # Candidates that could not be loaded have no rate.
+        # Leave out candidates that could not be loaded, because they have no rate.
         every = list(self._evaluations.values())
         measured = [evaluation for evaluation in every if not evaluation.failure] or every
         known = self._predicted([evaluation.candidate for evaluation in measured])
         best = max(evaluation.rate for evaluation in measured)
-        # A candidate that keeps the target at no rate counts as if it reached this little.
+        # A candidate that meets the target at no rate counts with this low rate.
         floor = max(best * _FLOOR, 1e-3)
         logs = np.log([max(evaluation.rate, floor) for evaluation in measured])
         deviations = np.array([evaluation.deviation for evaluation in measured])
@@ -323,7 +333,7 @@ class _Adaptive:
         return fit_correction(places, logs - known, deviations)
 
     def _spread(self, pool: Sequence[Candidate]) -> Search[None]:
-        """Evaluate a few candidates far from each other, of the better half by what is known."""
+        """Evaluate a few candidates far from each other, from the better half by prediction."""
         for _ in range(min(1 + len(self._space.settings), _SPREAD)):
             self._refit()
             open_ = [candidate for candidate in pool if candidate not in self._evaluations]
@@ -335,7 +345,7 @@ class _Adaptive:
             places = self._space.places([open_[int(index)] for index in half])
             seen = self._space.places(list(self._evaluations))
             distances = np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2).min(axis=1)
-            # The first one is the best by the capacity model.
+            # Take the best candidate by the capacity model first.
             if len(self._evaluations) == 1:
                 distances = means[half]
             yield from self._evaluate(open_[int(half[int(np.argmax(distances))])])
@@ -343,8 +353,9 @@ class _Adaptive:
     def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate to evaluate next, or `None` once the search is sure of the best.
 
-        It is the one that is expected to gain most, if that is worth it; else, until the search is
-        sure that the best is near the best of all, the one that most likely exceeds it.
+        The result is the candidate with the largest expected gain, if that gain is large enough.
+        Otherwise, while the search is not sure enough of the best, it is the candidate that most
+        likely exceeds the best by more than 5 %.
         """
         best = max(self._evaluations.values(), key=lambda evaluation: evaluation.rate)
         beside = self._space.neighbours(best.candidate)
@@ -368,9 +379,9 @@ class _Adaptive:
     def _draws(
         self, best: Candidate, others: Sequence[Candidate]
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
-        """Return possible logarithms of the best's rate, and of candidates that may exceed it.
+        """Draw random rates (logarithms) of the best, and of candidates that may exceed it.
 
-        The best is the first.
+        The best is the first in the list, and in each row.
         """
         others = [
             candidate
@@ -384,7 +395,7 @@ class _Adaptive:
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
 
     def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Return how likely each can be loaded, by those near it that could or could not."""
+        """Return how likely each can be loaded, from candidates near it that could or could not."""
         evaluated = list(self._evaluations.values())
         failed = np.array([bool(evaluation.failure) for evaluation in evaluated])
         if not failed.any() or not candidates:
@@ -411,7 +422,7 @@ class _Adaptive:
         return np.log([self._capacity.rate(candidate) for candidate in candidates])
 
     def _ranked(self, without: Candidate) -> list[Evaluation]:
-        """Return the evaluations with a rate of their own, the best first."""
+        """Return the evaluations with a fully measured rate, the best first."""
         evaluations = [
             evaluation
             for evaluation in self._evaluations.values()
@@ -419,7 +430,7 @@ class _Adaptive:
         ]
         return sorted(evaluations, key=lambda evaluation: -evaluation.rate)
 
-    # --- what is said in the end
+    # --- the result
 
     def _result(
         self, finalists: tuple[Finalist, ...], winner: int, pool: Sequence[Candidate]

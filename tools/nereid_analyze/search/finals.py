@@ -1,8 +1,10 @@
-"""Finals: the best candidates once more beside the default, each in turn.
+"""The finals: the best candidates and the default are measured again, in rounds.
 
-Drift touches all alike. Each is measured at the load where it was best. With a target, a candidate
-that misses a constraint there in most rounds goes on at a lower rate, and one that keeps all in all
-rounds at a higher one: the search before knows rates no better than to its precision.
+In each round all finalists are measured in turn, so that drift affects all equally. Each is
+measured at the load at which it was best. If there is a target, a candidate that misses a
+constraint in most rounds is measured again at a lower rate. A candidate that keeps all constraints
+in all rounds is measured again at a higher rate. This is needed because the search before finds
+rates only to its own precision.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# Factors of a rate after each pass in which it was missed: what drifted, drifted far.
+# Factors for the rate after each pass that missed it. They become smaller, because after a drift
+# the rate may be far too high.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98
@@ -33,10 +36,10 @@ _AS_GOOD: Final = 0.98
 
 @dataclass(frozen=True)
 class Finalist:
-    """Candidate in the finals.
+    """A candidate in the finals.
 
-    rate: the median of its rounds. kept: how many of them kept all constraints. rates: those of
-    each round, in order, so that those of two finalists are pairs.
+    rate: median of the rates of its rounds. kept: number of rounds that kept all constraints.
+    rates: rate of each round, in order, so that the rates of two finalists can be paired.
     """
 
     candidate: Candidate
@@ -60,7 +63,7 @@ def run_finals(
     rounds: int,
     batch_size: int = 1,
 ) -> Search[tuple[Finalist, ...]]:
-    """Measure the evaluations' candidates in their order; each has a level to be measured at."""
+    """Measure the candidates of the evaluations, each at its evaluation's level."""
     found = [
         Finalist(evaluation.candidate, evaluation.level, 0.0, 0, (), None, ())
         for evaluation in evaluations
@@ -71,14 +74,14 @@ def run_finals(
     for lower in (*_LOWER, None):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
-            # The order rotates, so that no candidate is always measured first.
+            # Rotate the order, so that no candidate is always measured first.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
                 trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
-                    # The candidate was measured before: without this round it has less to show for
-                    # itself.
+                    # Leave this round out: the candidate was measured before, and now merely has
+                    # fewer rounds.
                     continue
         waiting = []
         for index, samples in results.items():
@@ -87,7 +90,7 @@ def run_finals(
             if shown.is_kept or not before.is_kept:
                 found[index] = shown
             else:
-                # The rate was raised too far.
+                # The rate was raised too far, so keep the result at the lower rate.
                 found[index] = replace(before, samples=shown.samples)
                 continue
             factor = lower
@@ -104,9 +107,9 @@ def run_finals(
 
 
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
-    """Return the index of the best that keeps the constraints, or 0 if none keeps them.
+    """Return the index of the best finalist that keeps the constraints, or 0 if none does.
 
-    Of equally good ones it is the one with the fewest settings that differ from the default's.
+    Among about equally good finalists, the one with the fewest changes from the default wins.
     """
     baseline = finalists[0].best
     kept = [index for index, finalist in enumerate(finalists) if finalist.is_kept and finalist.rate]

@@ -1,8 +1,9 @@
-"""Best load of one candidate: the highest rate under a target, or where more gains nothing.
+"""Finds the best load of one candidate: the highest rate within a target, or the best concurrency.
 
-With a target the search is that of `nereid perf --find-max-rate`. Without one, requests in flight
-double until the rate no longer grows. Before either, a race with the best so far: a bad candidate
-is known after a quarter of a window, and only candidates near the best get whole windows.
+With a target, the search is the same as that of `nereid perf --find-max-rate`. Without a target,
+the number of requests in flight doubles until the rate no longer grows. Before that, the candidate
+races against the best so far, in short windows. A bad candidate is found after a quarter of a
+window, and only candidates near the best are measured in whole windows.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import Measurement
     from nereid_perf.questions.slo import Slo
 
-# A smaller gain is not worth another doubling.
+# Minimum gain of the rate, as a factor, that is worth doubling the load again.
 _GAIN: Final = 1.03
-# Shares of the best rate that a candidate has to reach in the first, short window, and in the
-# second one.
+# Shares of the best rate that a candidate must reach in the first and the second short window of a
+# race.
 _RACE: Final = (0.85, 0.95)
-# Share of the best rate at which it has to keep the target: noise alone must not end an equal.
+# Share of the best rate at which a candidate must meet the target in a race. It is below 1, so that
+# noise alone does not end the race of an equally good candidate.
 _RACED: Final = 0.9
-# Uncertainty of a race's figure, as a standard deviation of its logarithm.
+# Uncertainty of a rate as the standard deviation of its logarithm: `ROUGH` for a race, `EXACT` for
+# whole windows.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
 _MAX_ERRORS: Final = 0.01
@@ -41,9 +44,10 @@ _MIN_SECONDS: Final = 0.25
 
 @dataclass(frozen=True)
 class InnerRules:
-    """Rules of the search.
+    """The rules of the search.
 
-    seconds: length of a whole window. concurrency: where levels begin and end.
+    seconds: length of a whole window. least_concurrency, most_concurrency: bounds of requests in
+    flight.
     """
 
     seconds: float = 1.0
@@ -57,12 +61,12 @@ class InnerRules:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result for a candidate.
+    """The result for a candidate.
 
-    rate: its best one, 0 if none keeps the constraints. level: the level of that rate. deviation:
-    uncertainty of the rate's logarithm. is_raced: the race ended it, so that the rate is an
-    estimate that is surely below the best. best: a measurement of that level. failure: why there is
-    none.
+    rate: the best rate; 0 if no rate keeps the constraints. level: the level of that rate.
+    deviation: standard deviation of the rate's logarithm. is_raced: the race ended the evaluation,
+    so that the rate is an estimate that is surely below the best. best: a measurement at that
+    level. failure: reason why there is no measurement.
     """
 
     candidate: Candidate
@@ -82,10 +86,11 @@ def evaluate(
     start: float,
     best_rate: float = 0.0,
 ) -> Search[Evaluation]:
-    """Search a candidate's best load.
+    """Search for a candidate's best load.
 
-    start: a rate, or without a target requests in flight, that is thought to be near. best_rate:
-    that of the candidate to beat; 0 means that there is none, and so no race.
+    start: where to begin, near the expected result: a rate, or without a target a number of
+    requests in flight. best_rate: rate of the candidate to beat; 0 means that there is none, and so
+    no race.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -113,7 +118,8 @@ class _Inner:
                     break
                 reached = attempts(found) / found.duration_s
                 if reached < least * level.value or share == 0.5:
-                    # The candidate keeps the target at less than it reaches.
+                    # The rate that the candidate reached is an upper bound of the rate at which it
+                    # meets the target.
                     return self.ended(min(reached, level.value), level, found, raced=True)
             start = best_rate
         search = find_max_rate(
@@ -134,7 +140,7 @@ class _Inner:
             result = end.value
         level = LoadLevel(RATE, result.rate)
         at_rate = [sample.measurement for sample in self._samples if sample.trial.level == level]
-        # The search has kept the target; constraints on memory and the like are checked here.
+        # The search has checked the target. Check the other constraints, such as memory, now.
         kept = [measurement for measurement in at_rate if self._goal.is_met(measurement)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0
@@ -161,11 +167,11 @@ class _Inner:
                 measured[beside] = yield from self._measure(LoadLevel(CONCURRENCY, beside))
                 gain = self._rate(measured[beside]) / max(self._rate(measured[at]), 1e-9)
                 at = beside
-                # Levels go upwards while the rate gains, downwards while it loses nothing.
+                # Go upwards while the rate gains enough, and downwards while it loses little.
                 if gain < (_GAIN if factor > 1 else 1 / _GAIN):
                     break
         top = max(map(self._rate, measured.values()))
-        # The lowest of equally good levels has the least latency.
+        # Take the lowest of the equally good levels, which has the lowest latency.
         at = min(
             level
             for level, measurement in measured.items()
@@ -210,7 +216,7 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Return whether constraints are kept that the search for a rate does not know."""
+        """Return whether the constraints are kept that the search for a rate does not check."""
         return all(
             constraint.is_kept(measurement)
             for constraint in self._goal.constraints

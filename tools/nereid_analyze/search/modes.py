@@ -1,7 +1,7 @@
-"""Search modes of Model Analyzer: brute, quick and optuna.
+"""The search modes of Model Analyzer: brute, quick and optuna.
 
-Brute measures all candidates, quick climbs from neighbour to neighbour, optuna lets its TPE sampler
-choose. The best three are measured again, beside the default.
+brute measures all candidates. quick climbs from neighbour to neighbour. optuna lets optuna's TPE
+sampler choose candidates. At the end, the best three are measured again, together with the default.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 BRUTE: Final = "brute"
 QUICK: Final = "quick"
 OPTUNA: Final = "optuna"
-# Name of optuna's parameter for concurrency, which is given by its binary exponent.
+# Name of optuna's parameter for concurrency; its value is the exponent of a power of two.
 _LEVEL: Final = "concurrency"
 
 
 @dataclass(frozen=True)
 class ModeRules:
-    """Rules of the modes.
+    """The rules of the modes.
 
-    sweep: rules for brute, and for the best candidates in the other modes. tops: how many are
-    swept. least_share, most_share, least_trials, most_trials, patience: bounds of optuna's trials,
-    as a share of the space and as a number, and how many trials without a better one end them.
-    uses_formula: concurrency is twice the largest batches of all instances, instead of searched.
+    sweep: rules of the sweeps over levels, for all candidates in brute, and for the best candidates
+    in the other modes. tops: number of best candidates that are swept. least_share, most_share,
+    least_trials, most_trials: bounds of the number of optuna's trials, as shares of the space and
+    as numbers. patience: number of trials without improvement that end the search. uses_formula:
+    the concurrency is not searched; it is twice the sum of all instances' largest batches.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)
@@ -61,7 +62,7 @@ class ModeRules:
 
 @dataclass(frozen=True)
 class ModeResult:
-    """Result of a mode, with the fields of AdaptiveResult that all searches have."""
+    """The result of a mode, with the fields of AdaptiveResult that all searches have."""
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
@@ -76,7 +77,7 @@ def search_by_mode(
     defaults: Mapping[str, ModelDefaults],
     rules: ModeRules,
 ) -> Search[ModeResult]:
-    """Search by a mode.
+    """Search with one of the modes.
 
     Raises:
         CandidateError: the default itself cannot be measured.
@@ -112,7 +113,7 @@ def search_by_mode(
 
 
 class _Chosen:
-    """Modes that measure a part of the space, each candidate at one level."""
+    """The modes that measure only a part of the space, each candidate at one level."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class _Chosen:
         self._scores: dict[Candidate, float] = {}
 
     def climb(self) -> Search[list[Sample]]:
-        """Climb from the smallest values to whichever neighbour is best, until none is better."""
+        """Climb from the smallest values to the best neighbour, until no neighbour is better."""
         at = self._space.default
         for setting in self._space.settings:
             at = at.replaced(setting.model, setting.name, setting.values[0])
@@ -182,7 +183,7 @@ class _Chosen:
     def _score(self, candidate: Candidate, value: int | None = None) -> Search[float]:
         """Return the score of one window; -inf if it failed.
 
-        A candidate that misses a constraint is below all that keep them.
+        A candidate that misses a constraint scores lower than all that keep the constraints.
         """
         if value is None and candidate in self._scores:
             return self._scores[candidate]
@@ -211,5 +212,5 @@ def _exponents(rules: SweepRules) -> Iterator[int]:
 
 
 def _first_size(samples: Iterable[Sample], rules: ModeRules) -> list[Sample]:
-    """Return the samples of the first batch size of requests; the others are for the tables."""
+    """Return the samples of the first request batch size; the others are only for the tables."""
     return [sample for sample in samples if sample.trial.batch_size == rules.sweep.batch_sizes[0]]

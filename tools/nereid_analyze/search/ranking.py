@@ -1,4 +1,4 @@
-"""Ranking of candidates by their samples. Pure."""
+"""Ranks candidates by their samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) -> Evaluation:
-    """Return an evaluation by the best sample that keeps the constraints.
+    """Return an evaluation based on the best sample that keeps the constraints.
 
-    Without one it is by the best sample, with a rate of 0.
+    If no sample keeps them, the evaluation has the best sample and a rate of 0.
     """
     kept = [sample for sample in samples if goal.is_met(sample.measurement)]
     best = max(kept or samples, key=lambda sample: goal.score(sample.measurement, baseline))
@@ -36,9 +36,9 @@ def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) 
 def evaluations_of(
     samples: Iterable[Sample], goal: Goal, baseline: Measurement
 ) -> list[Evaluation]:
-    """Return the evaluation of each candidate, the best first.
+    """Return the evaluations of all candidates, the best first.
 
-    The order is by score; candidates that keep no constraint are last.
+    The order is by score; candidates without a sample that keeps the constraints are last.
     """
     by_candidate: dict[Candidate, list[Sample]] = {}
     for sample in samples:

@@ -1,7 +1,7 @@
-"""Sweep over levels of load for one candidate, as Model Analyzer measures them.
+"""Sweeps over levels of load for one candidate, as Model Analyzer does.
 
-Levels double, or are listed; then the middle is measured between levels that keep the constraints
-and levels that do not.
+The levels double, or are listed. Then levels in the middle are measured, between levels that keep
+the constraints and levels that do not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from nereid_analyze.search.trial import Search
     from nereid_analyze.space.candidate import Candidate
 
-# So many levels, each without so much gain over the best before, end the doubling.
+# `_TRIES` levels in a row without a minimum gain over the best end the doubling.
 _TRIES: Final = 4
 _GAIN: Final = 1.05
 
 
 @dataclass(frozen=True)
 class SweepRules:
-    """Rules of a sweep.
+    """The rules of a sweep.
 
-    listed: exactly these levels. binary_steps: how often the middle is measured, where there are
-    constraints. early_exit: whether listed levels end as well when rates no longer grow.
+    listed: measure exactly these levels. binary_steps: how many levels in the middle are measured
+    if there are constraints. early_exit: a sweep over listed levels also ends when the rate no
+    longer grows.
     """
 
     seconds: float = 1.0
@@ -67,13 +68,13 @@ def _sweep_batch(
         if goal.constraints and not rules.listed:
             yield from _search_between(samples, goal, rules)
     except CandidateError:
-        # Earlier measurements still count.
+        # Keep the earlier measurements, which still count.
         return samples
     return samples
 
 
 def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Search[None]:
-    """Measure the middle between levels, and add to `found`."""
+    """Measure levels in the middle between others, and add the samples to `found`."""
     kept = [sample for sample in found if goal.is_met(sample.measurement)]
     low = max((int(sample.trial.level.value) for sample in kept), default=0)
     missed = [int(sample.trial.level.value) for sample in found if sample.trial.level.value > low]

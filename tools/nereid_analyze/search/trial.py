@@ -1,4 +1,4 @@
-"""Trial: the measurement that a search asks for, and the protocol of asking. Pure."""
+"""The trial, which is a measurement that a search asks for, and the protocol of a search."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class CandidateError(Exception):
-    """Error of a candidate that cannot be loaded, or whose requests all fail.
+    """Raised if a candidate cannot be loaded, or all of its requests fail.
 
-    It is raised where the candidate's trial was yielded. The text says why.
+    The error is thrown into the search where it yielded the candidate's trial. The text says why.
     """
 
 
@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Trial and its measurement."""
+    """A trial and its measurement."""
 
     trial: Trial
     measurement: Measurement
@@ -45,7 +45,7 @@ Measure: TypeAlias = Callable[[Trial], Measurement]
 
 
 def resolve(search: Search[T], measure: Measure) -> T:
-    """Measure what the search asks for until it has found what it returns.
+    """Measure what the search asks for, until it ends; return its result.
 
     measure() may raise CandidateError, which the search catches.
     """

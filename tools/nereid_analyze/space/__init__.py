@@ -1,3 +1,3 @@
-"""Space of a search: settings of models, and the configurations that their values make. Pure."""
+"""The space of a search: settings of models, and the configurations for their values."""
 
 # layout: pure

@@ -1,4 +1,4 @@
-"""Candidate: one choice of values for all settings of a search. Pure."""
+"""The candidate: one choice of values for all settings of a search."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Number, text, several numbers, or JSON text of a whole field.
+# Value of a setting: a number, a text, several numbers, or the JSON text of a whole field.
 Value: TypeAlias = int | str | tuple[int, ...]
 
 INSTANCES: Final = "instance_group.count"
 MAX_BATCH: Final = "max_batch_size"
 DELAY: Final = "dynamic_batching.max_queue_delay_microseconds"
 PREFERRED: Final = "dynamic_batching.preferred_batch_size"
-# Setting of a mesh, not of a model.
+# Name of the setting for the number of executors, which belongs to the mesh and not to a model.
 EXECUTORS: Final = "executors"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Setting that is varied.
+    """A setting that is varied.
 
-    model: "" for a setting of the mesh. name: the field's path in the model's configuration.
-    values: in order, neighbours beside each other; the default is among them.
+    model: "" for a setting of the mesh. name: path of the field in the model's configuration.
+    values: in order, so that neighbours are next to each other; the default is among them.
     """
 
     model: str
@@ -34,18 +34,18 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Name of the setting for people, with its model."""
+        """Readable name of the setting, with its model."""
         return f"{self.model}: {self.name}" if self.model else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Choices of a candidate: model, setting and value, in the order of the space's settings."""
+    """A candidate: (model, setting, value) for each setting, in the order of the space."""
 
     choices: tuple[tuple[str, str, Value], ...] = ()
 
     def values(self, model: str) -> dict[str, Value]:
-        """Return the values of one model's settings, by name."""
+        """Map the names of one model's settings to their values."""
         return {name: value for owner, name, value in self.choices if owner == model}
 
     def value(self, model: str, name: str, default: Value) -> Value:
@@ -53,7 +53,7 @@ class Candidate:
         return self.values(model).get(name, default)
 
     def replaced(self, model: str, name: str, value: Value) -> Candidate:
-        """Return the candidate with another value of a setting that it has."""
+        """Return a copy of the candidate with another value of one of its settings."""
         return Candidate(
             tuple(
                 (owner, choice, value if (owner, choice) == (model, name) else old)
@@ -62,12 +62,12 @@ class Candidate:
         )
 
     def plain(self) -> list[list[Any]]:
-        """Return the choices as lists, for JSON."""
+        """Return the choices as lists, which JSON can represent."""
         return [[model, name, value] for model, name, value in self.choices]
 
     @property
     def text(self) -> str:
-        """Text for people: fields by their last names, with models where there are several."""
+        """Readable text with short field names, and with models if there are several."""
         models = {model for model, _, _ in self.choices if model}
         return ", ".join(
             f"{f'{model} ' if len(models) > 1 and model else ''}{short_name(name)}={shown(value)}"
@@ -76,10 +76,10 @@ class Candidate:
 
 
 def candidate_of(plain: Iterable[Iterable[Any]]) -> Candidate:
-    """Return the candidate that plain() made into lists, as JSON has them.
+    """Return the candidate that plain() has converted to lists.
 
     Raises:
-        ValueError, TypeError: the lists are no candidate.
+        ValueError, TypeError: the lists are not a candidate.
     """
     choices = []
     for model, name, value in plain:

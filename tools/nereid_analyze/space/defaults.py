@@ -1,4 +1,4 @@
-"""Defaults of a model where a candidate says nothing. Pure."""
+"""The values of a model's settings that a candidate does not set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelDefaults:
-    """Defaults of a model.
+    """The default values of a model.
 
-    max_batch: rows that execute together. weight: executions per request.
+    max_batch: maximum number of rows that execute together. weight: number of executions per
+    request.
     """
 
     instances: int = 1

@@ -1,4 +1,4 @@
-"""Settings of a model that are worth varying, from its configuration. Pure."""
+"""Chooses the settings of a model that are worth varying, from its configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nereid_analyze.space.override import OFF, UNSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# Settings that each name of --vary stands for.
+# Maps a name of --vary to the settings that it stands for.
 NAMES: Final[Mapping[str, str]] = {
     "instances": INSTANCES,
     "max_batch_size": MAX_BATCH,
@@ -25,19 +25,19 @@ NAMES: Final[Mapping[str, str]] = {
     "padding": "parameters.padding",
 }
 USUAL: Final = ("instances", "max_batch_size", "delay", "intra_op_threads", "padding")
-# Settings that Model Analyzer varies by itself.
+# Names of the settings that Model Analyzer varies by default.
 MODEL_ANALYZER: Final = ("instances", "max_batch_size")
 _DELAYS_US: Final = (0, 100, 500, 2000, 10_000)
-# Share of the target: with more delay there is no time left to execute.
+# Maximum share of the target that a delay may take, so that time is left to execute.
 _DELAY_SHARE: Final = 0.25
 _THREADED: Final = ("onnxruntime", "openvino", "pytorch")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the values.
+    """Limits of the settings' values.
 
-    instances, batches: least and most. threads: the most. vary: keys of NAMES.
+    instances, batches: minimum and maximum. threads: maximum. vary: keys of NAMES.
     """
 
     instances: tuple[int, int] = (1, 5)
@@ -48,7 +48,7 @@ class Limits:
 
 
 def model_settings(name: str, config: Mapping[str, Any], limits: Limits) -> tuple[Setting, ...]:
-    """Return the settings; there are none for an ensemble, and none with a single value."""
+    """Return the settings with several values; an ensemble has none."""
     if is_ensemble(config):
         return ()
     settings = _settings(name, config, limits)
@@ -60,7 +60,7 @@ def listed_settings(
 ) -> tuple[Setting, ...]:
     """Return the settings for fields whose alternatives the user lists.
 
-    Each has the present value beside them, as `default`.
+    Each setting also has the present value, as `default`.
     """
     settings = []
     for field, values in alternatives.items():
@@ -82,7 +82,7 @@ def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults
     """Return the configuration's values, for the capacity model."""
     batching = config.get("dynamic_batching")
     batches = int(config.get(MAX_BATCH) or 0)
-    # Without a batcher each request is a batch.
+    # Without a batcher, each request is executed alone.
     is_batched = batching is not None or config.get("sequence_batching") is not None
     return ModelDefaults(
         instances=_instances(config),
@@ -93,7 +93,7 @@ def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults
 
 
 def is_ensemble(config: Mapping[str, Any]) -> bool:
-    """Return whether the model is an ensemble, which has no settings: its steps do."""
+    """Return whether the model is an ensemble, whose settings are those of its models."""
     return config.get("platform") == "ensemble" or bool(config.get("ensemble_scheduling"))
 
 
@@ -113,7 +113,8 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # Without the parameter the backend chooses a number, which is most.
+            # If the parameter is not set, the backend chooses the number, which is the largest
+            # value.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))
@@ -148,10 +149,10 @@ def _batch_settings(
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
-    """Return the sizes as they are, every other one, and one more between each two.
+    """Return the padding sizes as they are, every second one, and with one between each two.
 
-    Only the author knows which inputs and outputs belong together, so padding is varied only where
-    the model has it.
+    Padding is varied only if the model has it already, because only the author knows which inputs
+    and outputs belong together.
     """
     paddings: dict[Value, None] = {text: None}
     for change in (lambda sizes: sizes[1::2] if len(sizes) > 1 else sizes, _between):
@@ -184,7 +185,7 @@ def _backend(config: Mapping[str, Any]) -> str:
 
 
 def _counts(values: Iterable[Any]) -> list[int] | None:
-    """Return the instance counts, one group each, or `None` if more than counts differs."""
+    """Return the instance counts of alternatives that differ only in counts, or else `None`."""
     groups = list(values)
     if any(len(group) != 1 or set(group[0]) - {"count", "kind"} for group in groups):
         return None
@@ -201,5 +202,5 @@ def _powers(least: int, most: int) -> Iterator[int]:
 
 
 def _with(present: int, values: Iterable[int]) -> tuple[int, ...]:
-    """Return the values with the present one, in order, without repetition."""
+    """Return the values and the present one, in order, without repetition."""
     return tuple(sorted({present, *values}))

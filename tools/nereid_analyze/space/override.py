@@ -1,6 +1,6 @@
-"""Configuration of a model with a candidate's values in it.
+"""Puts a candidate's values into the configuration of a model.
 
-Pure: documents in and out, as Triton's JSON has them.
+Configurations are documents in the form of Triton's JSON.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Value of DELAY for no dynamic batching at all; value of PREFERRED and parameters that are not
-# written.
+# Value that switches a setting off: for DELAY it means no dynamic batching. PREFERRED and
+# parameters with this value are not written.
 OFF: Final = -1
 UNSET: Final = "unset"
 _PARAMETERS: Final = "parameters."
@@ -24,9 +24,9 @@ _PARAMETERS: Final = "parameters."
 def overridden(
     config: Mapping[str, Any], values: Mapping[str, Value], *, cpu_only: bool = False
 ) -> dict[str, Any]:
-    """Return the configuration with values that differ from it, by the settings' names."""
+    """Return the configuration with other values; values: maps a setting's name to its value."""
     document: dict[str, Any] = copy.deepcopy(dict(config))
-    # Whole fields come first: single ones may be within them.
+    # Set whole fields first, because single values may lie within them.
     for name, value in sorted(values.items(), key=lambda item: "." in item[0]):
         _set(document, name, value)
     if MAX_BATCH in values:
@@ -62,7 +62,7 @@ def _set(config: dict[str, Any], name: str, value: Value) -> None:
         whole = json.loads(str(value))
         present = config.get(name)
         if isinstance(whole, dict) and isinstance(present, dict):
-            # Fields that the value does not name stay, as with Model Analyzer.
+            # As in Model Analyzer, nested fields that the value does not name keep their values.
             whole = {**present, **whole}
         config[name] = whole
 
@@ -83,7 +83,7 @@ def _set_preferred(config: dict[str, Any], value: Value) -> None:
 
 
 def _fit_batch_sizes(config: dict[str, Any]) -> None:
-    """Drop or lower sizes above the largest batch, which would be refused."""
+    """Drop or lower sizes above max_batch_size, which the server would refuse."""
     most = int(config[MAX_BATCH])
     batching = config.get("dynamic_batching")
     if batching and batching.get("preferred_batch_size"):

@@ -1,4 +1,4 @@
-"""Space of all candidates of a search, the product of its settings' values. Pure."""
+"""The space of all candidates of a search: all combinations of its settings' values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Space:
-    """Space of settings in a fixed order, which candidates have as well."""
+    """A space of settings in a fixed order; candidates have the same order."""
 
     settings: tuple[Setting, ...]
 
@@ -30,7 +30,7 @@ class Space:
 
     @property
     def default(self) -> Candidate:
-        """Candidate with the default value of each setting."""
+        """The candidate with the default value of each setting."""
         return Candidate(
             tuple((setting.model, setting.name, setting.default) for setting in self.settings)
         )
@@ -41,7 +41,7 @@ class Space:
             yield self._candidate(values)
 
     def neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield the candidates one step up or down in one setting."""
+        """Yield the candidates that differ by one step, up or down, in one setting."""
         for setting in self.settings:
             index = setting.values.index(candidate.values(setting.model)[setting.name])
             for other in (index - 1, index + 1):
@@ -49,7 +49,7 @@ class Space:
                     yield candidate.replaced(setting.model, setting.name, setting.values[other])
 
     def sample(self, number: int, random: np.random.Generator) -> list[Candidate]:
-        """Return all candidates, or so many at random, without repetition."""
+        """Return all candidates, or a random sample of this size without repetition."""
         if self.size <= number:
             return list(self.all())
         candidates: dict[Candidate, None] = {self.default: None}
@@ -61,7 +61,7 @@ class Space:
         return list(candidates)
 
     def places(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Return each candidate as numbers from 0 to 1, one for each setting."""
+        """Return a row for each candidate, with a number from 0 to 1 for each setting."""
         columns = []
         for index, setting in enumerate(self.settings):
             last = max(len(setting.values) - 1, 1)

@@ -1,1 +1,1 @@
-"""Server that is measured: configurations loaded and restored, meshes started and ended."""
+"""The server that is measured: loads and restores configurations, starts and ends meshes."""

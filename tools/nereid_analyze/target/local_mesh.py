@@ -1,4 +1,4 @@
-"""Mesh that is started to be measured, with `nereid serve`: known by its command line alone."""
+"""Starts a mesh to measure with `nereid serve`, using only its command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class LocalMesh:
-    """Mesh as a context; with `executors` `None`, `nereid serve` decides their number."""
+    """A mesh as a context; executors: number of executors; `None` lets `nereid serve` decide."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LocalMesh:
         """Start the mesh.
 
         Raises:
-            TargetError: it does not become ready.
+            TargetError: the mesh does not become ready.
         """
         argv = [
             sys.executable,
@@ -65,8 +65,8 @@ class LocalMesh:
             *self._flags,
         ]
         with self._log.open("ab") as output:
-            # The mesh has a process group of its own: on Ctrl-C it has to end after its models are
-            # restored.
+            # Give the mesh its own process group: after Ctrl-C, it must end only after its models
+            # are restored.
             self._process = subprocess.Popen(
                 argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -91,7 +91,7 @@ class LocalMesh:
         return f"http://127.0.0.1:{self.metrics_port}/metrics"
 
     def stop(self) -> None:
-        """End the mesh, and what it has started."""
+        """End the mesh, and all processes that it has started."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -103,7 +103,7 @@ class LocalMesh:
             process.wait()
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of all its processes, or 0 where the system does not say."""
+        """Return the resident memory of the mesh's processes, or 0 if the system does not say."""
         if self._process is None:
             return 0
         return sum(map(_resident, _descendants(self._process.pid)))
@@ -118,7 +118,7 @@ class LocalMesh:
             with contextlib.suppress(ServerError):
                 if server.is_ready():
                     return
-            # Another process reports no changes of its state.
+            # Poll, because another process does not report changes of its state.
             time.sleep(_LOOK_S)
         raise TargetError(f"nereid serve is not ready after {_START_S:g} s; its log is {self._log}")
 

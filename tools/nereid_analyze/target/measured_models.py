@@ -1,4 +1,4 @@
-"""Measurement of trials: loads their candidates, and sends load with `nereid perf`'s sessions."""
+"""Measures trials: loads candidates, and sends load with the sessions of `nereid perf`."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.run_settings import RunSettings
 
-# Warm-up after a load: the first requests of an instance take longer than all others.
+# Seconds of warm-up after a load, because the first requests of an instance take longest.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
-# Loading may build engines.
+# Maximum time of a load in seconds. It is long, because a load may build engines.
 _LOAD_S: Final = 600.0
 _DRAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTarget:
-    """Target of the measurements.
+    """The target of the measurements.
 
-    models: those that get requests, with how many of each in turn. composing: models that are tuned
-    beside them. flags: those of nereid perf, by model. start_mesh: starts a mesh with a number of
-    executors; with `None`, endpoint is a server that runs.
+    models: the models that get requests, with their weights. composing: other models that are tuned
+    too. flags: maps a model to flags of nereid perf. start_mesh: starts a mesh with a number of
+    executors; if it is `None`, endpoint is a running server.
     """
 
     endpoint: Endpoint
@@ -58,7 +58,7 @@ class MeasuredTarget:
 
 
 class MeasuredModels:
-    """Context around ServedModels: sessions, and the mesh if there is one of our own."""
+    """A context that measures ServedModels; has the sessions, and the mesh if it starts one."""
 
     def __init__(self, target: MeasuredTarget) -> None:
         self._target = target
@@ -71,7 +71,7 @@ class MeasuredModels:
         self._default: Candidate | None = None
 
     def __enter__(self) -> Self:
-        """Start the mesh, if there is one, and load the models.
+        """Start the mesh, if one should be started, and load the models.
 
         Raises:
             TargetError: the server cannot be used.
@@ -84,16 +84,16 @@ class MeasuredModels:
 
     @property
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Configuration of each model, as it is without a candidate."""
+        """Maps each model to its configuration without a candidate."""
         return self._served.configs
 
     @property
     def server(self) -> Server:
-        """Server that is measured."""
+        """The server that is measured."""
         return self._server
 
     def use_default(self, default: Candidate) -> None:
-        """Set the default, from which candidates differ."""
+        """Set the default candidate, from which other candidates differ."""
         self._default = default
 
     def measure(self, trial: Trial) -> Measurement:
@@ -101,7 +101,7 @@ class MeasuredModels:
 
         Raises:
             CandidateError: the candidate cannot be loaded, or all its requests fail.
-            TargetError: the server is not there any more.
+            TargetError: the server does not respond any more.
         """
         candidate = trial.candidate
         assert self._default is not None, "use_default comes before trials"
@@ -167,7 +167,7 @@ class MeasuredModels:
                 raise TargetError(f"{error}; --perf-flag passes it on") from error
             except OSError as error:
                 raise TargetError(str(error)) from error
-            # Sessions of other batch sizes stay open: an idle worker process costs little.
+            # Keep sessions for other batch sizes open, because idle worker processes cost little.
             self._sessions[batch_size] = session
         return session
 
@@ -177,7 +177,7 @@ class MeasuredModels:
         self._sessions = {}
 
     def _plan(self, batch_size: int) -> Plan:
-        """Return the plan of all models, each as often as its weight says."""
+        """Return the plan of all models, each in proportion to its weight."""
         settings = [self._settings(model, batch_size) for model in self._target.models]
         inputs = [resolved_inputs(one, self._server) for one in settings]
         if any(plan.region_prefix or plan.traces for plan in inputs):
@@ -207,5 +207,5 @@ class MeasuredModels:
             self._server.extensions()
         except ServerError:
             return False
-        # The server need not be ready: a candidate may have made a model unavailable.
+        # The server need not be ready, because a candidate may have made a model unavailable.
         return True

@@ -1,4 +1,4 @@
-"""Models of a running server, loaded with each candidate's configuration and restored after."""
+"""Loads models of a running server with candidates' configurations, and restores them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
-# Value for models that are loaded without values, and are not yet restored.
+# Marks models that are loaded without a candidate's values and are not restored yet.
 _ORIGINAL: Final[dict[str, Value]] = {"": ""}
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class TargetError(Exception):
-    """Error of a server that cannot be used for this; the text says why and what to do."""
+    """Raised if a server cannot be used for the search; the text says why and what to do."""
 
 
 class ServedModels:
-    """Models as a context, which gives each model its earlier configuration back in every case.
+    """Models as a context, which at its end always restores each model's configuration.
 
-    A model that was not loaded is loaded, and unloaded at the end. The models that an ensemble
-    composes are among the models.
+    A model that was not loaded before is loaded, and unloaded at the end. The models that an
+    ensemble consists of are included.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ServedModels:
         self._cpu_only = cpu_only
         self._reloads = reloads
         self._loaded_by_us: list[str] = []
-        # Values that differ from the earlier configuration, by model.
+        # Maps a model to the values that now differ from its original configuration.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
 
@@ -94,9 +94,9 @@ class ServedModels:
         return changed
 
     def restore(self) -> None:
-        """Restore the models; log what cannot be restored, and go on with the others.
+        """Restore the models; log models that cannot be restored, and go on with the others.
 
-        No signal ends it half-way.
+        Signals do not interrupt this method.
         """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -158,12 +158,12 @@ class ServedModels:
             raise TargetError(_advice(str(error))) from error
 
     def _check_loads(self) -> None:
-        """Check that models can be loaded at all, before an hour of measuring ends with it."""
+        """Check that models can be loaded at all, so that no long measurement is in vain."""
         for model in self._models[:1]:
             self._server.load_model(model, json.dumps(self.configs[model]))
 
     def _revive_ensembles(self) -> None:
-        """Load ensembles again that a composing model's configuration made unavailable or outdated.
+        """Reload ensembles that a composing model's configuration made unavailable or outdated.
 
         Raises:
             CandidateError: an ensemble cannot be loaded.
@@ -184,13 +184,14 @@ class ServedModels:
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
         before = self._values.get(model, {})
-        # Noted before it is loaded: an interrupt may come while the server loads it.
+        # Note the values before the load, because an interrupt may come while the server loads the
+        # model.
         self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))
             found = self._server.config(model) or {}
         except ServerError as error:
-            # The server keeps the configuration that it had.
+            # The load failed, so the server still has the configuration that it had before.
             self._values[model] = before
             raise CandidateError(str(error)) from error
         self._values[model] = dict(values)

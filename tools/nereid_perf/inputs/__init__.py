@@ -1,6 +1,7 @@
-"""Inputs of `nereid perf`: plans (flags, a mix, a trace), tensors, and the requests made of them.
+"""Makes the requests of `nereid perf` from flags, mix files, traces and data files.
 
-A command fills InputFlags, makes an InputPlan of them, has the server complete it (resolve_plan)
-and hands it to each worker process, which makes its own source (make_source). The package is pure
-except for reading files; only regions.py acts on the host. It knows no connection and no schedule.
+A command fills InputFlags and makes an InputPlan from them. resolve_plan() completes the plan with
+the server's metadata. The command hands the plan to each worker process, which makes its own source
+of requests (make_source). Except for reading files, the package does no I/O; only regions.py
+changes the host (shared memory). The package does not deal with connections or schedules.
 """

@@ -1,7 +1,7 @@
-"""Encoding of requests as the bytes that clients send.
+"""Encodes requests as the bytes that clients send.
 
-The parts that all requests of one kind share are encoded once; each request's own parts (id, place
-in a sequence) go between the two halves.
+The parts that all requests of one kind share are encoded once, as two halves. The parts that differ
+in each request (id, place in a sequence) are put between the halves.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FLAGS: Final = tuple((start, end) for start in (False, True) for end in (False,
 
 
 class RequestTemplate(Protocol):
-    """Request without the parts that differ each time it is sent."""
+    """An encoded request without the parts that differ each time it is sent."""
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
-        """Return the message and the length of its JSON (0: no binary tensors, or gRPC).
+        """Return the message and the length of its JSON; 0 means no binary tensors, or gRPC.
 
         request_id: ASCII without quotation marks. sequence: made by the encoder's sequence_part.
         """
@@ -52,8 +52,8 @@ class Encoder(Protocol):
     ) -> RequestTemplate:
         """Return the template of requests with these inputs.
 
-        ranges: the places of the inputs in shared memory; without any they travel in the request.
-        parameters: added to the model's.
+        ranges: the places of the inputs in shared memory; if empty, the inputs are in the request
+        itself. parameters: added to the model's parameters.
         """
         ...
 
@@ -67,8 +67,8 @@ def make_encoder(
 ) -> Encoder:
     """Return an encoder for a model's requests.
 
-    outputs: the requested outputs, and where in shared memory the server writes them; if empty, all
-    outputs come in the response.
+    outputs: maps a requested output to its place in shared memory, if it has one. If empty, the
+    response has all outputs.
     """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)
@@ -91,7 +91,7 @@ _PARAMETERS_TAG: Final = b"\x22"
 
 
 class _Halves:
-    """Template of a gRPC request: fields in the order of their numbers, as clients write them."""
+    """Template of a gRPC request, whose fields are in the order of their numbers."""
 
     __slots__ = ("_prefix", "_suffix")
 
@@ -150,7 +150,8 @@ class GrpcEncoder:
         flags = _GRPC_FLAGS[start, end]
         if isinstance(identity, str):
             return _map_entry("sequence_id", _parameter(identity)) + flags
-        # The int64_param is encoded by hand: it is the only part that differs in each sequence.
+        # The sequence id (int64_param) is encoded by hand, because it is the only part that differs
+        # between sequences.
         number = b"\x10" + encode_varint(identity)
         value = b"\x12" + bytes((len(number),)) + number
         return _ID_ENTRY + bytes((len(_ID_KEY) + len(value),)) + _ID_KEY + value + flags
@@ -172,7 +173,7 @@ def _parameter(value: Parameter) -> kserve_pb2.InferParameter:
 def _add_parameters(written: Any, parameters: Mapping[str, Parameter]) -> None:
     for name, value in parameters.items():
         if name == "priority" and isinstance(value, int):
-            # The parameter is sent as Triton's clients send it.
+            # Send the parameter as uint64_param, as Triton's clients do.
             written[name].uint64_param = value
         else:
             written[name].CopyFrom(_parameter(value))
@@ -197,7 +198,7 @@ _GRPC_FLAGS: Final = {
 
 
 class _Document:
-    """Template of an HTTP request: JSON without id and place in a sequence, and binary tensors.
+    """Template of an HTTP request: JSON without the id and the sequence's parameters, and tensors.
 
     parameters: members of the object "parameters", without braces.
     """
@@ -220,7 +221,7 @@ class _Document:
 
 
 class HttpEncoder:
-    """Encoder of JSON, with tensors in it, or behind it as in Triton's binary extension."""
+    """Encoder of HTTP bodies: tensors are in the JSON, or behind it (Triton's binary extension)."""
 
     def __init__(
         self, plan: InputPlan, model: ModelPlan, outputs: Mapping[str, RegionRange | None]

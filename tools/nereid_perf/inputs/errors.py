@@ -1,4 +1,4 @@
-"""Error of everything that a user gives as input."""
+"""The error that is raised for invalid input of a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of responses with the outputs that the user's data expects."""
+"""Compares responses with the outputs that the user's data expects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.tensors import Tensor
 
-# Relative tolerances: devices and batch sizes round differently.
+# Relative tolerances of comparisons, because devices and batch sizes round differently.
 _RELATIVE: Final = {"FP16": 1e-2, "BF16": 1e-2, "FP32": 1e-4, "FP64": 1e-6}
 _ABSOLUTE: Final = 1e-6
 _CONTENTS: Final = {
@@ -33,14 +33,14 @@ _CONTENTS: Final = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
 }
 
-# Datatype and raw bytes, by name.
+# Maps an output's name to its datatype and its raw bytes.
 Outputs = dict[str, tuple[str, bytes]]
 
 
 def grpc_outputs(message: bytes) -> Outputs:
     """Return the outputs of a ModelInferResponse.
 
-    Raise ValueError or DecodeError for a broken one.
+    Raise ValueError or DecodeError if the message is broken.
     """
     response = kserve_pb2.ModelInferResponse.FromString(message)
     raw = iter(response.raw_output_contents)
@@ -61,7 +61,8 @@ def grpc_outputs(message: bytes) -> Outputs:
 def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
     """Return the outputs of an HTTP response.
 
-    json_bytes: as in the response's header; 0 means that all of the body is JSON.
+    json_bytes: length of the JSON, as the response's header says; 0 means that the whole body is
+    JSON.
 
     Raises:
         ValueError: the response is broken.
@@ -84,7 +85,7 @@ def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
 def describe_mismatch(
     protocol: str, expected: Sequence[Tensor], message: bytes, json_bytes: int
 ) -> str:
-    """Return how a response of a protocol differs from the expected outputs, or ""."""
+    """Return how a response differs from the expected outputs, or "" if it does not differ."""
     if not expected:
         return ""
     try:
@@ -95,7 +96,7 @@ def describe_mismatch(
 
 
 def find_mismatch(expected: Sequence[Tensor], outputs: Mapping[str, tuple[str, bytes]]) -> str:
-    """Return the difference from the expected outputs, or ""; floats may differ by a little."""
+    """Return the first difference from the expected outputs, or ""; floats may differ a little."""
     for tensor in expected:
         if tensor.name not in outputs:
             return f"output '{tensor.name}' is missing"

@@ -1,6 +1,6 @@
-"""Flags of the requests' contents, and the plan that they make.
+"""Flags for the contents of requests, and the conversion of flags to a plan.
 
-Names are perf_analyzer's where it has the same flags. A mix file has the same flags for each of
+A flag that perf_analyzer also has is named as there. A mix file gives the same flags for each of
 several models.
 """
 
@@ -34,7 +34,7 @@ _PARAMETER_TYPES: Final[dict[str, Callable[[str], Parameter]]] = {
 }
 _MAX_INT: Final = (1 << 63) - 1
 _MAX_MIX_BYTES: Final = 1 << 20
-# Parameters for which Triton's clients have flags, and so have we.
+# Parameters that must be given by their own flags, as in Triton's clients.
 _RESERVED: Final = {
     "sequence_id": "--start-sequence-id",
     "sequence_start": "--sequence-length",
@@ -102,7 +102,7 @@ def number_range(text: str) -> tuple[int, int]:
 
 
 def id_range(text: str) -> tuple[int, int]:
-    """Parse START or START:END, where END is one past the last id; return first and last id."""
+    """Parse START or START:END (END: one past the last id); return the first and the last id."""
     match = re.fullmatch("([0-9]{1,19})(?::([0-9]{1,19}))?", text)
     first = int(match[1]) if match else 0
     end = int(match[2]) if match and match[2] else 1 << 32
@@ -215,9 +215,9 @@ class InputFlags:
     def input_plan(
         self, protocol: Literal["http", "grpc"], *, request_ids: bool = False
     ) -> InputPlan:
-        """Return the plan, which has to be resolved.
+        """Return the plan, which resolve_plan() must complete before use.
 
-        request_ids: true if the client needs ids.
+        request_ids: true if the client needs an id in each request.
 
         Raises:
             InputError: flags contradict each other, or the mix file is wrong.
@@ -273,7 +273,7 @@ class InputFlags:
         )
 
 
-# Flags that each model of a mix file may have.
+# Flags that a mix file may give for each model.
 _MODEL_FLAGS: Final = (
     "model_version",
     "batch_size",

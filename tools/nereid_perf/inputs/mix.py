@@ -1,4 +1,4 @@
-"""Choice of the next model among models with weights. Pure."""
+"""Chooses the model of the next request among models with weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Shuffler(Protocol):
-        """Source of random order, such as random.Random."""
+        """A source of random order, such as random.Random."""
 
         def shuffle(self, x: MutableSequence[int], /) -> None:
             """Shuffle a list in place."""
@@ -24,13 +24,13 @@ _MAX_TURNS: Final = 10_000
 
 
 class Deck:
-    """Deck that deals the models' indexes, each round in exact proportion and random order."""
+    """Deals models' indexes in rounds; each round has exact proportions and a random order."""
 
     def __init__(self, weights: Sequence[Fraction], random: Shuffler) -> None:
         """Prepare a deck.
 
         Raises:
-            InputError: the proportions make a round too long.
+            InputError: the weights' proportions would make a round too long.
         """
         scale = lcm(*(weight.denominator for weight in weights))
         counts = [int(weight * scale) for weight in weights]

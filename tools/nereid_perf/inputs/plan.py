@@ -1,6 +1,6 @@
-"""Plan of a run's inputs, as flags, a mix file and a trace describe them.
+"""The plan of a run's inputs, made from flags, a mix file and a trace.
 
-A plan is frozen and picklable: the command makes one, and each worker process makes its own
+A plan is frozen and picklable. The command makes the plan, and each worker process makes its own
 requests from it.
 """
 
@@ -18,9 +18,9 @@ Parameter = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class ShapeOption:
-    """Value of --shape for an input, without the batch dimension.
+    """Value of --shape for one input, without the batch dimension.
 
-    datatype: "" means that of the metadata.
+    datatype: "" means the datatype in the metadata.
     """
 
     name: str
@@ -30,11 +30,12 @@ class ShapeOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One of a run's models, and the contents of its requests.
+    """A model of the run, and the contents of its requests.
 
-    input_data: "random", "zero", or JSON files and directories. outputs: the requested ones; if
-    empty, all of them. sequence_length: `None` means the length of the data's stream, or 20 without
-    data. sequence_length_variation: a share of the length.
+    input_data: "random", "zero", or JSON files and directories. outputs: names of the requested
+    outputs; empty means all outputs. sequence_length: number of requests in a sequence; `None`
+    means the length of the stream in the data, or 20 without data. sequence_length_variation: how
+    much the length varies, as a share of it.
     """
 
     name: str
@@ -56,14 +57,15 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """Everything from which requests are made.
+    """Everything that the requests of a run are made from.
 
-    request_ids: each request has an id of its own. sequences: how many are open at a time, over all
-    workers; `None` means as many as there are requests in flight. sequence_ids: first and last
-    number. text_ids: sequence ids are texts; `None` leaves that to the model's control input.
-    distinct_inputs: how many random requests are made, to be sent in turn. region_prefix: beginning
-    of the names of shared-memory regions; "" means that tensors travel in the request.
-    output_region_bytes: size of an output that varies, for each element of a batch.
+    request_ids: each request has a unique id. sequences: number of sequences that are open at a
+    time, over all workers; `None` means as many as there are requests in flight. sequence_ids:
+    first and last sequence id. text_ids: sequence ids are texts; `None` means that the model's
+    control input decides. distinct_inputs: number of different random requests, which are sent in
+    turn. region_prefix: beginning of the names of shared-memory regions; "" means that tensors are
+    in the requests themselves. output_region_bytes: bytes in the region for an output of variable
+    size, per element of a batch.
     """
 
     protocol: Literal["http", "grpc"]

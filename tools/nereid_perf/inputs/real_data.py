@@ -1,4 +1,4 @@
-"""Real data of a user: perf_analyzer's JSON files and directories.
+"""Reads a user's own data: JSON files and directories in perf_analyzer's format.
 
 {"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}: an
 object is a step, the inputs of one request without the batch dimension; an array of steps is a
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 Dims = tuple[int, ...]
 
-# Limit of a run's files together.
+# Maximum total size of a run's files.
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# Key that names a model in steps for other kinds of servers.
+# Key of a step that is not a tensor: it names the model for other kinds of servers.
 _NO_TENSOR: Final = "model"
 _MAX_DIMENSION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Inputs of one request, and the expected outputs of its response.
+    """The inputs of one request, and the expected outputs of its response.
 
-    Without the batch dimension.
+    Shapes are without the batch dimension.
     """
 
     inputs: tuple[Tensor, ...]
@@ -54,10 +54,10 @@ Stream = tuple[Step, ...]
 
 
 class DataReader:
-    """Reader of the files of one model.
+    """Reads the data files of one model.
 
-    options: values of --shape, by input. Without any specs the server does not say which tensors
-    there are.
+    options: maps an input to its value of --shape. specs may be empty: the server then does not say
+    which tensors the model has.
     """
 
     def __init__(
@@ -74,10 +74,11 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files; steps outside of arrays are one stream.
+        """Return the streams of all files; all steps outside of arrays form one stream.
 
         Raises:
-            InputError: it names the file, the step's index, the input and what was expected.
+            InputError: the data is invalid; the text names the file, the step's index, the input
+                and what was expected.
         """
         streams: list[Stream] = []
         single: list[Step] = []
@@ -96,7 +97,7 @@ class DataReader:
         return (tuple(single),) if single else tuple(streams)
 
     def _document(self, path: Path) -> tuple[list[Stream], bool]:
-        """Return a file's streams, and whether they are arrays in the file."""
+        """Return a file's streams, and whether the file has them as arrays."""
         try:
             document = json.loads(self._content(path))
         except json.JSONDecodeError as error:
@@ -177,7 +178,7 @@ class DataReader:
                     raise InputError(
                         f"{place}: expected a value of input '{spec.name}', found none"
                     )
-        # The tensors have the model's order, whatever the file's is.
+        # Put the tensors in the model's order, because the file's order may differ.
         places = {name: index for index, name in enumerate(specs)}
         return tuple(
             sorted(tensors, key=lambda tensor: (places.get(tensor.name, len(places)), tensor.name))
@@ -285,7 +286,7 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
 
 
 def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dims:
-    """Return a shape with this many elements; one variable size follows from the others."""
+    """Return the shape for this many elements; one variable size is computed from the others."""
     dims = spec.dims if option is None else option
     variable = dims.count(VARIABLE)
     fixed = prod(dim for dim in dims if dim != VARIABLE)
@@ -325,7 +326,7 @@ def _decoded(place: str, datatype: str, text: Any) -> tuple[bytes, int]:
 
 
 def _declared(place: str, name: str, value: Any) -> TensorSpec | None:
-    """Return the spec of a tensor that the metadata does not have, if its value has one."""
+    """Return the spec of a tensor that is not in the metadata, if its value has a datatype."""
     if not isinstance(value, dict) or "datatype" not in value:
         return None
     datatype, shape = value["datatype"], value.get("shape")

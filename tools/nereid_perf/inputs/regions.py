@@ -1,6 +1,6 @@
-"""Tensors in system shared memory: places of tensors, and the regions' life on host and server.
+"""Tensors in system shared memory: places of tensors, and creation and registration of regions.
 
-One region holds all inputs of a model and one its outputs, which all requests write to.
+Each model has one region with all of its inputs, and one for its outputs, which all requests share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - where shm_open() makes its 
 
 
 class RegionServer(Protocol):
-    """Calls that regions need of a server, such as nereid_perf.server.Server."""
+    """The calls to a server that regions need; implemented by nereid_perf.server.Server."""
 
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
@@ -40,14 +40,14 @@ class RegionServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegionRange:
-    """Part of a region, for one tensor."""
+    """The part of a region that holds one tensor."""
 
     region: str
     offset: int
     byte_size: int
 
     def parameters(self) -> dict[str, str | int]:
-        """Return the parameters by which a request names the range."""
+        """Return the parameters with which a request refers to the range."""
         named: dict[str, str | int] = {
             "shared_memory_region": self.region,
             "shared_memory_byte_size": self.byte_size,
@@ -59,9 +59,9 @@ class RegionRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Region to be shared; `contents` is by offsets.
+    """A region to be created; `contents` maps an offset to the bytes there.
 
-    name: the registered name, which is the file's name as well.
+    name: the registered name, which is also the name of the shared-memory file.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Region:
 def input_ranges(
     plan: InputPlan, index: int, requests: Iterable[Sequence[Tensor]]
 ) -> tuple[list[list[RegionRange]], Region]:
-    """Return the ranges of the tensors of a model's requests, and the region that they are in."""
+    """Return the range of each tensor of a model's requests, and the region with all of them."""
     name = f"{plan.region_prefix}-{index}-inputs"
     offset = 0
     ranges: list[list[RegionRange]] = []
@@ -90,10 +90,10 @@ def input_ranges(
 def output_ranges(
     plan: InputPlan, index: int, model: ModelPlan
 ) -> tuple[dict[str, RegionRange], Region]:
-    """Return the ranges into which a model's outputs are written, by name.
+    """Map an output's name to the range that the server writes it to.
 
     Raises:
-        InputError: the server does not say which outputs there are.
+        InputError: the server does not say which outputs the model has.
     """
     assert model.signature is not None, "the plan is resolved"
     specs = {output.name: output for output in model.signature.outputs}
@@ -119,7 +119,7 @@ def output_ranges(
 
 @contextlib.contextmanager
 def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[None]:
-    """Keep the regions in existence and registered until the block ends, however it ends.
+    """Create and register the regions; unregister and remove them when the block ends.
 
     Raises:
         InputError: there is not enough shared memory.
@@ -133,7 +133,7 @@ def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[
 
 
 def _unregister(server: RegionServer, name: str) -> None:
-    # The server may have ended, and its regions with it.
+    # Ignore errors: the server may have ended, and then has no registrations any more.
     with contextlib.suppress(Exception):
         server.unregister_system_shared_memory(name)
 
@@ -144,7 +144,8 @@ def _create(region: Region, stack: contextlib.ExitStack) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         stack.callback(path.unlink, missing_ok=True)
         try:
-            # With truncate(), a full file system would show itself by a signal, in the server.
+            # Allocate the memory at once. After truncate() alone, a full file system would kill the
+            # server with a signal when it writes.
             os.posix_fallocate(descriptor, 0, region.byte_size)
             for offset, content in region.contents:
                 _write(descriptor, content, offset)

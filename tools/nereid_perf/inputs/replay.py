@@ -1,4 +1,4 @@
-"""Replay of traces: requests at their times, each in its sequence. Pure except for reading."""
+"""Replays traces: sends each request at its time and within its sequence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIMITS: Final = TraceLimits()
 
 
 class _Model:
-    """Model of a trace, with what its requests are encoded with."""
+    """A model of a trace, and everything that is needed to encode its requests."""
 
     def __init__(self, plan: InputPlan, index: int, worker: int, workers: int) -> None:
         model = plan.models[index]
@@ -50,21 +50,21 @@ class _Model:
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # Sequences for requests that the trace has in no sequence.
+        # Sequences for requests that belong to no sequence in the trace.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)
             self.sequences = make_sequences(Place(plan, index, worker, workers), model, [1], ids)
 
     def next_step(self) -> int:
-        """Return the index of the plan's inputs for the next request without any."""
+        """Return the index of the plan's inputs for the next request that has no inputs."""
         if not self._steps:
             self._steps = [step.inputs for step in make_steps(self._plan, self._index)]
         self._turn = (self._turn + 1) % len(self._steps)
         return self._turn
 
     def tensors(self, record: TraceRecord, step: int) -> tuple[Tensor, ...]:
-        """Return the tensors of a record; it may need the plan's inputs at `step`."""
+        """Return the tensors of a record; step: index of the plan's inputs, used if it has none."""
         if record.inputs is None:
             return self._steps[step]
         return tuple(self._tensor(record.place, tensor) for tensor in record.inputs)
@@ -105,9 +105,9 @@ class _Model:
 
 
 class ReplaySource:
-    """Source of a trace's requests, a TimedSource.
+    """Source of a trace's requests; implements TimedSource.
 
-    arrivals_ns: arrivals of its requests, since the first one of all workers'.
+    arrivals_ns: arrival times of its requests in ns, since the first request of all workers.
     """
 
     def __init__(
@@ -116,26 +116,27 @@ class ReplaySource:
         """Read the traces, and encode this worker's requests.
 
         Raises:
-            InputError: a trace cannot be read, or does not fit the models.
+            InputError: a trace cannot be read, or its requests do not fit the models.
         """
         self._plan = plan
         self._ids = RequestIds(worker) if plan.request_ids else None
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
         self._templates: list[RequestTemplate] = []
         self._sequence_ids: list[int | str] = []
-        # Model, template, sequence and flags of each request.
+        # Four arrays with an entry for each request: its model, template, sequence and flags.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
         order = _Order(plan, worker, workers, limits)
         self.arrivals_ns = order.arrivals_ns
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # Trace sequences with a request in flight, and the requests that wait for its end.
+        # Maps a sequence of the trace that has a request in flight to the requests that wait for
+        # that request's end.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 
     def next_request(self) -> Request | None:
-        """Return the next request, or `None` if it has to wait, or after the trace's last one."""
+        """Return the next request; `None` if it has to wait, or after the last request."""
         if self._ready:
             return self._request(self._ready.popleft())
         if self._next == len(self.arrivals_ns) or self._draining:
@@ -146,7 +147,7 @@ class ReplaySource:
         return self._request(self._next - 1)
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """Return the next request that has arrived by then, or `None`."""
+        """Return the next request that has arrived by this time, or `None`."""
         while not self._ready and self._next < len(self.arrivals_ns) and not self._draining:
             if self.arrivals_ns[self._next] > elapsed_ns:
                 return None
@@ -158,7 +159,7 @@ class ReplaySource:
         return self._request(self._ready.popleft()) if self._ready else None
 
     def next_due_ns(self) -> int | None:
-        """Return the arrival of the next request, or `None` after the last one."""
+        """Return the arrival time of the next request, or `None` after the last request."""
         return self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
 
     def on_end(self, request: Request) -> None:
@@ -176,7 +177,7 @@ class ReplaySource:
             del self._waiting[request.sequence]
 
     def set_draining(self, *, draining: bool) -> None:
-        """Do nothing: a trace's sequences end where it says, without last requests of ours."""
+        """Do nothing: a trace's sequences end as recorded, without additional last requests."""
         self._draining = draining
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
@@ -202,7 +203,7 @@ class ReplaySource:
         return Request(message, json_bytes, number, sequence, identity, at_ns=at_ns)
 
     def _encode(self, limits: TraceLimits, order: _Order) -> None:
-        """Encode this worker's requests; equal ones are encoded once."""
+        """Encode this worker's requests; equal requests are encoded only once."""
         templates: dict[tuple[int, str, int], int] = {}
         sequences: dict[int | str, int] = {}
         size = 0
@@ -238,15 +239,16 @@ class ReplaySource:
 
 
 class _Order:
-    """Selection and order of the traces' requests that one worker sends.
+    """Selects and orders the requests of the traces that one worker sends.
 
-    Requests are dealt in the order of time, by their number modulo the number of workers; where the
-    traces have sequences, all requests of a sequence go to one worker.
+    Requests are numbered in the order of time, and the number modulo the number of workers says
+    which worker sends a request. If the traces have sequences, all requests of a sequence go to one
+    worker.
     """
 
     def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
         times = array("q")
-        # Number of a sequence, which is equal for requests with the same id.
+        # For each request the number of its sequence, equal for requests with the same sequence id.
         sequences = array("q")
         for _, record in _chosen(plan, limits):
             times.append(record.at_ns)
@@ -266,20 +268,20 @@ class _Order:
         self._is_mine = bytearray(len(times))
         for index in chosen:
             self._is_mine[index] = True
-        # Number of each of this worker's requests in the order of the files, by its number in the
-        # order of time.
+        # Maps the index of one of this worker's requests in the order of time to its number in the
+        # order of the files.
         in_files = {index: number for number, index in enumerate(sorted(chosen))}
         self.mine = array("l", (in_files[index] for index in chosen))
         self._next = 0
 
     def is_next_mine(self) -> bool:
-        """Return whether the next request in the order of the files is this worker's."""
+        """Return whether this worker sends the next request in the order of the files."""
         self._next += 1
         return bool(self._is_mine[self._next - 1])
 
 
 def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRecord]]:
-    """Yield the requests to the plan's models, with the models' indexes."""
+    """Yield the requests that the plan's models get, each with its model's index."""
     chosen = _ModelChoice(plan)
     for record in read_traces(plan.traces, limits):
         index = chosen(record)
@@ -288,7 +290,7 @@ def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRe
 
 
 class _ModelChoice:
-    """Choice of the plan's model for a request; `None` means that it is not replayed."""
+    """Chooses the plan's model for a request; `None` means that the request is not replayed."""
 
     def __init__(self, plan: InputPlan) -> None:
         self._exact = {(model.name, model.version): i for i, model in enumerate(plan.models)}

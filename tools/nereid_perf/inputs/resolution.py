@@ -1,6 +1,6 @@
-"""Resolution of a plan with what the server says of its models.
+"""Completes a plan with what the server says about its models.
 
-It refuses what does not fit them.
+A plan that does not fit the models is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MetadataServer(Protocol):
-    """Calls that a plan needs of a server, such as nereid_perf.server.Server."""
+    """The calls to a server that resolving needs; implemented by nereid_perf.server.Server."""
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
         """Return a model's metadata."""
@@ -32,7 +32,7 @@ class MetadataServer(Protocol):
 
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
-    """Return the plan completed with the server's metadata, and with the models of its traces.
+    """Return the plan, completed with the server's metadata and the models in its traces.
 
     Raises:
         InputError: the plan does not fit the models.
@@ -58,12 +58,12 @@ def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
 
 
 def new_region_prefix() -> str:
-    """Return a prefix that no other run on this host has."""
+    """Return a prefix that no other run on this host uses."""
     return f"nereid-perf-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _replayed(plan: InputPlan) -> tuple[ModelPlan, ...]:
-    """Return the traces' models.
+    """Return the models to which the traces' requests are sent.
 
     If the plan has models, only these are replayed, with the plan's settings.
     """

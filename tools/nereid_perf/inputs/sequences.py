@@ -1,6 +1,6 @@
-"""Sequences that a worker keeps open at a server: whose request is next, and what it is. Pure.
+"""The sequences that a worker keeps open at a server, and the choice of the next request.
 
-A sequence has at most one request in flight: the next one waits for its end.
+A sequence has at most one request in flight; its next request waits until that one has ended.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from nereid_perf.inputs.errors import InputError
 
 
 class RandomNumbers(Protocol):
-    """Source of random numbers, such as random.Random."""
+    """A source of random numbers, such as random.Random."""
 
     def uniform(self, a: float, b: float, /) -> float:
         """Return a random number between a and b."""
 
 
 class SequenceIds:
-    """Worker's share of a range of ids, used in turn; no two workers' ids are ever equal.
+    """A worker's share of a range of sequence ids, used in turn; no other worker has these ids.
 
-    All models of a worker share one, as models of an ensemble see each other's ids.
+    All models of a worker use the same share, because the models of an ensemble see each other's
+    ids.
     """
 
     def __init__(self, bounds: tuple[int, int], worker: int, workers: int) -> None:
-        """Take a share of the numbers from the first to the last bound.
+        """Take a worker's share of the numbers between the bounds, which are included.
 
         Raises:
-            InputError: a worker would have none.
+            InputError: a worker would have no numbers.
         """
         first, last = bounds
         self._first = first + worker
@@ -43,7 +44,7 @@ class SequenceIds:
         self._used: set[int] = set()
 
     def acquire(self) -> int | None:
-        """Return a free number, or `None` while open sequences have all of them."""
+        """Return a free number, or `None` while open sequences use all numbers."""
         if len(self._used) >= self._count:
             return None
         while True:
@@ -59,7 +60,7 @@ class SequenceIds:
 
 
 class SequenceStep(NamedTuple):
-    """Request of a sequence; `sequence` is the index among its model's sequences."""
+    """A request of a sequence; `sequence` is its index among the model's sequences."""
 
     sequence: int
     id: int
@@ -76,15 +77,15 @@ class _Slot:
         self.id = 0
         self.stream = 0
         self.step = 0
-        # Requests until the sequence ends; 0 means that none is open.
+        # Number of requests until the sequence ends; 0 means that no sequence is open.
         self.left = 0
 
 
 class StreamChoice:
-    """Choice of the stream for each new sequence, and of the sequence's length.
+    """Chooses the data stream and the length of each new sequence.
 
-    first, step: start and step in the streams' turn, so that workers begin at different ones.
-    length: `None` means the stream's own.
+    first, step: index of the first stream, and distance to the next, so that workers begin with
+    different streams. length: number of requests; `None` means the length of the stream.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class StreamChoice:
         self._random = random
 
     def choose(self) -> tuple[int, int]:
-        """Return the stream, and the number of requests of the sequence."""
+        """Return the stream of a new sequence, and the sequence's number of requests."""
         stream = self._next % len(self._lengths)
         self._next += self._turn
         if self._length is None:
@@ -111,31 +112,31 @@ class StreamChoice:
         return stream, max(1, round(self._length * (1 + share)))
 
     def step(self, stream: int, number: int) -> int:
-        """Return the step of a stream for a sequence's request."""
+        """Return the index of the stream's step for a request of the sequence."""
         return number % self._lengths[stream]
 
 
 class Sequences:
-    """Sequences of one model in one worker."""
+    """The sequences of one model in one worker."""
 
     def __init__(self, ids: SequenceIds, limit: int | None, choice: StreamChoice) -> None:
-        """Prepare sequences, at most `limit` of them open at a time.
+        """Prepare sequences; limit: maximum number of sequences that are open at a time.
 
-        With `None` as many are open as there are requests in flight.
+        If limit is `None`, as many sequences are open as there are requests in flight.
         """
         self._ids = ids
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # Indexes of slots without a request in flight; the open ones that have waited longest come
-        # first.
+        # Indexes of slots without a request in flight. `_open`: slots with an open sequence, the
+        # one that has waited longest first. `_free`: slots without a sequence.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 
     def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
-        """Return the next step, or `None` if all sequences wait for a request in flight.
+        """Return the next step, or `None` if all sequences have a request in flight.
 
-        may_begin: if false, each open sequence gets its last request, and no other one begins.
+        may_begin: if false, each open sequence gets its last request, and no new sequence begins.
         """
         if self._open:
             index = self._open.popleft()

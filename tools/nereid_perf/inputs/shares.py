@@ -1,4 +1,4 @@
-"""Worker's share of one model's requests."""
+"""A worker's share of one model's requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
 
-# Default of perf_analyzer.
+# Default number of requests in a sequence, as in perf_analyzer.
 _DEFAULT_LENGTH: Final = 20
 MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
-    """Place of a share: the model's index in the plan, the worker's number, and of how many."""
+    """Identity of a share: the model's index, the worker's number, the number of workers."""
 
     plan: InputPlan
     workload: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class RequestIds:
-    """Ids that no other request of the run has."""
+    """Makes request ids that are unique in the run."""
 
     def __init__(self, worker: int) -> None:
         self._prefix = f"{worker}-"
@@ -45,7 +45,7 @@ class RequestIds:
 
 
 class Share(Protocol):
-    """RequestSource of one model."""
+    """The RequestSource of one model."""
 
     def next_request(self) -> Request | None:
         """Return the next request, or `None` while all sequences wait."""
@@ -58,7 +58,7 @@ class Share(Protocol):
 
 
 class PlainShare:
-    """Requests in turn; each worker begins with another one."""
+    """The model's requests in turn; each worker begins with a different request."""
 
     def __init__(self, workload: Workload, place: Place, ids: RequestIds | None) -> None:
         self._place = place
@@ -92,7 +92,7 @@ class PlainShare:
 
 
 class SequenceShare:
-    """Sequences, each of which goes through a stream of requests."""
+    """Sequences, each of which sends the requests of one stream in order."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SequenceShare:
         self._sequences = make_sequences(place, workload.model, lengths, sequence_ids)
 
     def next_request(self) -> Request | None:
-        """Return the next sequence's request, or `None` while all of them wait."""
+        """Return a request of the next sequence, or `None` while all sequences wait."""
         step = self._sequences.next_step(may_begin=not self._draining)
         if step is None:
             return None
@@ -121,7 +121,7 @@ class SequenceShare:
         message, json_bytes = self._templates[data].encode(
             identity.encode(), sequence_part(self._encoder, self._with_id, step)
         )
-        # The number is unique among all models' sequences.
+        # Number that is unique among the sequences of all models.
         sequence = step.sequence * len(self._place.plan.models) + self._place.workload
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 
@@ -135,7 +135,7 @@ class SequenceShare:
 
 
 class IdFormat:
-    """Format of sequence ids: some models take texts."""
+    """Format of sequence ids: numbers, or texts for models that take texts."""
 
     def __init__(self, plan: InputPlan, model: ModelPlan) -> None:
         assert model.signature is not None, "the plan is resolved"
@@ -144,19 +144,19 @@ class IdFormat:
             self._is_text = model.signature.has_text_ids
 
     def format(self, number: int) -> int | str:
-        """Return the id with a number, as the model takes it."""
+        """Return the sequence id for a number, in the form that the model takes."""
         return str(number) if self._is_text else number
 
 
 def sequence_part(encoder: Encoder, ids: IdFormat, step: SequenceStep) -> bytes:
-    """Return the bytes for a step's place in its sequence."""
+    """Return the encoded bytes with a step's place in its sequence."""
     return encoder.sequence_part(ids.format(step.id), start=step.is_start, end=step.is_end)
 
 
 def make_sequences(
     place: Place, model: ModelPlan, lengths: Sequence[int], ids: SequenceIds
 ) -> Sequences:
-    """Return the sequences of one worker; `lengths` are those of the streams."""
+    """Return the sequences of one worker; lengths: number of steps in each stream."""
     plan, index, worker, workers = place
     limit = plan.sequences
     if limit is not None:

@@ -1,4 +1,4 @@
-"""Signature of a model's requests, from the server's metadata and configuration."""
+"""The signature of a model, made from the server's metadata and configuration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TEXT: Final = "TYPE_STRING"
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Input or output; `dims` are without the batch dimension, and -1 is a variable one.
+    """An input or output; `dims` lacks the batch dimension, and -1 is a variable dimension.
 
-    is_shape: its values are dimensions, so that none can be made up.
+    is_shape: the tensor's values are dimensions, so its values cannot be made up.
     """
 
     name: str
@@ -32,10 +32,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """Inputs and outputs of a model, and the kind of its requests.
+    """The inputs and outputs of a model, and the kind of its requests.
 
-    max_batch_size: `None` means that requests have no batch dimension, 0 that it may have any size.
-    has_text_ids: sequence ids are texts. is_decoupled: a request has any number of responses.
+    max_batch_size: `None` means that requests have no batch dimension, 0 that the batch dimension
+    may have any size. has_text_ids: sequence ids are texts. is_decoupled: a request may have any
+    number of responses.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -53,7 +54,7 @@ def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) 
     the batch dimension.
 
     Raises:
-        InputError: the metadata has a datatype or a shape that the protocol does not have.
+        InputError: the metadata has a datatype or a shape that the protocol does not allow.
     """
     name = str(metadata.get("name", ""))
     inputs = [_spec(name, tensor) for tensor in metadata.get("inputs") or ()]
@@ -100,7 +101,7 @@ def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
             f"the server's metadata of model '{model}' gives tensor '{name}' the datatype "
             f"'{datatype}', which KServe v2 does not have"
         )
-    # Numbers of 64 bits are texts in JSON that protobuf writes.
+    # Convert the sizes, because protobuf's JSON has 64-bit numbers as texts.
     return TensorSpec(name, datatype, tuple(int(size) for size in tensor.get("shape") or ()))
 
 

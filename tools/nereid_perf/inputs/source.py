@@ -1,4 +1,4 @@
-"""Source of one worker process's requests for a plan: make_source."""
+"""Makes the source of one worker process's requests from a plan."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# Turns of models whose sequences are all busy are held. With more of them the other models wait as
-# well, so that proportions stay.
+# If all sequences of a model are busy, its turn is held until later. With more held turns than
+# this, the other models wait too, so that the models' proportions stay exact.
 _MAX_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
-    """Return the source of the worker with this index, out of so many; the plan is resolved.
+    """Return the source of the worker with this index; the plan must be resolved.
 
     Raises:
         InputError: the data cannot be read, or does not fit the models.
@@ -55,7 +55,7 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Return whether find_mismatch() has anything to compare responses with.
+    """Return whether the plan has expected outputs that find_mismatch() compares responses with.
 
     Raises:
         InputError: as in make_source.
@@ -66,9 +66,9 @@ def expects_outputs(plan: InputPlan) -> bool:
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """Return the regions that regions.shared_regions() needs before the workers send.
+    """Return the regions that regions.shared_regions() must create before the workers send.
 
-    There are none without shared memory.
+    The result is empty if the plan uses no shared memory.
 
     Raises:
         InputError: as in make_source.
@@ -80,7 +80,7 @@ def make_regions(plan: InputPlan) -> list[Region]:
     ]
 
 
-# A worker makes a source for each level of load, of the same data.
+# Cached, because a worker makes a source from the same data for each level of load.
 @lru_cache(1)
 def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(
@@ -89,7 +89,7 @@ def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
 
 
 class MixedSource:
-    """Requests of one model, or of several by their weights."""
+    """Requests of one model, or of several models in proportion to their weights."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class MixedSource:
         self._deck = deck
         self._expected = expected
         self._draining = False
-        # Turns that were dealt to models none of whose sequences could go on.
+        # Number of held turns of each model, dealt while all of the model's sequences were busy.
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:
@@ -116,7 +116,7 @@ class MixedSource:
             request = self._shares[index].next_request()
             if request is not None:
                 self._held[index] -= 1
-                # Models without held turns are dropped.
+                # The unary plus drops the models that have no held turns.
                 self._held = +self._held
                 return request
         while self._held.total() < _MAX_HELD:
@@ -128,7 +128,7 @@ class MixedSource:
         return None
 
     def on_end(self, request: Request) -> None:
-        """Note the end of a request with its model's share."""
+        """Pass the end of a request on to its model's share."""
         self._shares[request.workload].on_end(request)
 
     def set_draining(self, *, draining: bool) -> None:
@@ -138,6 +138,6 @@ class MixedSource:
             share.set_draining(draining=draining)
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """Return how a response differs from the user's validation data, or ""."""
+        """Return how a response differs from the user's validation data, or "" if it does not."""
         expected = self._expected[request.workload][request.data]
         return describe_mismatch(self._protocol, expected, message, json_bytes)

@@ -1,4 +1,4 @@
-"""Tensors as raw bytes: made up, or converted from values that a user wrote."""
+"""Makes tensors as raw bytes: with made-up values, or from values that a user wrote."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# Limit of one tensor: neither protocol has larger messages.
+# Maximum size of one tensor: neither protocol has larger messages.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", np.uint8
 )
-# Limit of the nesting of a JSON array.
+# Maximum nesting of a JSON array.
 _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Tensor of a request.
+    """A tensor of a request.
 
     shape: as sent; before steps are joined to a batch, without the batch dimension.
     """
@@ -45,7 +45,7 @@ class Tensor:
 
 
 class TensorMaker:
-    """Maker of tensors: the same ones for a plan's seed, in every process."""
+    """Makes up tensors; with the same seed, every process makes the same tensors."""
 
     def __init__(self, plan: InputPlan, model: ModelPlan, *, zeros: bool = False) -> None:
         self._zeros = zeros
@@ -60,7 +60,7 @@ class TensorMaker:
         """Return a tensor of this shape.
 
         Raises:
-            InputError: it would be too large.
+            InputError: the tensor would be too large.
         """
         count = prod(shape)
         length = self._string_length if string_length is None else string_length
@@ -99,7 +99,7 @@ class TensorMaker:
 
 
 def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    """Return the sizes that --shape gives an input, or the input's own.
+    """Return the dimensions that --shape gives for an input, or else the metadata's.
 
     Raises:
         InputError: --shape contradicts the metadata, or is missing.
@@ -121,7 +121,7 @@ def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tup
 
 
 def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
-    """Return raw bytes of a JSON array's elements, nested or not, and the number of elements.
+    """Return the raw bytes of a JSON array's elements, nested or not, and their number.
 
     Raises:
         ValueError: an element is not of the datatype; the text says what was expected.
@@ -180,13 +180,13 @@ def _narrowed(numbers: Array, datatype: str) -> Array:
     if datatype != "BF16":
         return numbers.astype(NUMPY_TYPE[datatype])
     bits = numbers.astype("<f4").view("<u4")
-    # Numbers are rounded to the nearest, ties to even. NaN and infinity keep their upper bits.
+    # Round numbers to the nearest BF16, ties to even. NaN and infinity just keep their upper bits.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def widened(numbers: Array, datatype: str) -> Array:
-    """Return floats as numpy can compare them; BF16 comes as uint16."""
+    """Return floats in a type that numpy can compare; BF16 numbers come as uint16."""
     if datatype != "BF16":
         return numbers
     return (numbers.astype("<u4") << 16).view("<f4")

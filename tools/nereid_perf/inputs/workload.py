@@ -1,4 +1,4 @@
-"""Encoded requests of one model, which a source hands out."""
+"""The encoded requests of one model, which a source hands out."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Limit of one model's requests, which a worker has twice: with and without the parts that differ
-# each time.
+# Maximum size of one model's requests. A worker keeps them twice: with and without the parts that
+# differ each time.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
 class Workload(NamedTuple):
-    """Encoded requests; `streams` has each stream's indexes in templates and expected."""
+    """Encoded requests; `streams`: for each stream, its indexes in `templates` and `expected`."""
 
     model: ModelPlan
     encoder: Encoder
@@ -40,10 +40,10 @@ class Workload(NamedTuple):
 
 
 def make_workload(plan: InputPlan, index: int) -> Workload:
-    """Return the requests of the plan's model with this index; they are equal in each process.
+    """Return the requests of the plan's model with this index; they are the same in every process.
 
     Raises:
-        InputError: its data does not fit the model, or it is missing.
+        InputError: the data does not fit the model, or is missing.
     """
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
@@ -72,7 +72,7 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
 
 
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
-    """Return the inputs of that model's requests, with the batch dimension, stream after stream.
+    """Return the inputs of the model's requests, with the batch dimension, stream after stream.
 
     Raises:
         InputError: as in make_workload.
@@ -84,7 +84,7 @@ def make_steps(plan: InputPlan, index: int) -> list[Step]:
 def input_specs(model: ModelPlan) -> tuple[TensorSpec, ...]:
     """Return the model's inputs.
 
-    Without them in the metadata, those that --shape gives a datatype.
+    If the metadata has no inputs, return the inputs for which --shape gives a datatype.
     """
     assert model.signature is not None, "the plan is resolved"
     if model.signature.inputs:
@@ -123,7 +123,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
     steps = [Step(tuple(map(maker.make, made, shapes)))]
-    # The size is checked before the other steps are made.
+    # Check the size before the other steps are made.
     _check_size(model, count * _size(steps))
     steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
     return (tuple(steps),)
@@ -144,8 +144,8 @@ def _check_size(model: ModelPlan, size: int) -> None:
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     """Return the steps with a batch dimension.
 
-    Each request has as many of its stream's steps as the batch size, in a row. Models without
-    sequences go through all steps as one stream.
+    Each request consists of batch-size consecutive steps of its stream. For models without
+    sequences, all steps form one stream.
     """
     signature = model.signature
     assert signature is not None, "the plan is resolved"
@@ -157,8 +157,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # A sequence sends each step once, whatever the batch size; other requests go on behind the
-        # batch.
+        # In a sequence, the next request begins one step later, whatever the batch size. Other
+        # requests begin behind the steps of the previous request.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)
@@ -208,7 +208,7 @@ def _joined_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _shared_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a shape tensor of a batch: it has no batch dimension, and is the whole batch's."""
+    """Return a batch's shape tensor, which has no batch dimension and holds for the whole batch."""
     if any(tensor != tensors[0] for tensor in tensors):
         raise InputError(
             f"-b: shape tensor '{tensors[0].name}' of model '{model.name}' differs between steps, "

@@ -1,3 +1,3 @@
-"""Times at which requests are sent, and whether the client kept to them. Pure."""
+"""Schedules of when requests are sent, and a check that the client kept to them."""
 
 # layout: pure

@@ -1,7 +1,8 @@
-"""Open loops: when each request is to be sent, whatever the server does. Pure.
+"""Schedules of open loops, in which requests are sent at set times, whatever the server does.
 
-The same seed gives the same times. A process of rate 1 (constant, Poisson, gamma) is stretched to a
-profile of rates (steady, ramp, bursts), so that each process works with each profile.
+The same seed gives the same times. The gaps come from a process with rate 1 (constant, Poisson,
+gamma). The process is then stretched to a profile of rates (steady, ramp, bursts), so that each
+process can be combined with each profile.
 """
 
 from __future__ import annotations
@@ -26,36 +27,36 @@ _NS: Final = 1e9
 
 
 class Profile(Protocol):
-    """Rate over time."""
+    """The rate of requests over time."""
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times, in seconds since the start, by which so many requests are due."""
+        """Return the times in s since the start by which these numbers of requests are due."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Constant rate, per second."""
+    """A constant rate, per second."""
 
     rate: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times, in seconds since the start, by which so many requests are due."""
+        """Return the times in s since the start by which these numbers of requests are due."""
         return amounts / self.rate
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """Ramp from one rate to another in so many seconds; then the rate stays."""
+    """A ramp from one rate to another in ramp_s seconds; after that the rate is constant."""
 
     first: float
     last: float
     ramp_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times, in seconds since the start, by which so many requests are due."""
-        # The equation amount = first * t + slope * t^2 / 2 is solved in the form that is exact for
-        # a slope of 0.
+        """Return the times in s since the start by which these numbers of requests are due."""
+        # Solve amount = first * t + slope * t^2 / 2 for t, in the form that is exact even for a
+        # slope of 0.
         slope = (self.last - self.first) / self.ramp_s
         in_ramp = (self.first + self.last) / 2 * self.ramp_s
         inside = np.minimum(amounts, in_ramp)
@@ -68,9 +69,9 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """Bursts of a higher rate at the beginning of each period.
+    """Bursts with a higher rate at the beginning of each period.
 
-    Between them `rate`, which may be 0.
+    Between bursts the rate is `rate`, which may be 0.
     """
 
     rate: float
@@ -79,7 +80,7 @@ class Bursts:
     period_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times, in seconds since the start, by which so many requests are due."""
+        """Return the times in s since the start by which these numbers of requests are due."""
         in_burst = self.burst_rate * self.burst_s
         in_period = in_burst + self.rate * (self.period_s - self.burst_s)
         periods, left = np.divmod(amounts, in_period)
@@ -91,17 +92,18 @@ class Bursts:
 def arrivals(
     profile: Profile, distribution: Distribution, *, seed: int, gamma_variation: float = 1.0
 ) -> Iterator[Times]:
-    """Yield times in ns since the start, in blocks, without end.
+    """Yield blocks of times in ns since the start, without end.
 
-    gamma_variation: standard deviation of gaps over their mean; 1 is Poisson's, more gives
-    clusters.
+    gamma_variation: standard deviation of the gaps divided by their mean. 1 gives a Poisson
+    process; larger values give clusters of requests.
     """
     random = np.random.default_rng(seed)
     shape = 1 / gamma_variation**2
     done = 0.0
     for block in count():
         if distribution == "constant":
-            # The times are not sums of gaps: a long run would drift.
+            # Compute the times from the request's number, because sums of gaps would drift in a
+            # long run.
             amounts = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.float64)
         elif distribution == "poisson":
             amounts = done + np.cumsum(random.exponential(size=_BLOCK))
@@ -112,9 +114,9 @@ def arrivals(
 
 
 def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
-    """Yield one request after each gap; after the last gap the first one follows again."""
+    """Yield blocks of times with these gaps between requests; after the last gap, start again."""
     ends = np.cumsum(np.asarray(gaps_ns, dtype=np.int64))
-    # A block has several rounds of a short list.
+    # If the list is short, a block has several rounds of it.
     rounds = max(1, _BLOCK // len(ends))
     block = np.concatenate([ends + number * ends[-1] for number in range(rounds)])
     for times in count():
@@ -122,7 +124,7 @@ def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
 
 
 def every_nth(blocks: Iterator[Times], first: int, step: int) -> Iterator[Times]:
-    """Yield one worker's share of a schedule that all workers compute."""
+    """Yield one worker's share of the schedule; every worker computes the whole schedule."""
     place = first
     for block in blocks:
         yield block[place::step]

@@ -1,15 +1,15 @@
-"""Closed loops: how many requests are in flight. Pure."""
+"""Schedules of closed loops: how many requests are in flight."""
 
 from __future__ import annotations
 
 
 def share_of(total: int, worker: int, workers: int) -> int:
-    """Return one worker's part of a number."""
+    """Return one worker's part of a total, which is divided evenly among workers."""
     return total // workers + (worker < total % workers)
 
 
 class Constant:
-    """Constant number of requests in flight."""
+    """A constant number of requests in flight."""
 
     def __init__(self, in_flight: int) -> None:
         self.allowed = in_flight
@@ -19,7 +19,7 @@ class Constant:
 
 
 class Periodic:
-    """Growing number: a step after each so many requests, up to the end, where it stays."""
+    """A number that grows by a step after every N requests, up to an end, where it stays."""
 
     def __init__(self, first: int, last: int, step: int, requests_per_step: int) -> None:
         self.allowed = first

@@ -1,4 +1,4 @@
-"""Meaning of a level's number: the schedule that one worker follows. Pure."""
+"""Turns the number of a level (a rate, a concurrency) into the schedule of one worker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """Shape of the load of any level, by the level's kind.
+    """Shape of the load at any level; which fields count depends on the level's kind.
 
-    "rate": `distribution` is that of gaps; the rate grows from ramp_from to the level's in ramp_s;
-    bursts of burst_rate for burst_s begin every burst_period_s.
+    "rate": `distribution` is the distribution of the gaps. The rate grows from ramp_from to the
+    level's rate in ramp_s seconds. Bursts with burst_rate last burst_s seconds and begin every
+    burst_period_s seconds.
 
-    "trace": intervals_ns, repeated; if empty, each request of the source has its time.
+    "trace": intervals_ns are the gaps, repeated; if empty, each request of the source has its own
+    time.
 
-    "concurrency": with requests_per_step it grows from periodic_from by periodic_step to the
-    level's.
+    "concurrency": if requests_per_step is set, the concurrency grows from periodic_from by
+    periodic_step up to the level's.
     """
 
     distribution: Distribution = "constant"
@@ -55,7 +57,7 @@ def arrivals_of(
 ) -> Iterator[Times] | None:
     """Yield the times at which a worker sends, in ns since the start.
 
-    Returns `None` for a closed loop, and where requests have times of their own.
+    Returns `None` for a closed loop, and if requests have times of their own.
     """
     if level.kind == "concurrency":
         return None
@@ -76,7 +78,7 @@ def arrivals_of(
 def concurrency_of(
     level: LoadLevel, shape: LoadShape, *, worker: int, workers: int
 ) -> Constant | Periodic:
-    """Return how many of its own requests a worker has in flight in a closed loop."""
+    """Return the schedule of how many requests one worker has in flight in a closed loop."""
     most = share_of(int(level.value), worker, workers)
     if not shape.requests_per_step:
         return Constant(most)

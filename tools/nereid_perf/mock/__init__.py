@@ -1,4 +1,5 @@
-"""Mock server `nereid perf mock`: a KServe v2 server that takes a set time, for calibration.
+"""The mock server `nereid perf mock`: a KServe v2 server with set response times, for calibration.
 
-service_times.py, which is pure, says when each response is due; the rest speaks HTTP and gRPC.
+service_times.py computes when each response is due, and does no I/O. The other modules implement
+HTTP and gRPC.
 """

@@ -1,4 +1,4 @@
-"""The command `nereid perf mock`, which prints its addresses and serves until it is told to end."""
+"""The command `nereid perf mock`: prints the server's addresses and serves until a signal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MockSettings:
-    """A KServe v2 server that takes a set time, over HTTP and gRPC: any model's name is one."""
+    """Serve KServe v2 over HTTP and gRPC with set response times; every model name exists."""
 
     host: str = flag("127.0.0.1", "interface to listen at")
     http_port: int = flag(8000, "0: any that is free, -1: none", own_port)
@@ -62,7 +62,7 @@ class MockSettings:
     seed: int = flag(0, "of what is random", integer(0, 1 << 62))
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_root and not self.tls_cert):
             return ["--tls-cert and --tls-key: give both"]
         if self.stall_every and self.stall_every <= self.stall_for:

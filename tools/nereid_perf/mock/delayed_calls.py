@@ -1,4 +1,4 @@
-"""Calls at set times, to the microsecond."""
+"""Calls functions at set times, with a precision of microseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DelayedCalls:
-    """Delayed calls of the running loop."""
+    """The delayed calls of the running event loop."""
 
     def __init__(self) -> None:
         self._timer = PreciseTimer(self._on_time)
@@ -22,10 +22,10 @@ class DelayedCalls:
         self._numbers = count()
 
     def call_at(self, time_ns: int, call: Callable[[], None]) -> None:
-        """Call at a time, or at once if it has passed.
+        """Call a function at a time, or at once if the time has passed.
 
-        Calls are made in the order of their times, and calls of one time in the order in which they
-        were added.
+        Calls are made in the order of their times. Calls with equal times are made in the order in
+        which they were added.
         """
         calls = self._calls
         if time_ns <= monotonic_ns() and not calls:

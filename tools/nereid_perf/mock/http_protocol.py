@@ -1,4 +1,4 @@
-"""HTTP/1.1 of the mock server: as little as an inference client can tell from a real one."""
+"""HTTP/1.1 of the mock server: only what an inference client needs from a server."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from nereid_perf.mock.model import MockModel
 
-    # Function that gets a callback for the end of the request; True means that the request has to
-    # fail.
+    # Function that serves a request. It gets a callback for the end of the request; the callback's
+    # argument is True if the request must fail.
     Serve = Callable[[Callable[[bool], None]], None]
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _PATH: Final = re.compile(
     rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z][^ ?]*)? "
 )
-# Client perf_analyzer finds its requests by the ids of responses.
+# The id is copied to the response, because the client perf_analyzer finds its requests by it.
 _ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
 _LAST_ID_PLACE: Final = 1 << 10
 _SHARED_MEMORY: Final = "/systemsharedmemory"
@@ -32,10 +32,10 @@ _MAX_HEADS: Final = 64
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection; requests that are sent before their time wait in the buffer."""
+    """One connection; pipelined requests wait in the buffer until earlier responses are sent."""
 
     def __init__(self, model: MockModel, serve: Serve, connections: set[HttpProtocol]) -> None:
-        """Prepare a connection, which enters itself into the open `connections`."""
+        """Prepare a connection; it adds itself to the set `connections` while it is open."""
         self._connections = connections
         self._model = model
         self._serve = serve
@@ -43,19 +43,19 @@ class HttpProtocol(asyncio.Protocol):
         self._buffer = b""
         self._busy = False
         self._request_id = ""
-        # Method, target and body length of each head that was parsed.
+        # Maps each head that was parsed to its method, target and body length.
         self._heads: dict[bytes, tuple[str, str, int]] = {}
         self._transport: asyncio.Transport
         self._descriptor = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, and enter the open connections."""
+        """Keep the transport, and add this connection to the open connections."""
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the client's business)
-        """Leave the open connections."""
+        """Remove this connection from the open connections."""
         self._connections.discard(self)
 
     def abort(self) -> None:
@@ -123,7 +123,7 @@ def _document(model: MockModel, name: str, what: str) -> bytes:
         (True, "/stats"): {"model_stats": [model.statistics(name)]},
     }
     if not name and what.startswith(_SHARED_MEMORY):
-        # The mock's tensors are neither read nor written.
+        # Accept shared memory, because the mock neither reads nor writes tensors.
         return _http(200, [] if what.endswith("/status") else {})
     document = documents.get((bool(name), what))
     if document is None:

@@ -1,4 +1,4 @@
-"""Model of the mock server, under whatever name it is asked for, and its responses."""
+"""The model of the mock server, which has any name that a client asks for, and its responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FP32_BYTES: Final = 4
 
 @dataclass
 class Counts:
-    """Sums since the server began."""
+    """Counters and sums of times since the server started."""
 
     requests: int = 0
     queue_ns: int = 0
@@ -33,10 +33,10 @@ class Counts:
 
 @dataclass
 class MockModel:
-    """Model with one FP32 input and one output of a size.
+    """A model with one FP32 input and one FP32 output of a set size.
 
-    responses: number of responses to each request. has_sequences: its configuration says that it is
-    a sequence model.
+    responses: number of responses to each request. has_sequences: the configuration says that the
+    model is a sequence model.
     """
 
     size: int = 8
@@ -45,7 +45,7 @@ class MockModel:
     counts: Counts = field(default_factory=Counts)
 
     def count(self, arrived_ns: int, started_ns: int, ended_ns: int) -> None:
-        """Count a request, by the times of its arrival, start and end in ns."""
+        """Count a request; its times of arrival, start and end are in ns."""
         self.counts.requests += 1
         self.counts.queue_ns += started_ns - arrived_ns
         self.counts.compute_ns += ended_ns - started_ns
@@ -104,7 +104,7 @@ class MockModel:
         }
 
     def http_response(self, request_id: str = "") -> bytes:
-        """Return a whole HTTP response, with its head: equal for all requests that have no id."""
+        """Return a whole HTTP response with its head; requests without an id all get it."""
         content = bytes(_FP32_BYTES * self.size)
         output = {
             "name": "OUTPUT0",
@@ -132,16 +132,16 @@ class MockModel:
 
 
 def metadata_message(document: dict[str, Any]) -> pb.ModelMetadataResponse:
-    """Return metadata as gRPC's message."""
+    """Return the metadata as a gRPC message."""
     return json_format.ParseDict(document, pb.ModelMetadataResponse())
 
 
 def config_message(document: dict[str, Any]) -> pb.ModelConfigResponse:
-    """Return a configuration as gRPC's message."""
+    """Return the configuration as a gRPC message."""
     config = json_format.ParseDict(document, model_config_pb2.ModelConfig())
     return pb.ModelConfigResponse(config=config)
 
 
 def statistics_message(document: dict[str, Any]) -> pb.ModelStatisticsResponse:
-    """Return statistics as gRPC's message."""
+    """Return the statistics as a gRPC message."""
     return json_format.ParseDict({"model_stats": [document]}, pb.ModelStatisticsResponse())

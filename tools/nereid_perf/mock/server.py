@@ -1,4 +1,4 @@
-"""Mock server: both protocols in front of one set of service times."""
+"""The mock server: HTTP and gRPC in front of one set of service times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SERVICE: Final = "/inference.GRPCInferenceService/"
 
 
 class MockServer:
-    """Mock server, which belongs to one event loop."""
+    """A mock server, which runs in one event loop."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class MockServer:
         fail_percent: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """Prepare a server; `between_ns` is the time from one of several responses to the next."""
+        """Prepare a server; between_ns: time between two responses to the same request."""
         self.model = model
         self._times = times
         self._between_ns = between_ns
@@ -66,9 +66,9 @@ class MockServer:
         grpc: tuple[str, int] | None,
         tls: TlsSettings | None = None,
     ) -> list[str]:
-        """Listen, and return the addresses; port 0 takes any free one.
+        """Listen, and return the addresses; port 0 takes any free port.
 
-        tls: the server's certificate, and whose certificates clients must show.
+        tls: the server's certificate, and the authority whose certificates clients must have.
 
         Raises:
             OSError: an address or a TLS file cannot be used.
@@ -96,7 +96,7 @@ class MockServer:
         self._calls.close()
 
     def serve(self, respond: Callable[[bool], None]) -> None:
-        """Serve one request: `respond` is called when it is over, with True if it has to fail."""
+        """Serve a request: call `respond` when it is done, with True if the request must fail."""
         now_ns = monotonic_ns()
         start_ns, end_ns = self._times.serve(now_ns)
         self.model.count(now_ns, start_ns, end_ns)
@@ -126,7 +126,7 @@ class MockServer:
                 self.model.statistics(pb.ModelStatisticsRequest.FromString(message).name)
             ),
         }
-        # Shared memory is neither read nor written.
+        # Accept calls about shared memory, because the mock neither reads nor writes tensors.
         control |= {
             "SystemSharedMemoryRegister": lambda _: pb.SystemSharedMemoryRegisterResponse(),
             "SystemSharedMemoryUnregister": lambda _: pb.SystemSharedMemoryUnregisterResponse(),
@@ -145,7 +145,8 @@ class MockServer:
             if fails:
                 call.fail(Status.INTERNAL, FAILURE)
             elif request_id:
-                # The two are merged: a serialized message goes on with the fields of another one.
+                # Concatenate two serialized messages, which protobuf reads as one message with the
+                # fields of both.
                 named = pb.ModelInferResponse(id=request_id).SerializeToString()
                 call.reply(self._message + named)
             else:
@@ -157,7 +158,7 @@ class MockServer:
         _InferStream(self, call)
 
     def call_later(self, delays: int, call: Callable[[], None]) -> None:
-        """Call after so many times between responses."""
+        """Call a function after `delays` times the interval between two responses."""
         self._calls.call_at(monotonic_ns() + delays * self._between_ns, call)
 
 
@@ -171,7 +172,7 @@ def _reply(make: Callable[[bytes], Any], call: Call, message: bytes) -> None:
 
 
 class _InferStream:
-    """One ModelStreamInfer."""
+    """One call of ModelStreamInfer."""
 
     def __init__(self, server: MockServer, call: Call) -> None:
         self._server = server
@@ -207,7 +208,7 @@ class _InferStream:
         self._send_one(request_id, wants_final, number)
 
     def _send_one(self, request_id: str, wants_final: bool, left: int) -> None:
-        """Send one response; so many are left, and after them an empty one marks the end."""
+        """Send one response and schedule the rest; left: number of responses to send."""
         if not left:
             final = pb.ModelInferResponse(model_name="mock", id=request_id)
             final.parameters["triton_final_response"].bool_param = True

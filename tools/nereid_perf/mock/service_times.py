@@ -1,4 +1,4 @@
-"""Times at which the mock server's responses are due. Pure."""
+"""Computes when the mock server's responses are due."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Times in which the server does nothing.
+    """Periods in which the server does nothing.
 
-    A stall of for_ns begins after_ns after the first request, and again every_ns (0: only once).
-    With for_ns 0 there is none.
+    A stall lasts for_ns. It begins after_ns after the first request, and is repeated every every_ns
+    (0: only once). If for_ns is 0, there are no stalls.
     """
 
     after_ns: int = 0
@@ -20,7 +20,7 @@ class Stalls:
     every_ns: int = 0
 
     def next_stall(self, since_ns: int) -> tuple[int, int] | None:
-        """Return start and end of the first stall that is not over then, or `None`."""
+        """Return start and end of the first stall that is not over at this time, or `None`."""
         if not self.for_ns:
             return None
         start_ns = self.after_ns
@@ -32,7 +32,7 @@ class Stalls:
 
 
 class ServiceTimes:
-    """Service of so many requests at a time, in their order; each takes a delay."""
+    """Serves a number of requests at a time, in order of arrival; each takes a delay."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class ServiceTimes:
         stalls: Stalls = Stalls(),
         seed: int = 0,
     ) -> None:
-        """Set the delay, which varies by up to `jitter_ns` evenly.
+        """Set the delay, which varies evenly by up to `jitter_ns`.
 
-        With `concurrency` 0 nothing waits.
+        concurrency: number of requests served at a time; if it is 0, no request waits.
         """
         self._delay_ns = delay_ns
         self._jitter_ns = jitter_ns
@@ -53,11 +53,11 @@ class ServiceTimes:
         self._stalls = stalls
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self._first_ns = -1
-        # Ends of the last requests, as many as are served at a time.
+        # End times of the latest requests, at most as many as are served at a time.
         self._ends_ns: list[int] = []
 
     def serve(self, now_ns: int) -> tuple[int, int]:
-        """Return when a request that comes now is begun, and when it is over."""
+        """Return when the service of a request that arrives now begins, and when it ends."""
         if self._first_ns < 0:
             self._first_ns = now_ns
         work_ns = self._delay_ns
@@ -72,7 +72,7 @@ class ServiceTimes:
         return start_ns, end_ns
 
     def _end_ns(self, at_ns: int, work_ns: int) -> int:
-        """Return the end of work that begins then, and stands still in stalls."""
+        """Return when work ends that begins at this time and pauses during stalls."""
         while (stall := self._stalls.next_stall(at_ns)) is not None:
             start_ns, stall_end_ns = stall
             if at_ns < start_ns:

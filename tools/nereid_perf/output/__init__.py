@@ -1,1 +1,1 @@
-"""Output of `nereid perf`: text, CSV, JSON, a page, a picture. Measures nothing."""
+"""Writes the results of `nereid perf` as text, CSV, JSON, a page or a picture."""

@@ -1,4 +1,4 @@
-"""Charts of the page, as plotly's figures: plain data, no drawing."""
+"""Makes the page's charts as plotly figures, which are plain data."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-# Colours that are readable on white and on near-black, and told apart without red and green.
+# Colours that are readable on white and on near-black, and that people who cannot tell red from
+# green can tell apart.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
-# Colours from little load to much.
+# Colours for levels, from little load to much load.
 _RAMP: Final = (
     "#6fb1e0",
     "#4f93d2",
@@ -50,7 +51,7 @@ _RANKS: Final = (0, 50, 90, 99, 99.9, 99.99, 99.999)
 
 
 def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return rate against latency, with each knee, or `None` if no server has several levels."""
+    """Return the chart of rate against latency, with each knee; `None` without several levels."""
     traces: list[Figure] = []
     curves = {name: level_figures(server, percentile) for name, server in servers.items()}
     if max(map(len, curves.values()), default=0) < 2:
@@ -105,7 +106,7 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
 
 
 def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return response time by percentile, the tail stretched, or `None` without measurements."""
+    """Return the chart of response time by percentile, with a stretched tail, or `None`."""
     traces = []
     most = 0.0
     for name, figures, style in _styled(servers, percentile):
@@ -141,7 +142,7 @@ def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Fig
 
 
 def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return how many requests took how long, or `None` without measurements."""
+    """Return the chart of how many requests took how long; `None` without measurements."""
     styled = list(_styled(servers, percentile))
     if not styled:
         return None
@@ -173,7 +174,7 @@ def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figur
 
 
 def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return the parts of a request's mean time, stacked, or `None` if the server has none."""
+    """Return the stacked chart of the parts of a request's mean time; `None` without statistics."""
     rows = [
         (name, figures.label, figures.phases_us)
         for name, server in servers.items()
@@ -210,9 +211,9 @@ def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Fi
 
 
 def ratios(comparison: Comparison) -> Figure:
-    """Return each ratio of B to A with its interval."""
+    """Return the chart of all ratios of B to A with their intervals."""
     shown = list(reversed(comparison.ratios))
-    # Ends of the interval, or the estimate, for the error bars.
+    # Ends of the error bars: the ends of the interval, or the estimate if there is no interval.
     ends = [(ratio.low or ratio.ratio, ratio.high or ratio.ratio) for ratio in shown]
     trace = {
         "type": "scatter",
@@ -256,20 +257,21 @@ def ratios(comparison: Comparison) -> Figure:
 
 
 _LOG_TICKS: Final = {"exponentformat": "none"}
-# Line styles of one of several servers: the least load, some, and the most.
+# Line styles of a server's levels if there are several servers: least load, medium load, most load.
 _DASHES: Final = ("dot", "dash", "solid")
 
 
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
-    """Return levels with names and lines: one server's by load, several servers' by server."""
+    """Return levels with names and line styles; colours show the load, or else the server."""
     styled: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)
         if len(servers) > 1:
             colour = COLOURS[index % len(COLOURS)]
-            # All levels would be more than anybody can tell apart; the table has them.
+            # Show only some levels, because nobody could tell all of them apart; the table has all
+            # levels.
             some = [series[place] for place in _ends_and_middle(len(series))]
             for figures, dash in zip(some, _DASHES[3 - len(some) :], strict=True):
                 line = {"color": colour, "width": 2, "dash": dash}
@@ -289,9 +291,9 @@ def _ends_and_middle(levels: int) -> list[int]:
 
 
 def _is_shown(place: int, levels: int) -> bool:
-    """Return whether the chart shows a level at first; the legend has the others.
+    """Return whether the chart shows a level at first; readers can add others in the legend.
 
-    The first and the last of many are shown, and some between.
+    Of many levels, the first, the last and some between them are shown.
     """
     if levels <= _MAX_SHOWN:
         return True
@@ -300,7 +302,7 @@ def _is_shown(place: int, levels: int) -> bool:
 
 
 def _stretched(rank: float) -> float:
-    """Return a position at which 90, 99 and 99.9 are as far from each other."""
+    """Return a percentile's position on an axis with 90, 99 and 99.9 equally far apart."""
     return -math.log10(max(1 - rank / 100, 1e-9))
 
 

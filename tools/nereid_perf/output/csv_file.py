@@ -1,8 +1,9 @@
-"""Levels as CSV, in perf_analyzer's columns: scripts and Model Analyzer read those.
+"""Writes levels as CSV with perf_analyzer's columns, which scripts and Model Analyzer can read.
 
-Beside the file itself there is one for each composing model of an ensemble (name_v1.FILE) and one
-for each model of a mix (name.FILE). Client Send and Client Recv are 0: this client hands bytes to
-the socket and gets them from it; its other work is in its CPU time.
+In addition to the file itself, there is a file for each composing model of an ensemble
+(name_v1.FILE) and for each model of a mix (name.FILE). The columns Client Send and Client Recv are
+0: this client only writes bytes to the socket and reads them from it. Its other work is in its CPU
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 PERCENTILES: Final = (50, 90, 95, 99)
 
 _GPU: Final = re.compile(r"(nv_gpu_\w+)\{.*?(?:gpu_uuid|uuid)=\"([^\"]*)\".*\}")
-# Column, gauge, and which of mean and maximum.
+# Column, gauge, and index of the figure: 0 for the mean, 1 for the maximum.
 _GPU_COLUMNS: Final = (
     ("Avg GPU Utilization", "nv_gpu_utilization", 0),
     ("Avg GPU Power Usage", "nv_gpu_power_usage", 0),
@@ -50,7 +51,7 @@ def write_csv(server: MeasuredServer, path: Path, *, verbose: bool = False) -> l
 
 
 def csv_texts(server: MeasuredServer, name: str, *, verbose: bool = False) -> dict[str, str]:
-    """Return each file's text by its name."""
+    """Map each file's name to its text."""
     levels = sorted(server.measurements, key=lambda measurement: measurement.requests_per_s)
     texts = {name: _text([_row(server, level, levels, verbose=verbose) for level in levels])}
     for split in _composing(levels):
@@ -64,7 +65,7 @@ def csv_texts(server: MeasuredServer, name: str, *, verbose: bool = False) -> di
 
 
 def phases_us(split: ServerSplit, *, has_cache: bool) -> dict[str, float]:
-    """Return the server's phases by perf_analyzer's names; 0 where it does not say."""
+    """Map perf_analyzer's name of a phase to the server's time; 0 if it reports none."""
     columns = (*_PHASES, *_CACHE) if has_cache else _PHASES
     return {name: getattr(split, field) or 0.0 for name, field in columns}
 
@@ -105,8 +106,8 @@ def _composing_row(
     has_cache = any(_uses_cache(split) for found in levels for split in found.server)
     phases = {} if split is None else phases_us(split, has_cache=has_cache)
     whole = 0.0 if split is None or split.total_us is None else split.total_us
-    # The phase is scaled by the model's requests per request to the ensemble, as the client counts
-    # the latter.
+    # Scale the phase by the number of the model's requests per request to the ensemble, because the
+    # client counts the latter.
     ratio = 0.0 if split is None else split.requests / max(level.server[0].requests, 1)
     row = _first_columns(level, level.requests_per_s * server.batch_size * ratio)
     row["Client Send"] = "0"
@@ -137,7 +138,7 @@ def _gpu_columns(level: Measurement, levels: Sequence[Measurement]) -> dict[str,
 
 
 def _composing(levels: Sequence[Measurement]) -> list[ServerSplit]:
-    """Return the splits of models that are neither the model itself nor models of a mix."""
+    """Return the time splits of the composing models, which are no models of the run itself."""
     splits = {}
     for level in levels:
         for split in level.server[1:]:
@@ -151,7 +152,8 @@ def _uses_cache(split: ServerSplit) -> bool:
 
 
 def _file_name(name: str) -> str:
-    # A model's name may have a namespace in front, or come from a file that somebody sent.
+    # Remove slashes: a model's name may begin with a namespace, or come from a file of unknown
+    # origin.
     return name.replace("/", "_")
 
 

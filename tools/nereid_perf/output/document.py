@@ -1,6 +1,6 @@
-"""Frame of pages of measurements: one file that holds plotly, its data and its style.
+"""The frame of all pages: one HTML file that contains plotly, its data and its style.
 
-Nothing is fetched, and the page's policy forbids it.
+The page loads nothing else, and its content security policy forbids that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Text, or its class and the text.
+# A text, or a pair of a CSS class and a text.
 Cell: TypeAlias = str | tuple[str, str]
 
-# Nothing is fetched, whatever the page (or plotly) asks for.
+# Content security policy: the page loads nothing, whatever its code (or plotly) requests.
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -91,7 +91,7 @@ _SCRIPT: Final = """
 def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -> str:
     """Return a page.
 
-    body: HTML after the title. figures: plotly's, by the ids of their elements.
+    body: HTML after the title. figures: maps the id of an element to its plotly figure.
     """
     return "".join(
         [
@@ -101,7 +101,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
             f"<title>{escaped(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n",
             f"<h1>{escaped(title)}</h1>\n",
             *body,
-            # No name may end the element that it stands in.
+            # Escape the JSON, so that no name in it can end the script element.
             '<script type="application/json" id="figures">',
             json.dumps(figures, allow_nan=False).replace("<", "\\u003c"),
             f"</script>\n<script>{_plotly()}</script>\n<script>{_SCRIPT}</script>\n",
@@ -111,7 +111,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
 
 
 def chart_section(figures: Mapping[str, Any], titles: Mapping[str, tuple[str, str]]) -> str:
-    """Return a place for each figure that has a title, with the text below it."""
+    """Return HTML elements for the figures that have a title, each with its text below it."""
     parts = ['<div class="charts">']
     for name, (title, text) in titles.items():
         if name in figures:

@@ -1,4 +1,4 @@
-"""Live view of a run: a table that changes on a terminal, lines elsewhere."""
+"""The live view of a run: a table that is updated on a terminal, or else lines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from nereid_perf.questions.metrics import attempts, rate_text, time_text
 if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
 
-# Number of finished levels that stay in sight, so that a long search fits the screen.
+# Maximum number of finished levels in the table, so that a long search fits the screen.
 _MAX_ROWS = 20
 
 
 class Progress(Protocol):
-    """Figures of about the last second of a level."""
+    """Figures of about the last second of a level that is being measured."""
 
     @property
     def level(self) -> LoadLevel:
-        """Level that is measured."""
+        """Level that is being measured."""
 
     @property
     def windows(self) -> int:
-        """Number of windows that are over."""
+        """Number of windows that have ended."""
 
     @property
     def is_warm(self) -> bool:
@@ -56,7 +56,7 @@ class Progress(Protocol):
 
 
 class LiveView:
-    """View to use as a context, before the summary is printed: the table vanishes, lines remain.
+    """A live view, used as a context: at its end the table disappears, printed lines remain.
 
     mode: "auto", "plain" or "off".
     """
@@ -80,7 +80,7 @@ class LiveView:
         self._live.stop()
 
     def on_progress(self, progress: Progress, side: str = "") -> None:
-        """Print a line for each window that has ended, or update the table."""
+        """Update the table, or print a line for each window that has ended."""
         before, self._last = self._last, progress
         if self._is_table:
             self._live.update(self._table(_progress_row(progress, side)), refresh=True)

@@ -1,4 +1,4 @@
-"""Machine that this process runs on."""
+"""Describes the machine that this process runs on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nereid_perf.output.result import Machine
 
 
 def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
-    """Return the facts on this machine that a reader of figures asks for."""
+    """Return the facts about this machine that readers of results need."""
     return Machine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",

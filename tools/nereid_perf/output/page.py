@@ -1,7 +1,7 @@
-"""Complete HTML page: plotly and all data are in it, and its policy forbids requests.
+"""Makes the HTML page of results, which contains plotly and all data.
 
-Plotly is 5 MB of each page. Charts to look closely at (hover, zoom, levels on and off) are worth
-that; tables say all figures without it.
+The page's policy forbids it to load anything. Plotly adds 5 MB to each page. Interactive charts
+(hover, zoom, levels on and off) are worth that. Tables show all figures even without plotly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def page_text(results: Mapping[str, Result]) -> str:
-    """Return the page of results, by the names that tell them apart; a single one shows no name."""
+    """Return the page of results; maps a name to a result. A single result's name is not shown."""
     first = next(iter(results.values()))
     servers = named_servers(results)
     figures = _figures(servers, first)
@@ -51,7 +51,7 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """Return all servers of all results: A and B of a comparison, else by the result's name."""
+    """Return all servers with names: A and B in a comparison, or else the result's name."""
     servers = {}
     for name, result in results.items():
         for index, server in enumerate(result.servers):
@@ -82,7 +82,7 @@ def _findings(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
         for line in finding_lines(result):
-            # Ratios and goodputs have tables.
+            # Leave out ratios and goodputs, because the page has tables of them.
             if line.startswith(("  ", "B to A")) or ": goodput " in line:
                 continue
             bad = ' class="bad"' if line.startswith("Failed: ") else ""

@@ -1,4 +1,4 @@
-"""Curve of rate against latency as PNG; for single levels the percentiles. Needs matplotlib."""
+"""Draws rate against latency as PNG, or percentiles for single levels. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DASHES = {"solid": "-", "dot": ":", "dash": "--"}
 
 
 class PictureError(Exception):
-    """Error if no picture can be made; the text says why."""
+    """Raised if no picture can be made; the text says why."""
 
 
 def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Path) -> None:
-    """Write the page's first chart, with the same lines.
+    """Write the page's first chart as PNG, with the same lines.
 
     Raises:
         PictureError: no picture can be made.
@@ -58,7 +58,7 @@ def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Pa
 def _draw(axes: Any, trace: dict[str, Any]) -> None:
     marker = trace.get("marker", {})
     if trace["mode"] == "markers":
-        # This point is a knee.
+        # Mark this point, which is a knee.
         axes.plot(
             trace["x"],
             trace["y"],

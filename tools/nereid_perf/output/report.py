@@ -1,4 +1,4 @@
-"""Writer of the outputs that flags ask for, for a run that has just ended or for result files."""
+"""Writes the outputs that flags ask for, of a run that has just ended or of result files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
         OSError: a file cannot be written.
     """
     written = []
-    # The result itself comes first, as the others can be made from it.
+    # Write the result file first, because all other outputs can be made from it later.
     if settings.json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
@@ -33,10 +33,10 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
 
 
 def report(paths: Sequence[Path], settings: OutputSettings) -> list[Path]:
-    """Write one page, picture or set of tables for all these results; return the files' paths.
+    """Write one page, picture or set of tables for all results; return the files' paths.
 
     Raises:
-        ResultFileError: a file is no result.
+        ResultFileError: a file is not a result file.
         PictureError: no picture can be made.
         OSError: a file cannot be read or written.
     """
@@ -63,13 +63,13 @@ def _write_reports(results: Mapping[str, Result], settings: OutputSettings) -> l
 
 
 def _csv_files(path: Path, servers: Mapping[str, MeasuredServer]) -> dict[Path, MeasuredServer]:
-    """Return one file for each of several servers: NAME-2.csv, ..."""
+    """Return a file name for each server: NAME.csv, NAME-2.csv, ..."""
     names = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, len(servers) + 1))]
     return dict(zip(names, servers.values(), strict=True))
 
 
 def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the paths by the files' names, or by themselves where names are equal."""
+    """Map a file's name to its path; use the path as name if several files have the same name."""
     if len({path.stem for path in paths}) == len(paths):
         return {path.stem: path for path in paths}
     return {str(path): path for path in paths}

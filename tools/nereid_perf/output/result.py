@@ -1,4 +1,4 @@
-"""Result of one run, as its JSON file keeps it: enough for reports and comparisons."""
+"""The result of one run as its JSON file contains it, enough for reports and comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Machine of the load generator; `cpus` are those that it may use."""
+    """The machine of the load generator; `cpus`: number of CPUs that it may use."""
 
     host: str
     system: str
@@ -25,9 +25,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServer:
-    """Server that was measured, with all its measurements.
+    """A measured server with all of its measurements.
 
-    models: name or name:version, as they were asked for. batch_size: inferences in each request.
+    models: name or name:version of each model, as given by flags. batch_size: number of inferences
+    in each request.
     """
 
     url: str
@@ -42,7 +43,7 @@ class MeasuredServer:
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """MaxRate without its measurements: they are the server's."""
+    """A MaxRate without its measurements, which the MeasuredServer has."""
 
     slo: str
     outcome: str
@@ -53,7 +54,7 @@ class FoundRate:
 
     @classmethod
     def of(cls, found: MaxRate) -> FoundRate:
-        """Return the rate that a search found."""
+        """Return the FoundRate for the result of a search."""
         return cls(
             found.slo,
             found.outcome.value,
@@ -66,10 +67,11 @@ class FoundRate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a run.
+    """The result of a run.
 
-    servers: one, or A and B of a comparison. violations: what --fail-if found. started: ISO 8601
-    with its zone. percentile: that of the curve's knee. slo: "" means none.
+    servers: one server, or A and B of a comparison. violations: the conditions of --fail-if that
+    hold. started: ISO 8601 with time zone. percentile: the latency percentile that the curve's knee
+    was found with. slo: "" means that there is no objective.
     """
 
     command: tuple[str, ...]

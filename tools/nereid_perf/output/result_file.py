@@ -1,8 +1,8 @@
-"""Results as JSON, and back. Histograms are HdrHistogram's own base64 form (its V2 encoding).
+"""Writes results as JSON and reads them. Histograms have HdrHistogram's base64 form (V2).
 
-The document is the dataclasses' fields, below "schema". A reader of version N reads all documents
-of version N: it skips fields that it does not know, and fields that an older writer left out have
-their defaults. A change that changes or loses a meaning makes it N + 1.
+A document has the field "schema" and the fields of the dataclasses. A reader of version N can read
+all documents of version N: it skips unknown fields, and fields that an older writer left out get
+their defaults. A change that alters or removes the meaning of a field makes the version N + 1.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "nereid-perf/1"
 
-# Names in annotations that their modules import for types alone.
+# Names that annotations use and that the modules import only for type checking.
 _NAMES: Final = {
     type_.__name__: type_ for type_ in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
 }
 
 
 class ResultFileError(ValueError):
-    """Error of a file that is no result; the text says where and why."""
+    """Raised for a file that is not a result; the text says where and why."""
 
 
 def write_result(result: Result, path: Path) -> None:
@@ -41,7 +41,7 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result; raise ResultFileError if the file is none."""
+    """Read a result; raise ResultFileError if the file is not a result."""
     try:
         return parse_result(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,7 +56,7 @@ def result_text(result: Result) -> str:
 
 
 def parse_result(text: str) -> Result:
-    """Parse a result; raise ResultFileError if the text is none."""
+    """Parse a result; raise ResultFileError if the text is not a result."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -76,13 +76,13 @@ def parse_result(text: str) -> Result:
 
 
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
-    """Return one measurement alone as a document, for other files."""
+    """Return one measurement as a document, for use in other files."""
     document: dict[str, Any] = _plain(measurement)
     return document
 
 
 def parse_measurement(document: Any) -> Measurement:
-    """Parse a document of measurement_document; raise ResultFileError if it is none."""
+    """Parse a document of measurement_document(); raise ResultFileError if it is invalid."""
     measurement: Measurement = _parsed(document, Measurement, "")
     return measurement
 
@@ -154,7 +154,7 @@ def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
         return HdrHistogram.decode(value)
     except RecursionError:
         raise
-    # The library lets through whatever its decoder meets: zlib.error, struct.error, TypeError, ...
+    # The library's decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
     except Exception as error:
         raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error
 
@@ -170,6 +170,6 @@ _KINDS: Final = {
 
 
 def _expect(value: Any, kind: type, where: str) -> None:
-    # Python takes a bool for an int, a reader does not.
+    # In Python a bool is an int; do not accept a bool as a number.
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ResultFileError(f"{where or 'the document'}: expected {_KINDS[kind]}")

@@ -1,4 +1,4 @@
-"""Measurements as charts show them: one point for each level of each server. Knows no chart."""
+"""Prepares measurements for charts: one set of figures for each level of each server."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _KINDS = {CONCURRENCY: " in flight", RATE: "/s"}
 
 @dataclass(frozen=True, slots=True)
 class LevelFigures:
-    """Medians over the level's rounds; values_us and counts of all rounds together.
+    """Figures of a level: medians over its rounds; values_us and counts cover all rounds.
 
-    phases_us: the server's time of a request by phase, and the rest of the client's mean.
+    phases_us: maps a phase to a request's mean time in it, and has the rest of the client's mean
+    time.
     """
 
     level: LoadLevel
@@ -54,7 +55,7 @@ def level_label(level: LoadLevel) -> str:
 
 
 def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigures]:
-    """Return the figures by increasing load; without levels at which no request succeeded."""
+    """Return the figures by increasing load; leave out levels at which no request succeeded."""
     rounds: dict[LoadLevel, list[Measurement]] = {}
     for measurement in server.measurements:
         if measurement.requests:
@@ -66,7 +67,7 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
     """Return percentiles and their latencies.
 
-    Percentiles are denser towards 100, up to what so many requests can say.
+    The percentiles are denser towards 100, up to the highest that this number of requests supports.
     """
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)
@@ -79,9 +80,9 @@ def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
 def histogram_shares(
     series: Sequence[LevelFigures], bins: int = 60
 ) -> tuple[list[float], list[list[float]]]:
-    """Return the edges of bins, and the share of each level's requests in each bin.
+    """Return the edges of bins, and for each level the share of its requests in each bin.
 
-    The bins' widths grow by a factor.
+    Each bin is wider than the previous bin by the same factor.
     """
     low = min(float(figures.values_us[0]) for figures in series)
     high = max(float(figures.values_us[-1]) for figures in series)

@@ -1,4 +1,4 @@
-"""Flags by which results are written; names are perf_analyzer's where it has the same thing."""
+"""Flags for the outputs of a run. Flags that perf_analyzer also has are named as there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nereid.config.flags import Topic, boolean, choice, flag
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
-    """Destinations of results, beside the summary that is printed."""
+    """Files that results are written to, in addition to the printed summary."""
 
     TOPIC: ClassVar = Topic.OUTPUT
 
@@ -37,7 +37,7 @@ class OutputSettings:
     verbose: bool = flag(False, "the same as --live plain", boolean, aliases=("-v",), bare="true")
 
     def errors(self) -> list[str]:
-        """Return what would fail only after all has been measured, a line each."""
+        """Return errors that would otherwise appear only after the measurement, one line each."""
         errors = []
         for name in ("csv", "json", "html", "png"):
             path = getattr(self, name)

@@ -1,4 +1,4 @@
-"""Summary that is printed in the end: perf_analyzer's lines and more, then what was found."""
+"""The summary that is printed at the end: perf_analyzer's lines and more, then the findings."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import FoundRate, MeasuredServer, Result
     from nereid_perf.questions.comparison import Comparison, Ratio
 
-# Number of kinds of failures that are shown; there may be one for each request.
+# Maximum number of different failures that are shown; each request may have its own text.
 _MAX_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 
 
 def summary_lines(result: Result) -> list[str]:
-    """Return the lines on all levels and on what was found."""
+    """Return the lines about all levels and all findings."""
     lines: list[str] = []
     for index, server in enumerate(result.servers):
         if len(result.servers) > 1:
             lines.append(f"*** {'AB'[index]}: {server.url} ***")
         if result.comparisons:
-            # The medians of their rounds are enough.
+            # Skip levels with rounds, because the medians of the rounds are enough.
             continue
         if result.max_rate is None:
             for measurement in server.measurements:
@@ -48,7 +48,7 @@ def summary_lines(result: Result) -> list[str]:
 
 
 def finding_lines(result: Result) -> list[str]:
-    """Return the lines on knee, highest rate, comparison, violations, notes."""
+    """Return the lines about the knee, highest rate, comparison, violations, and notes."""
     lines = []
     for server in result.servers:
         knee = find_knee(server.measurements, parse_metric(f"p{result.percentile:g}"))
@@ -74,7 +74,7 @@ def finding_lines(result: Result) -> list[str]:
 
 
 def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
-    """Return the lines on one level, as perf_analyzer prints it."""
+    """Return the lines about one level, as perf_analyzer prints them."""
     lines = [level_text(measurement.level, ": "), "  Client:"]
     lines += [f"    {line}" for line in _client_lines(server, measurement)]
     for model, own in measurement.models.items():
@@ -117,7 +117,7 @@ def level_text(level: LoadLevel, sign: str = " ") -> str:
 
 
 def max_rate_text(found: FoundRate) -> str:
-    """Return the highest rate, or why there is none."""
+    """Return the highest rate as text, or the reason why there is none."""
     text = f"Highest rate under {found.slo}: "
     if not found.rate:
         return f"{text}none ({found.outcome})"

@@ -1,7 +1,7 @@
-"""Questions on a server, as generators.
+"""Questions about a server, such as its highest rate, as generators.
 
-Each yields the level of load that it wants measured next, gets the measurement, and returns what it
-found. They know no clock and no client.
+A question yields the level of load to measure next, receives the measurement, and finally returns
+its findings. Questions do no I/O: the caller measures.
 """
 
 # layout: covered, pure

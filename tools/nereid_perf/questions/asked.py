@@ -1,4 +1,4 @@
-"""Run of the questions in the settings, with a callable that measures."""
+"""Asks the questions that the settings contain, with a callable that measures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings on one server, or on A and B.
+    """Findings about one server, or about A and B.
 
-    `sides` has the measurements of each server, in order.
+    `sides` has a list of measurements for each server.
     """
 
     sides: tuple[tuple[Measurement, ...], ...]
@@ -36,7 +36,7 @@ class Findings:
 
 
 def ask(settings: QuestionSettings, measure: Measure, levels: LevelRange | None = None) -> Findings:
-    """Ask about one server; `levels` replaces the settings' ranges, such as for a trace."""
+    """Ask about one server; levels: used instead of the settings' ranges, as for a trace."""
     if settings.find_max_rate:
         return _ask_max_rate(settings, measure)
     levels, threshold = levels or settings.levels, settings.threshold
@@ -57,7 +57,7 @@ def ask_comparison(
     measure: Callable[[Turn], Measurement],
     levels: LevelRange | None = None,
 ) -> Findings:
-    """Ask about two servers, A and B; turn.side says whose turn it is.
+    """Ask about two servers, A and B; turn.side says which server to measure.
 
     levels: as in ask().
     """
@@ -90,7 +90,7 @@ def _compared(
     sides: tuple[Sequence[Measurement], Sequence[Measurement]],
     comparisons: tuple[Comparison, ...],
 ) -> Findings:
-    # Plain conditions are about B: A is what it is compared with.
+    # Conditions that are no ratios are about B, because A is only the reference.
     broken = violations(settings.conditions, sides[1], comparisons)
     return Findings(
         (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(broken)

@@ -1,7 +1,8 @@
-"""Comparison of two servers, or two results: ratios of B to A with their intervals.
+"""Compares two servers, or two results: ratios of B to A with confidence intervals.
 
-Two servers are measured in rounds, A and B beside each other and each in turn first: drift on the
-machine touches both alike. Two results come from rounds of their own, unpaired.
+Two servers are measured in rounds. In each round A and B are measured one right after the other,
+and they take turns to be first, so that drift on the machine affects both equally. Two earlier
+results have separate rounds, which cannot be paired.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ if TYPE_CHECKING:
     from nereid_perf.questions.intervals import Interval
     from nereid_perf.questions.metrics import Metric
 
-# Confidence of each ratio: of 33 comparisons of equals one finds a difference in one of the three
-# judged ratios.
+# Confidence of each ratio's interval. With it, about one in 33 comparisons of equal servers finds a
+# difference in one of the three judged ratios.
 CONFIDENCE: Final = 0.99
-# Number of rounds, enough to find 3 % where single measurements scatter by 1 % and one in twenty is
-# disturbed.
+# Number of rounds. It is enough to find a difference of 3 % if single measurements scatter by 1 %
+# and one in twenty is disturbed.
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
-# Figure of the load generator, which is not judged. A and B have workers of their own, and of two
-# processes one may have the busier CPU for minutes: 8 % between equals were seen, which no pairing
-# of rounds takes away.
+# Figure of the load generator, which is not judged. A and B have separate workers, and one of two
+# processes may have a busier CPU for minutes. Differences of 8 % between equals were seen, which
+# pairing of rounds does not remove.
 _OF_CLIENT: Final = "cpu"
-# Beginnings of the names of the server's figures, if its /metrics have them.
+# Prefixes of the gauges of the server that are compared, if its /metrics has them.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Turn of a server: `side` is 0 for A, 1 for B."""
+    """A request to measure a level at one server: `side` is 0 for A, 1 for B."""
 
     side: int
     level: LoadLevel
@@ -47,7 +48,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of B to A.
+    """The ratio of B to A of one metric.
 
     a, b: medians over the rounds. low, high: ends of the interval; `None` means that there is none.
     """
@@ -61,21 +62,21 @@ class Ratio:
 
     @property
     def is_different(self) -> bool:
-        """True if the interval excludes 1; the client's own figure is never different."""
+        """True if the interval excludes 1; always false for the figure of the load generator."""
         if self.metric == _OF_CLIENT:
             return False
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
     def interval_text(self) -> str:
-        """Interval as text."""
+        """The interval as text."""
         if self.low is None or self.high is None:
             return "no interval"
         return f"{self.low:.3f} to {self.high:.3f}"
 
     @property
     def outcome(self) -> str:
-        """Outcome as text."""
+        """The outcome as text."""
         if self.metric == _OF_CLIENT:
             return "the client's, not judged"
         return "different" if self.is_different else "not shown to differ"
@@ -89,7 +90,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison at one level of load."""
+    """The comparison at one level of load."""
 
     level: LoadLevel
     rounds: int
@@ -105,7 +106,7 @@ Turns: TypeAlias = Generator[Turn, Measurement, tuple[Comparison, ...]]
 def compare(
     levels: Iterable[LoadLevel], rounds: int = ROUNDS, confidence: float = CONFIDENCE
 ) -> Turns:
-    """Yield whose turn it is; each level is compared for itself."""
+    """Yield the turns, and return the comparisons; each level is compared separately."""
     comparisons = []
     for level in levels:
         sides: tuple[list[Measurement], list[Measurement]] = ([], [])
@@ -170,7 +171,7 @@ def _comparison(
 
 
 def _known_pairs(values: list[list[float | None]]) -> tuple[list[float], list[float]]:
-    """Return pairs of rounds of which both have a figure above 0, as 0 gives no ratio."""
+    """Return the pairs of rounds in which both figures are above 0; there is no ratio to 0."""
     pairs = [(a, b) for a, b in zip(*values, strict=True) if a and b]
     return [a for a, _ in pairs], [b for _, b in pairs]
 

@@ -1,4 +1,4 @@
-"""Conditions that fail a run, for scripts that go by the exit status: --fail-if 'p99>20ms'."""
+"""Conditions that make a run fail, for scripts that check the exit code: --fail-if 'p99>20ms'."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition on a figure, or, with is_ratio, on the ratio of B's figure to A's."""
+    """A condition on a figure; if is_ratio is true, on the ratio of B's figure to A's."""
 
     text: str
     metric: Metric
@@ -45,7 +45,7 @@ def parse_condition(text: str) -> Condition:
     """Parse p99>20ms, rate<1000, errors>1%, or for a comparison p99_ratio>1.05.
 
     Raises:
-        ValueError: the text is no condition.
+        ValueError: the text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -65,10 +65,10 @@ def violations(
     measurements: Sequence[Measurement],
     comparisons: Sequence[Comparison] = (),
 ) -> list[str]:
-    """Return the conditions that hold, a line each; an unknown figure is such a line as well.
+    """Return a line for each condition that holds, and for each figure that is not known.
 
-    The median of a level's rounds counts, and of a ratio the near end of its interval: noise alone
-    fails nothing.
+    For a figure, the median of a level's rounds counts. For a ratio, the end of the interval that
+    is nearer to 1 counts, so that noise alone does not make a run fail.
     """
     broken = []
     for condition in conditions:

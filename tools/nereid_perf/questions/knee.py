@@ -1,10 +1,11 @@
-"""Knee of a curve of rate against latency: the level with the most rate per latency.
+"""Finds the knee of a curve of rate against latency: the level with the most rate per latency.
 
-Kleinrock's power (1979), rate / latency, is largest where a line from the origin touches the curve:
-below it more load costs little latency, above it latency buys little rate. For a server that takes
-a fixed time per request it is exactly where its capacity is first used up. It was chosen over
-Kneedle, whose knee moves with the ends of the range that was measured, as it scales both axes by
-them; and which needs a smooth curve, where this one compares levels.
+The measure is Kleinrock's power (1979), rate / latency. It is largest where a line from the origin
+touches the curve. Below that level, more load costs little latency; above it, more latency brings
+little rate. For a server that takes a fixed time per request, the knee is exactly where its
+capacity is first used up. Kneedle was not chosen, because it scales both axes by the measured
+range, so that its knee moves with the ends of the range. It also needs a smooth curve, whereas this
+measure compares levels.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
     from nereid_perf.questions.metrics import Metric
 
-# A level at which more requests fail is past any knee.
+# A level at which a larger share of requests fails lies beyond the knee.
 _MAX_ERRORS: Final = 0.01
 _MIN_LEVELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """Knee of a curve.
+    """The knee of a curve.
 
     is_inside: levels on both sides were measured; otherwise the knee may be beyond this level.
     """
@@ -41,7 +42,7 @@ class Knee:
 def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | None:
     """Return the knee, or `None` if fewer than three levels are usable.
 
-    A level that was measured several times counts by its best measurement.
+    If a level was measured several times, its best measurement counts.
     """
     points = [
         (found.requests_per_s / us, found, us)
@@ -52,7 +53,7 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     values = {found.level.value for _, found, _ in points}
     if len(values) < _MIN_LEVELS:
         return None
-    # The lower one of equal levels is better: the same for less.
+    # Prefer the level with less load among equally good levels.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
     measured = {found.level.value for found in measurements}
     is_inside = min(measured) < best.level.value < max(measured)

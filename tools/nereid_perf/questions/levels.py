@@ -1,4 +1,4 @@
-"""Levels of load as flags name them: start:end:step as in perf_analyzer, start:end:*factor, a,b."""
+"""Levels of load in flags: start:end:step as in perf_analyzer, start:end:*factor, or a,b,..."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAX_LEVELS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """Levels of one kind.
+    """Levels of load of one kind.
 
-    `end` is `None` for no end, and `listed` has exact levels in place of a range.
+    end: `None` means no end. listed: exact levels, used instead of a range.
     """
 
     kind: str
@@ -33,15 +33,17 @@ class LevelRange:
     listed: tuple[float, ...] = ()
 
     def levels(self) -> Iterator[LoadLevel]:
-        """Yield the levels in order; without an end they go on."""
+        """Yield the levels in order; if the range has no end, go on without end."""
         for value in self.listed:
             yield LoadLevel(self.kind, value)
         value, index = self.start, 0
-        # The comparison has a little slack: 0.1 added ten times is not 1.
+        # The comparison has a little slack because of rounding: 0.1 added ten times is not exactly
+        # 1.
         while not self.listed and (self.end is None or value <= self.end * (1 + 1e-9)):
             yield LoadLevel(self.kind, self._whole(value))
             index += 1
-            # Steps are multiplied, not added up, so that no error adds up.
+            # Multiply the step instead of adding it repeatedly, so that rounding errors do not add
+            # up.
             value = (
                 self.start * self.step**index
                 if self.is_geometric
@@ -57,12 +59,12 @@ class LevelRange:
 
 
 def parse_concurrency_range(text: str) -> LevelRange:
-    """Parse a range of concurrencies; raise ValueError if it is none."""
+    """Parse a range of concurrencies; raise ValueError if the text is invalid."""
     return _parse(text, CONCURRENCY)
 
 
 def parse_rate_range(text: str) -> LevelRange:
-    """Parse a range of rates; raise ValueError if it is none."""
+    """Parse a range of rates; raise ValueError if the text is invalid."""
     return _parse(text, RATE)
 
 

@@ -1,8 +1,9 @@
-"""Highest rate at which a server keeps an SLO: brackets it, halves the bracket, confirms it.
+"""Finds the highest rate at which a server keeps an SLO, by bisection with confirmation.
 
-Load is open-loop, so that a server that falls behind shows it. Measurements are noisy: a level is
-met by k of n, and one measurement alone decides only on the way up, where the level that comes out
-is confirmed in the end. If that fails the search goes on below it.
+The load is an open loop, so that it shows if a server falls behind. Measurements are noisy, so a
+rate counts as met if k of n measurements meet it. On the way up a single measurement decides, and
+the resulting rate is confirmed at the end. If the confirmation fails, the search continues below
+that rate.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# Share of the intended rate. With less, the server (or the client) did not keep up, whatever the
-# latencies of the requests that ended say. Latencies can hide that only where windows are short.
+# Minimum share of the intended rate. Below it, the server (or the client) did not keep up, whatever
+# the latencies of the finished requests are. Latencies can hide this only in short windows.
 _KEEPS_UP: Final = 0.9
-# By chance this many standard deviations of a Poisson count may be missing besides.
+# Number of standard deviations of a Poisson count by which the rate may also fall short by chance.
 _SCATTER: Final = 3.0
 
 
 class RateOutcome(enum.Enum):
-    """Reason for which the search ended."""
+    """Reason why the search ended."""
 
     FOUND = "found"
     NONE = "not even the lowest rate keeps the SLO"
@@ -45,9 +46,10 @@ class RateOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SearchRules:
-    """Rules of the search.
+    """The rules of the search.
 
-    precision: relative precision of the rate. A level is met by `needed` of `votes` measurements.
+    precision: relative precision of the rate. needed, votes: a rate is met if `needed` of `votes`
+    measurements meet it.
     """
 
     start: float = 100.0
@@ -61,10 +63,10 @@ class SearchRules:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """Result of the search.
+    """The result of the search.
 
-    rate: the highest that kept the SLO, 0 if none did. missed_at: the lowest that did not keep it.
-    goodput: requests within the SLO per second at that rate, the mean of its measurements.
+    rate: the highest rate that kept the SLO; 0 if none did. missed_at: the lowest rate that did not
+    keep it. goodput: requests per second within the SLO at `rate`, the mean of its measurements.
     """
 
     slo: str
@@ -82,12 +84,12 @@ class MaxRate:
 
 
 def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRate]:
-    """Search the rate; yields open-loop levels."""
+    """Search for the highest rate; yield open-loop levels to measure."""
     return _Search(slo, rules or SearchRules()).run()
 
 
 class _Ended(Exception):
-    """End of the search, raised from any depth of it."""
+    """Raised at any depth of the search to end it."""
 
     def __init__(self, outcome: RateOutcome) -> None:
         super().__init__(outcome)
@@ -102,7 +104,7 @@ class _Search:
         self._missed: Counter[float] = Counter()
         self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
-        # Bracket of the search: the highest rate met, the lowest missed above it.
+        # Bracket of the search: the highest rate that was met, and the lowest missed rate above it.
         self._low: float | None = None
         self._high: float | None = None
 
@@ -118,7 +120,7 @@ class _Search:
         return self._result(outcome)
 
     def _bracket(self) -> Generator[LoadLevel, Measurement, None]:
-        """Double up to the first rate that misses, or halve down to the first one that is met."""
+        """Double the rate until it is missed, or halve it until it is met."""
         rules = self._rules
         rate = min(max(rules.start, rules.least), rules.most)
         if not (yield from self._is_met(rate, 1)):
@@ -132,7 +134,7 @@ class _Search:
     def _settle(self) -> Steps:
         """Halve the bracket and confirm its lower end.
 
-        Return False if that failed, to go on below.
+        Return False if the confirmation failed; the search then goes on below.
         """
         rules = self._rules
         low, high = self._low, self._high
@@ -154,7 +156,7 @@ class _Search:
     def _descend(
         self, rate: float, factor: float, needed: int
     ) -> Generator[LoadLevel, Measurement, None]:
-        """Go down to a rate that is met, in ever larger steps."""
+        """Go down in ever larger steps until a rate is met."""
         while rate > self._rules.least:
             rate = max(rounded(rate / factor), self._rules.least)
             if (yield from self._is_met(rate, needed)):
@@ -163,7 +165,7 @@ class _Search:
         raise _Ended(RateOutcome.NONE)
 
     def _is_met(self, rate: float, needed: int) -> Steps:
-        """Measure until enough have met the rate, or too many missed it; move the bracket."""
+        """Measure until enough measurements meet the rate or too many miss it; set the bracket."""
         rules = self._rules
         while self._met[rate] < needed and self._missed[rate] <= rules.votes - rules.needed:
             if len(self._measurements) == rules.most_measurements:
@@ -176,7 +178,8 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # A single measurement in which the machine was busy with something else does not count.
+        # End the search because of the client only if the client explains most misses: in a single
+        # measurement, the machine may have been busy with something else.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:
@@ -188,7 +191,7 @@ class _Search:
         return is_met
 
     def _is_by_client(self, measurement: Measurement) -> bool:
-        """Return whether only the sending was late: from there on, requests kept the SLO."""
+        """Return whether only the client was late: counted from sending, requests kept the SLO."""
         latencies = replace(measurement.latencies, response=measurement.latencies.service)
         by_server = replace(measurement, latencies=latencies)
         return measurement.client.is_bottleneck and self._slo.is_met(by_server)
@@ -211,7 +214,7 @@ class _Search:
 
 
 def keeps_up(measurement: Measurement) -> bool:
-    """Return whether about as many requests ended as were to be sent."""
+    """Return whether about as many requests ended as the schedule wanted to send."""
     expected = measurement.level.value * measurement.duration_s
     return attempts(
         measurement
@@ -219,5 +222,5 @@ def keeps_up(measurement: Measurement) -> bool:
 
 
 def rounded(rate: float) -> float:
-    """Round to four digits, so that levels read well."""
+    """Round to four significant digits, so that levels are easy to read."""
     return float(f"{rate:.4g}")

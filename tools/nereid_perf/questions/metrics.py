@@ -1,4 +1,4 @@
-"""Names by which flags speak of a measurement's figures, and the units of their limits.
+"""Names of a measurement's figures in flags, and the units of their limits.
 
 rate, responses          per second
 errors                   share of the requests that failed
@@ -38,7 +38,7 @@ _NAMES: Final = (
 
 
 class Unit(enum.Enum):
-    """Unit of a metric's values."""
+    """The unit of a metric's values."""
 
     MICROSECONDS = "us"
     PER_SECOND = "/s"
@@ -47,24 +47,24 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric of a measurement; `value` returns `None` where the measurement does not say."""
+    """A metric of a measurement; `value` returns `None` if the measurement does not have it."""
 
     name: str
     unit: Unit
     value: Callable[[Measurement], float | None]
-    # Only for a percentile of a distribution: which one, and of what share of the requests.
+    # Set only for percentiles: the histogram, and the percentile as a share of the requests.
     histogram: Callable[[Latencies], HdrHistogram] | None = None
     share: float | None = None
 
     def text(self, value: float) -> str:
-        """Return a value as a reader wants it."""
+        """Return a value as readable text."""
         if self.unit is Unit.SHARE:
             return f"{100 * value:.3g} %"
         return time_text(value) if self.unit is Unit.MICROSECONDS else rate_text(value)
 
 
 def parse_metric(name: str) -> Metric:
-    """Return the metric of a name; raise ValueError if there is none."""
+    """Return the metric with a name; raise ValueError if there is no such metric."""
     match = _DISTRIBUTION.fullmatch({"ttft": "ttft_p99", "itl": "itl_p99"}.get(name, name))
     if match is not None:
         prefix, percentile, other = match.groups()
@@ -79,7 +79,7 @@ def parse_quantity(text: str, unit: Unit) -> float:
     """Parse a limit in the unit of its metric; times need a unit.
 
     Raises:
-        ValueError: the text is no limit.
+        ValueError: the text is not a limit.
     """
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
@@ -99,12 +99,12 @@ def parse_quantity(text: str, unit: Unit) -> float:
 
 
 def attempts(measurement: Measurement) -> int:
-    """Return the number of all requests that were not cancelled by the client."""
+    """Return the number of requests that the client did not cancel."""
     return measurement.requests + sum(measurement.failures.values())
 
 
 def error_share(measurement: Measurement) -> float:
-    """Return the share of failed requests, or 0 where nothing was sent."""
+    """Return the share of failed requests, or 0 if nothing was sent."""
     return sum(measurement.failures.values()) / max(attempts(measurement), 1)
 
 
@@ -122,7 +122,7 @@ def rate_text(rate: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    # All digits before the point are shown, unlike in 1.23e+03.
+    # Show all digits before the point, and no exponent as in 1.23e+03.
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 

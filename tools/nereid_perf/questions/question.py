@@ -1,4 +1,4 @@
-"""Protocol of a question: it decides what to measure, its caller measures."""
+"""The protocol of a question: the question decides what to measure, and its caller measures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Measure: TypeAlias = Callable[[LoadLevel], Measurement]
 def resolve(
     question: Generator[Wanted, Measurement, T], measure: Callable[[Wanted], Measurement]
 ) -> T:
-    """Measure what the question asks for until it has found what it returns."""
+    """Measure what the question asks for, until it ends; return its result."""
     try:
         wanted = next(question)
         while True:

@@ -1,4 +1,4 @@
-"""Flags by which a question is asked; names are perf_analyzer's where it has the same thing."""
+"""Flags that ask questions. Flags that perf_analyzer also has are named as there."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _votes(text: str) -> tuple[int, int]:
 
 
 def _checked(parse: Parse) -> Parse:
-    """Return a check of a text that is kept as it is, so that settings can be written back.
+    """Return a parser that checks a text and keeps it, so that settings can be written back.
 
-    An empty text is not given.
+    An empty text means that the flag is not given, and is not checked.
     """
 
     def check(text: str) -> str:
@@ -58,7 +58,7 @@ def _checked(parse: Parse) -> Parse:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSettings:
-    """Questions on the server. They exclude --request-intervals and traces, which are no levels."""
+    """Questions about the server. They cannot be combined with --request-intervals or traces."""
 
     TOPIC: ClassVar = Topic.QUESTIONS
 
@@ -129,7 +129,7 @@ class QuestionSettings:
     )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = []
         levels = self.levels
         if self.concurrency_range and self.request_rate_range:
@@ -149,7 +149,7 @@ class QuestionSettings:
         return errors
 
     def comparison_errors(self) -> list[str]:
-        """Return what is wrong with the settings of a comparison, a line each."""
+        """Return the errors in the settings of a comparison, one line each."""
         errors = []
         if 0 < self.rounds < fewest_pairs(self.confidence):
             errors.append(
@@ -197,5 +197,5 @@ class QuestionSettings:
 
     @property
     def conditions(self) -> list[Condition]:
-        """Conditions that fail the run."""
+        """Conditions that make the run fail."""
         return [parse_condition(text) for text in self.fail_if]

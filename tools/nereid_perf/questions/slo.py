@@ -1,7 +1,8 @@
-"""Service level objective: limits that a server has to keep, and how many requests are within.
+"""Service level objectives: limits that a server must keep, and goodput within them.
 
-A percentile is a promise to requests: p99=20ms says that of all that were sent 99 % ended well
-within 20 ms. A failed request kept no limit, so a server cannot look better by failing.
+A limit on a percentile is about all requests: p99=20ms says that 99 % of all requests that were
+sent succeeded within 20 ms. A failed request keeps no limit, so a server cannot look better by
+failing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Upper limit of a metric."""
+    """An upper limit of a metric."""
 
     metric: Metric
     most: float
@@ -27,8 +28,8 @@ class Limit:
     def is_kept(self, measurement: Measurement) -> bool:
         """Return whether the limit is kept.
 
-        It is not if nothing was measured, except for the time between responses of requests with
-        one response each.
+        The limit is not kept if nothing was measured. An exception is the time between responses,
+        if each request had only one response.
         """
         metric = self.metric
         if metric.histogram is None or metric.share is None:
@@ -44,7 +45,7 @@ class Limit:
         return count_within(histogram, self.most) >= needed
 
     def within(self, measurement: Measurement) -> int:
-        """Return how many requests kept the limit; all, if it is no limit for single requests."""
+        """Return how many requests kept the limit; all if it does not apply to single requests."""
         metric = self.metric
         if metric.histogram is None or metric.share is None or self._is_between(measurement):
             return measurement.requests
@@ -58,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Limits that are to be kept together."""
+    """Limits that must all be kept."""
 
     text: str
     limits: tuple[Limit, ...]
@@ -68,18 +69,19 @@ class Slo:
         return all(limit.is_kept(measurement) for limit in self.limits)
 
     def goodput(self, measurement: Measurement) -> float:
-        """Return the requests per second within all limits, at least.
+        """Return a lower bound of the requests per second that kept all limits.
 
-        The figure is exact for one limit on requests. For several the histograms do not say which
-        requests missed both, so each miss counts for another request. A limit of a mean, or of the
-        time between responses, is for no single request.
+        The figure is exact if only one limit applies to single requests. For several limits, the
+        histograms do not say which requests missed more than one. Each miss therefore counts as a
+        different request. A limit of a mean, or of the time between responses, does not apply to
+        single requests.
         """
         missed = sum(measurement.requests - limit.within(measurement) for limit in self.limits)
         return max(0, measurement.requests - missed) / measurement.duration_s
 
 
 def parse_slo(text: str) -> Slo:
-    """Parse p99=20ms,ttft=50ms,errors=0.1%; raise ValueError if it is no SLO."""
+    """Parse p99=20ms,ttft=50ms,errors=0.1%; raise ValueError if the text is not an SLO."""
     limits = []
     for part in text.split(","):
         name, equals, limit = part.strip().partition("=")

@@ -1,4 +1,4 @@
-"""Measurement of each level of a range, or search for the highest one below a latency threshold."""
+"""Measures each level of a range, or searches for the highest level below a latency threshold."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Latency that a level may reach."""
+    """The maximum latency that a level may have."""
 
     metric: Metric
     most_us: float
 
     def is_met(self, measurement: Measurement) -> bool:
-        """Return whether a measurement meets the threshold; without any requests it does not."""
+        """Return whether a measurement meets the threshold; False if there were no requests."""
         value = self.metric.value(measurement)
         return value is not None and value <= self.most_us
 
 
 def sweep(levels: LevelRange, threshold: Threshold | None = None) -> Question[list[Measurement]]:
-    """Measure each level, up to the first that misses the threshold, which is among the results."""
+    """Measure each level, up to and including the first that misses the threshold."""
     measurements = []
     for level in levels.levels():
         measurements.append((yield level))
@@ -38,7 +38,7 @@ def sweep(levels: LevelRange, threshold: Threshold | None = None) -> Question[li
 
 
 def repeat(levels: LevelRange, rounds: int) -> Question[list[Measurement]]:
-    """Measure each level in each round: drift touches all levels alike."""
+    """Measure all levels in each round, so that drift affects all levels equally."""
     measurements = []
     for _ in range(rounds):
         for level in levels.levels():
@@ -48,9 +48,9 @@ def repeat(levels: LevelRange, rounds: int) -> Question[list[Measurement]]:
 
 
 def binary_search(levels: LevelRange, threshold: Threshold) -> Question[list[Measurement]]:
-    """Search as perf_analyzer does: both ends, then halves until as near as the step.
+    """Search as perf_analyzer does: measure both ends, then bisect until the step is reached.
 
-    The end must be given. The search ends at once when the start misses the threshold or the end
+    The range must have an end. The search ends at once if the start misses the threshold or the end
     meets it.
     """
     assert levels.end is not None, "the settings refuse a search without an end"

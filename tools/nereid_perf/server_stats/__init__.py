@@ -1,1 +1,1 @@
-"""Server's own figures on a measurement: its statistics, its metrics page, its GPUs."""
+"""The server's own figures during a measurement: statistics, metrics page, and GPUs."""

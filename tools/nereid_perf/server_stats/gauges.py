@@ -1,4 +1,4 @@
-"""Gauges of a metrics page and of GPUs during a measurement: read now and then, by a thread."""
+"""Reads gauges of a metrics page and of GPUs during a measurement, periodically in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB: Final = 1 << 20
 
 
 def page_gauges(page: bytes) -> dict[str, float]:
-    """Return the gauges of a page in Prometheus' format, by name with labels."""
+    """Map name with labels to value for the gauges of a page in Prometheus' format."""
     names = set(_GAUGE.findall(page))
     gauges = {}
     for name, labels, value in _SAMPLE.findall(page):
@@ -32,7 +32,7 @@ def page_gauges(page: bytes) -> dict[str, float]:
 
 
 class Gpus:
-    """GPUs of this machine, by NVML (nvidia-ml-py, where it is installed)."""
+    """The GPUs of this machine, read by NVML (nvidia-ml-py, if it is installed)."""
 
     def __init__(self, nvml: Any = None) -> None:
         """Open NVML; `None` means pynvml, if it is installed and there is a driver."""
@@ -47,7 +47,7 @@ class Gpus:
                 self._nvml = None
 
     def gauges(self) -> dict[str, float]:
-        """Return the gauges of each GPU; empty without any."""
+        """Return the gauges of each GPU; empty if there is no GPU."""
         nvml = self._nvml
         gauges: dict[str, float] = {}
         if nvml is None:
@@ -59,7 +59,7 @@ class Gpus:
         return gauges
 
     def _figures(self, device: Any) -> Iterator[tuple[str, float]]:
-        """Yield the figures that the GPU has; not each GPU has all of them."""
+        """Yield the figures that the GPU reports; not every GPU reports all of them."""
         nvml = self._nvml
         with contextlib.suppress(nvml.NVMLError):
             used = nvml.nvmlDeviceGetUtilizationRates(device)
@@ -71,7 +71,7 @@ class Gpus:
 
 
 class GaugeSampler:
-    """Sampler that reads while it is entered; what it cannot read is missing from `summary`."""
+    """Samples gauges while it is entered; gauges that cannot be read are not in `summary`."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """Prepare a sampler; `gpus` are this machine's, by default read by NVML.
+        """Prepare a sampler; gpus: the GPUs of this machine, read by NVML by default.
 
-        Another machine's GPUs are on its server's page.
+        If the server runs on another machine, its GPUs are on the server's metrics page.
         """
         self._metrics_url = metrics_url
         self._interval_s = interval_s
@@ -99,7 +99,7 @@ class GaugeSampler:
         self._thread.join()
 
     def summary(self) -> dict[str, tuple[float, float]]:
-        """Return mean and largest of each gauge; called after the end."""
+        """Return mean and maximum of each gauge; call this after the end."""
         return {
             name: (total / number, largest)
             for name, (total, largest, number) in sorted(self._sums.items())
@@ -116,7 +116,7 @@ class GaugeSampler:
 
     def _read_page(self) -> dict[str, float]:
         try:
-            # The URL is http or https: the command checks it.
+            # The URL is http or https, because the command checks that.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 return page_gauges(response.read(_MAX_BYTES))
         except (OSError, http.client.HTTPException):

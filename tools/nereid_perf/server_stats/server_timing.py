@@ -1,6 +1,6 @@
-"""Parser of Server-Timing (W3C), by which a server says where a request's time went. Pure.
+"""Parses Server-Timing (W3C), in which a server says where a request's time went.
 
-Whatever text comes, parsing takes bounded work, and a part that is no entry is skipped.
+For any text, parsing takes bounded work. A part that is not an entry is skipped.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Header that asks Nereid for it; other servers send it, or do not, and ignore this.
+# Header that asks Nereid for Server-Timing. Other servers ignore it, and may send Server-Timing
+# anyway.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# Parameter in the responses of a stream, which have no trailers of their own.
+# Parameter with the Server-Timing in the responses of a stream, which have no separate trailers.
 STREAM_PARAMETER: Final = "server_timing"
-# Entry for all of the server's time, of which the others are parts.
+# Entry for the server's whole time; the other entries are parts of it.
 TOTAL: Final = "total"
 
 MAX_ENTRIES: Final = 32
@@ -26,9 +27,9 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?")
 
 
 def parse_server_timing(text: str) -> dict[str, int]:
-    """Return the entries that have a duration, in ns, with entries of one name added up."""
+    """Return the durations of entries in ns by name; entries with the same name are added up."""
     durations: dict[str, int] = {}
-    # Descriptions may have separators in them.
+    # Replace quoted texts first, because descriptions may contain separators.
     plain = _QUOTED.sub(_unquoted, text[:_MAX_CHARACTERS])
     for entry in plain.split(",")[:MAX_ENTRIES]:
         name, *parameters = (part.strip(" \t") for part in entry.split(";"))
@@ -39,7 +40,7 @@ def parse_server_timing(text: str) -> dict[str, int]:
 
 
 def _duration_ns(parameters: list[str]) -> int | None:
-    """Return the first duration, as the standard says, or `None` if no valid one is there."""
+    """Return the entry's first duration, as the standard says, or `None` if it is not valid."""
     for parameter in parameters:
         name, equals, value = parameter.partition("=")
         if equals and name.rstrip(" \t").lower() == "dur":
@@ -51,6 +52,6 @@ def _duration_ns(parameters: list[str]) -> int | None:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Return a quoted number; nothing else in quotes is of use."""
+    """Return a quoted number without quotes, and "" for any other quoted text."""
     text = found[0].strip('"')
     return text if _NUMBER.fullmatch(text) else ""

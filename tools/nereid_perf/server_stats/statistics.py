@@ -1,4 +1,4 @@
-"""Server's split of a request's time, from its statistics before and after. Pure."""
+"""Computes how the server's time for a request divides, from its statistics before and after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nereid_perf.measurement import ServerSplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    # Entries in `model_stats`, by name and version of the model.
+    # Maps a model's name and version to its entry in `model_stats`.
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -24,14 +24,14 @@ _PHASES: Final = (
 
 
 def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    """Return the entries of any models by name and version."""
+    """Map each model's name and version to its entry."""
     return {(str(entry["name"]), str(entry.get("version", ""))): entry for entry in entries}
 
 
 def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, ...]:
-    """Return the split of each version that had requests in between.
+    """Return the time split of each version that had requests between the two statistics.
 
-    A version that was loaded in between has begun to count at zero.
+    The counts of a version that was loaded in between started at zero.
     """
     splits = []
     for (model, version), entry in after.items():
@@ -58,7 +58,7 @@ def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, .
 
 
 def composing_models(model: str, config_of: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
-    """Return an ensemble's steps, and theirs, without repetition; empty if it is no ensemble."""
+    """Return all models that an ensemble calls, at any depth; empty if it is not an ensemble."""
     models: dict[str, None] = {}
     waiting = [model]
     while waiting:
@@ -72,7 +72,7 @@ def composing_models(model: str, config_of: Callable[[str], Mapping[str, Any] | 
 
 
 def _number(entry: Mapping[str, Any], name: str) -> int:
-    # In protobuf's own JSON, 64-bit numbers are strings.
+    # Convert the number, because 64-bit numbers are strings in protobuf's JSON.
     return int(entry.get(name) or 0)
 
 

@@ -1,3 +1,3 @@
-"""Spans that are measured: warm-up, windows, and when figures are stable. Pure."""
+"""Analysis of the measured time: the warm-up, windows, and when figures are stable."""
 
 # layout: pure

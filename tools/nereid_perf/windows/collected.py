@@ -1,4 +1,4 @@
-"""Reports of one level's workers so far, and what they say of a span of time. Pure."""
+"""Collects the workers' reports on one level, and makes the measurement of a span of time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NS: Final = 1e9
 
 
 class Collected:
-    """Rows, by the time at which their requests ended."""
+    """The rows that workers have reported so far, with queries by time."""
 
     def __init__(self, workers: int) -> None:
         self.texts: list[str] = []
@@ -36,8 +36,8 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # Per worker: (time, seconds of CPU taken, seconds waited for, delayed requests), and the
-        # numbers of its texts.
+        # Two lists with an entry per worker: its samples (time, CPU seconds used, seconds waited
+        # for a CPU, delayed requests), and the numbers that its error texts have here.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -46,21 +46,21 @@ class Collected:
 
     @property
     def watermark_ns(self) -> int:
-        """Time before which all ended requests are here; 0 until all workers have reported."""
+        """All requests that ended before this time are reported; 0 until all have reported."""
         return int(min(sample[-1][0] if sample else 0 for sample in self._samples))
 
     @property
     def ended(self) -> bool:
-        """True once all workers have sent all their requests, and all of these have ended."""
+        """True once all workers have sent all of their requests, and these have ended."""
         return all(self._ended)
 
     @property
     def complete(self) -> bool:
-        """True once the workers have stopped, and nothing more comes."""
+        """True once all workers have stopped, so that no more reports follow."""
         return all(self._final)
 
     def add(self, worker: int, report: Report) -> NDArray[np.void]:
-        """Add a report, and return its rows, with outcomes of this level."""
+        """Add a report, and return its rows, with outcomes numbered for the whole level."""
         for text in report.new_texts:
             if text not in self.texts:
                 self.texts.append(text)
@@ -93,7 +93,7 @@ class Collected:
         return rows[(rows["last"] >= start_ns) & (rows["last"] < end_ns)]
 
     def intended_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
-        """Return the rows of requests that were intended in a span."""
+        """Return the rows of requests that were scheduled for a time in a span."""
         rows = self.rows()
         return rows[(rows["intended"] >= start_ns) & (rows["intended"] < end_ns)]
 
@@ -110,7 +110,7 @@ class Collected:
         return timings[(timings["last"] >= start_ns) & (timings["last"] < end_ns)]
 
     def _add_timings(self, worker: int, report: Report) -> None:
-        """Add a report's timings, with the numbers that phases have in this level."""
+        """Add a report's timings, with phases numbered for the whole level."""
         for name in report.new_phases:
             if name not in self.phases:
                 self.phases.append(name)
@@ -122,7 +122,7 @@ class Collected:
             self._timings.append(timings)
 
     def taken_between(self, start_ns: int, end_ns: int) -> list[tuple[float, float, float]]:
-        """Return each worker's CPU seconds taken, seconds waited for, and delayed requests."""
+        """Return each worker's CPU seconds used, seconds waited for a CPU, and delayed requests."""
         taken = []
         for samples in self._samples:
             table = np.asarray(samples, dtype=np.float64).reshape(-1, 4)
@@ -149,19 +149,19 @@ def measurement_of(
     workloads: Sequence[Workload],
     **more: Any,
 ) -> Measurement:
-    """Return what a span of time showed.
+    """Return the measurement of a span of time.
 
-    Requests are counted by their end, as a rate is what comes out. Latencies and failures of an
-    open loop are those of all requests intended in the span, so that none that a stall held back is
-    missing.
+    For the rate, requests count that ended in the span. For latencies and failures of an open loop,
+    all requests count that were scheduled in the span, so that requests that a stall held back are
+    not missing.
 
-    more: the fields of Measurement that do not come from rows.
+    more: fields of Measurement that are not computed from rows.
     """
     start_ns, end_ns = span_ns
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # Requests that never ended were in flight in this span.
+        # Requests that never got a response were in flight in this span.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -190,10 +190,10 @@ def measurement_of(
 def _measurement(
     tables: Sequence[NDArray[np.void]], collected: Collected, **more: Any
 ) -> Measurement:
-    """Make a measurement of tables.
+    """Make a measurement from tables of rows.
 
-    tables: requests that are counted, requests that are timed, gaps between responses, and
-    responses' own timings.
+    tables: requests that count for the rate, requests that count for latencies, gaps between
+    responses, and timings from Server-Timing.
     """
     ended, timed, gaps, timings = tables
     texts = collected.texts
@@ -219,7 +219,8 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # Each request with timings has this phase; it comes last, as it is what the others leave.
+    # Every request with timings has this phase. Put it last, because it is the rest that the other
+    # phases leave.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

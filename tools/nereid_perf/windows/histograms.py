@@ -1,4 +1,4 @@
-"""HdrHistograms of many values at once, as the library takes a microsecond for each. Pure."""
+"""Makes HdrHistograms of many values at once; the library needs a microsecond for each value."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from hdrh.histogram import HdrHistogram
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# An hour in ns; a longer time counts as an hour.
+# Maximum recorded time in ns, an hour; longer times count as an hour.
 MAX_NS: Final = 3_600_000_000_000
 _DIGITS: Final = 3
 
 
 def histogram_of(values_ns: NDArray[np.int64]) -> HdrHistogram:
-    """Return the histogram of values; less than 1 ns counts as 1 ns."""
+    """Return the histogram of values in ns; values below 1 ns count as 1 ns."""
     histogram = HdrHistogram(1, MAX_NS, _DIGITS)
     if not len(values_ns):
         return histogram
     values = np.clip(values_ns, 1, MAX_NS)
-    # The exponent of a double is the number of bits: exact, as values are below 2**53.
+    # The exponent of a double is the number of bits of the value. This is exact, because values are
+    # below 2**53.
     bits = np.frexp((values | histogram.sub_bucket_mask).astype(np.float64))[1].astype(np.int64)
     half_bits = histogram.sub_bucket_half_count_magnitude
     buckets = bits - (half_bits + 1)

@@ -1,4 +1,4 @@
-"""Stability of a measurement, by perf_analyzer's rule or by a confidence interval. Pure."""
+"""Rules of when a measurement is stable: perf_analyzer's rule, or a confidence interval."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ WINDOWS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Figures of one window; latency is a mean or percentile, in the same unit in all windows."""
+    """Figures of one window; latency: a mean or a percentile, in the same unit in all windows."""
 
     rate: float
     latency: float
 
 
 class StabilityRule(Protocol):
-    """Rule that says when windows are enough."""
+    """A rule that says when enough windows are measured."""
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """Return how many of the last windows are the measurement, or 0 if it is not stable yet."""
+        """Return how many of the last windows are used, or 0 if they are not stable yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LastThree:
-    """Rule of perf_analyzer: the last three windows are within s % of each other.
+    """perf_analyzer's rule: the last three windows are within s % of each other.
 
-    Both rate and latency are. max_latency: a window above it ends the search, as load only makes
-    it worse.
+    This must hold for rate and latency. max_latency: a window above it ends the measurement,
+    because the latency only gets worse under load.
     """
 
     stability_percent: float = 10.0
     max_latency: float | None = None
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """Return 3 if the last three windows are alike or one is too slow, or 0."""
+        """Return 3 if the last three windows are alike, or if one is too slow; otherwise 0."""
         if len(windows) < WINDOWS:
             return 0
         last = windows[-WINDOWS:]
@@ -58,17 +58,17 @@ class LastThree:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """Rule that knows the means of rate and latency over all windows to s %.
+    """A rule that measures until the means of rate and latency are known to within s %.
 
-    The intervals have 95 % confidence by Student's t. Windows are taken for independent; a load
-    that drifts never ends with this rule.
+    The means are over all windows; their intervals have 95 % confidence by Student's t. The rule
+    assumes that windows are independent. A load that drifts never meets it.
     """
 
     stability_percent: float = 5.0
     least_windows: int = 5
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """Return the number of all windows once their means are known well enough, or 0."""
+        """Return the number of all windows once the means are known well enough; until then 0."""
         number = len(windows)
         if number < max(2, self.least_windows):
             return 0

@@ -1,4 +1,4 @@
-"""Length of the warm-up of a server that has just got its load (MSER-5). Pure."""
+"""Finds the length of the warm-up of a server whose load has just begun (MSER-5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _BATCH: Final = 5
 
 
 def warm_up_length(values: Sequence[float]) -> int | None:
-    """Return how many of the first values, such as latencies, are not of the steady state.
+    """Return how many of the first values, such as latencies, belong to the warm-up.
 
-    The cut leaves the mean of the rest with the least standard error, in batches of five. Returns
-    `None` if there is no steady state yet: the cut would be in the second half, or there are too
-    few values.
+    The cut is where the mean of the remaining values has the smallest standard error; values are
+    taken in batches of five. Returns `None` if there is no steady state yet, that is, if the cut
+    would be in the second half, or there are too few values.
     """
     batches = len(values) // _BATCH
     if batches < 4:
@@ -25,7 +25,7 @@ def warm_up_length(values: Sequence[float]) -> int | None:
     means = (
         np.asarray(values[: batches * _BATCH], dtype=np.float64).reshape(-1, _BATCH).mean(axis=1)
     )
-    # Computed for all suffixes at once.
+    # Compute the standard errors of all suffixes at once.
     left = np.arange(batches, 0, -1)
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means**2)[::-1])[::-1]

@@ -1,4 +1,5 @@
-"""Clients that send requests as they are and check responses, but do not decode them.
+"""Clients that send encoded requests, and check responses without decoding them.
 
-Each request costs plain callbacks: no task, no future. Nothing here decides when a request is sent.
+A request needs only plain callbacks, and neither a task nor a future. The callers decide when
+requests are sent.
 """

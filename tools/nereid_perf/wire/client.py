@@ -1,4 +1,4 @@
-"""Common parts of all wire clients: a pending request, and the interface for a generator."""
+"""Common parts of all clients: the pending request, and the interface that generators use."""
 
 # layout: compiled
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class PendingRequest:
-    """Request on its way, with its times in ns of the monotonic clock; 0 means not yet.
+    """A request in flight, with times in ns of the monotonic clock; 0 means not yet.
 
     between: times from one response to the next. carrier: connection or stream of the request;
-    `None` while it waits for one. message: the response, where responses are checked, with the
-    length of its JSON as in the HTTP header. server_timing: the response's Server-Timing, where the
-    plan wants it.
+    `None` while the request waits for one. message: the response, if responses are checked;
+    json_bytes is the length of its JSON as in the HTTP header. server_timing: the response's
+    Server-Timing, if the plan asks for it.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class PendingRequest:
 
 
 class OnEnd(Protocol):
-    """Callback that is called once for each request, never within send() or cancel().
+    """A callback that is called once for each request, never within send() or cancel().
 
     error: "" means success.
     """
@@ -69,10 +69,10 @@ class OnEnd(Protocol):
 
 
 class WireClient(Protocol):
-    """Connections of one worker to one server."""
+    """The connections of one worker to one server."""
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight.
+        """Open connections for this number of requests in flight.
 
         Raises:
             OSError: there is no connection; the text is for users.
@@ -84,7 +84,7 @@ class WireClient(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write what send() has left for the end of the event loop's turn."""
+        """Write now what send() has left for the end of the event loop's turn."""
         ...
 
     def cancel(self, pending: PendingRequest) -> None:

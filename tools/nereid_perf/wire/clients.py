@@ -1,4 +1,4 @@
-"""Choice of the client that a plan needs."""
+"""Chooses the client that a plan needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def new_client(plan: Plan, on_end: OnEnd) -> WireClient:
-    """Return the client of a plan.
+    """Return the client for a plan.
 
     Raises:
         OSError: a TLS file cannot be used.

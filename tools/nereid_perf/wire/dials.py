@@ -1,4 +1,4 @@
-"""Dialling of connections for requests that wait for one. Knows no protocol."""
+"""Dials connections for requests that wait for one, with any protocol."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # Function that opens one connection, which reports itself; it raises OSError.
+    # A function that opens one connection and raises OSError. The connection then reports itself to
+    # the client.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
 _REDIAL_S: Final = 0.1
 
 
 class Dials:
-    """Dials of one client.
+    """The dials of one client.
 
-    queue: requests that wait for a connection; they fail if no connection can be had.
+    queue: requests that wait for a connection. They fail if no connection can be opened.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Dials:
             OSError: a TLS file cannot be used.
         """
         self.queue: deque[PendingRequest] = deque()
-        # Reason why the last attempt failed.
+        # Reason why the last attempt failed, or "".
         self.error = ""
         self.closed = False
         self._on_end = on_end
@@ -51,7 +52,7 @@ class Dials:
         self._redial_at = 0.0
 
     def dial_for_queue(self) -> None:
-        """Dial so that each waiting request gets a slot, unless another one is free before."""
+        """Dial enough connections for all waiting requests; a slot may become free earlier."""
         if len(self._tasks) * self._slots < len(self.queue) and not self.closed:
             task = asyncio.ensure_future(self.dial())
             self._tasks.add(task)
@@ -85,5 +86,5 @@ class Dials:
 
     def _on_dialled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # Requests that came meanwhile have counted on this attempt.
+        # Dial again for requests that arrived during this attempt and relied on it.
         self.dial_for_queue()

@@ -1,4 +1,4 @@
-"""Client of gRPC's unary calls: several connections with several streams each."""
+"""The client for unary gRPC calls: several connections with several streams each."""
 
 # layout: compiled
 
@@ -26,7 +26,7 @@ _PATH: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class GrpcClient:
-    """Client that makes a call for each request."""
+    """A client that makes a gRPC call for each request."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         """Prepare connections for a plan.
@@ -45,7 +45,7 @@ class GrpcClient:
             self.message_of = kept_bytes.bytes_of
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight; raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
@@ -55,7 +55,7 @@ class GrpcClient:
         return pending
 
     def flush(self) -> None:
-        """Do nothing: connections write at the end of the turn."""
+        """Do nothing: connections write at the end of the event loop's turn."""
 
     def cancel(self, pending: PendingRequest) -> None:
         """Cancel the request's call."""
@@ -77,13 +77,13 @@ def _plain_message(request: Request) -> bytes:
 
 
 def _timing_of(outcome: RpcError | None) -> str:
-    """Return the Server-Timing in a call's trailers, or ""."""
+    """Return the Server-Timing in a call's trailers, or "" if there is none."""
     trailers = () if outcome is None else outcome.trailers
     return ", ".join(str(value) for name, value in trailers if name == HEADER)
 
 
 class _Unary:
-    """Calls on one connection."""
+    """The calls on one connection."""
 
     def __init__(self, client: GrpcClient, connection: GrpcConnection) -> None:
         self._client = client
@@ -101,11 +101,11 @@ class _Unary:
         stream.half_close()
 
     def on_connection_lost(self) -> None:
-        """Do nothing: all streams were closed, and their calls with them."""
+        """Do nothing: all streams were closed, and that has ended their calls."""
 
 
 class _UnaryCall(PendingRequest):
-    """Call of one request; `stream` is set once it is sent."""
+    """The call of one request; `stream` is set when the request is sent."""
 
     __slots__ = ("_client", "stream")
 

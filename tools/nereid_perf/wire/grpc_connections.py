@@ -1,4 +1,4 @@
-"""HTTP/2 connections to a gRPC server, and which of them a request takes. Knows no calls."""
+"""HTTP/2 connections to a gRPC server, and the choice of a connection for each request."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ _LIMITS: Final = Limits(trusts_peer=True)
 
 
 class Carrier(Protocol):
-    """Client's part for one connection, which begins requests on it."""
+    """The client's part of one connection, which begins requests on it."""
 
     def begin(self, pending: PendingRequest) -> None:
-        """Begin a request; a slot is free for it."""
+        """Begin a request; the connection has a free slot for it."""
 
     def on_connection_lost(self) -> None:
         """React to the loss of the connection, after its streams were closed."""
 
 
 class GrpcConnections:
-    """Connections with so many slots each.
+    """Connections with a number of slots each.
 
-    A request takes the slot that was left last, as its connection is about to be written anyway.
+    A request takes the slot that became free last, because that slot's connection is about to be
+    written to anyway.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class GrpcConnections:
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
         self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
-        # All connections, those that are being settled or left too.
+        # All connections, including those whose settings have not come and those that take no more
+        # requests.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight.
+        """Open connections for this number of requests in flight.
 
         Raises:
             OSError: there is no connection; the text is for users.
@@ -75,7 +77,7 @@ class GrpcConnections:
                 raise OSError(self._dials.error)
 
     def send(self, pending: PendingRequest) -> None:
-        """Begin a request on a free slot, or queue it and dial."""
+        """Begin a request on a free slot; if there is none, queue the request and dial."""
         if self._free:
             connection = self._free.pop()
             pending.carrier = connection
@@ -85,7 +87,7 @@ class GrpcConnections:
         self._dials.dial_for_queue()
 
     def forget(self, pending: PendingRequest) -> bool:
-        """Drop a request that still waits for a slot; return whether it did."""
+        """Drop a request if it still waits for a slot; return whether it did wait."""
         if pending.carrier is None:
             self._dials.queue.remove(pending)
             return True
@@ -104,7 +106,8 @@ class GrpcConnections:
     def on_slot(self, connection: GrpcConnection) -> None:
         """Use a slot that has become free, for a waiting request if there is one."""
         if not connection.usable:
-            # The connection got a GOAWAY, or is lost: others are dialled when they are needed.
+            # The connection got a GOAWAY, or is lost. Other connections are dialled when they are
+            # needed.
             return
         if self._dials.queue:
             pending = self._dials.queue.popleft()
@@ -114,14 +117,14 @@ class GrpcConnections:
             self._free.append(connection)
 
     def on_settled(self, connection: GrpcConnection) -> None:
-        """Use a connection, whose server's settings have come."""
+        """Use a connection on which the server's HTTP/2 settings have arrived."""
         connection.carrier = self._new_carrier(connection)
         self._open.add(connection)
         for _ in range(connection.slots):
             self.on_slot(connection)
 
     def on_connected(self, connection: GrpcConnection) -> None:
-        """Keep a connection that was made."""
+        """Keep a new connection."""
         self._all.add(connection)
 
     def on_lost(self, connection: GrpcConnection) -> None:
@@ -132,7 +135,7 @@ class GrpcConnections:
             self._all_lost.set()
 
     def on_unusable(self, connection: GrpcConnection) -> None:
-        """Begin no request on a connection any more."""
+        """Begin no more requests on a connection."""
         self._open.discard(connection)
         self._free = [free for free in self._free if free is not connection]
         self._dials.dial_for_queue()
@@ -150,9 +153,9 @@ class GrpcConnections:
 
 
 class GrpcConnection(Http2Protocol):
-    """One connection; `settled` is done when the server has shown that it speaks HTTP/2.
+    """A connection; the future `settled` is done when the server's HTTP/2 settings have arrived.
 
-    carrier: set by then.
+    carrier: set by then at the latest.
     """
 
     carrier: Carrier
@@ -170,7 +173,7 @@ class GrpcConnection(Http2Protocol):
 
     @property
     def slots(self) -> int:
-        """Number of requests that it carries at once, as the server and we allow."""
+        """Number of requests that the connection may carry at once (server's and own limit)."""
         most = self.http2.control.peer_max_streams
         wanted = self._connections.slots_per_connection
         return wanted if most is None else max(1, min(most, wanted))

@@ -1,4 +1,4 @@
-"""Client of gRPC streams (ModelStreamInfer): requests share the one stream of each connection."""
+"""The client for gRPC streams (ModelStreamInfer): each connection has one stream for requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDED: Final = "the server ended the stream"
 
 
 class GrpcStreamClient:
-    """Client for requests with one response each, or with any number in decoupled models."""
+    """A client for requests with one response each, or with any number from decoupled models."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         """Prepare connections for a plan.
@@ -40,7 +40,8 @@ class GrpcStreamClient:
             OSError: a TLS file cannot be used.
         """
         if plan.cancel_percent:
-            # A stream is cancelled with all its requests, so each request to cancel has its own.
+            # Cancelling a stream cancels all of its requests. So if requests are to be cancelled,
+            # each request gets a separate stream.
             plan = replace(plan, streams_per_connection=1)
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
@@ -51,7 +52,7 @@ class GrpcStreamClient:
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight; raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
@@ -61,10 +62,10 @@ class GrpcStreamClient:
         return pending
 
     def flush(self) -> None:
-        """Do nothing: connections write at the end of the turn."""
+        """Do nothing: connections write at the end of the event loop's turn."""
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Cancel a request, with its stream if it has been sent."""
+        """Cancel a request; if it has been sent, cancel its stream."""
         if not self.connections.forget(pending):
             carrier = pending.carrier.carrier
             assert isinstance(carrier, _Stream), "it is another client's"
@@ -79,13 +80,13 @@ class GrpcStreamClient:
 
 
 class _Stream:
-    """Stream of a connection; another one is opened when it has ended."""
+    """The stream of a connection; when it has ended, another stream is opened."""
 
     def __init__(self, client: GrpcStreamClient, connection: GrpcConnection) -> None:
         self._client = client
         self._connection = connection
         self._stream: ClientStream | None = None
-        # Requests in flight, by their keys.
+        # Maps a key to the request in flight that has it.
         self._pending: dict[bytes, PendingRequest] = {}
 
     def begin(self, pending: PendingRequest) -> None:
@@ -127,11 +128,11 @@ class _Stream:
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # Errors of some servers do not name their request.
+            # Some servers' errors do not name their request; take the oldest request in flight.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:
-            # The response is for a request that was cancelled, or that has failed.
+            # Ignore a response to a request that was cancelled or has failed.
             return
         if not response.is_empty:
             pending.on_response(now_ns)

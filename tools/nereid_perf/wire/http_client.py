@@ -1,4 +1,4 @@
-"""Client of HTTP/1.1: one request in flight on each connection, which stays open."""
+"""The client for HTTP/1.1: each connection has one request in flight and stays open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_ERROR_LENGTH: Final = 200
 
 
 class HttpClient:
-    """Client with any number of connections: an idle one is used, or another one is dialled."""
+    """A client that uses an idle connection for a request, or dials another connection."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         """Prepare connections for a plan.
@@ -47,11 +47,12 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # Heads that differ from each other are not known by their bytes.
+        # If true, parse the head of every response, because heads then differ and cannot be
+        # recognised by their bytes.
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight; raise OSError."""
         missing = in_flight - len(self._open)
         await asyncio.gather(*(self._dials.dial() for _ in range(missing)))
         if len(self._open) < in_flight:
@@ -68,15 +69,15 @@ class HttpClient:
         return pending
 
     def flush(self) -> None:
-        """Do nothing: everything is written at once."""
+        """Do nothing: send() writes everything at once."""
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Cancel a request, with its connection if it has been sent."""
+        """Cancel a request; if it has been sent, close its connection."""
         connection = pending.carrier
         if connection is None:
             self._dials.queue.remove(pending)
         elif connection.pending is pending:
-            # HTTP/1.1 has no other way to cancel.
+            # Close the connection, because HTTP/1.1 has no other way to cancel a request.
             connection.abandon()
 
     async def close(self) -> None:
@@ -90,14 +91,14 @@ class HttpClient:
     # --- for connections
 
     def on_free(self, connection: _HttpConnection) -> None:
-        """Use a connection that is free, for a waiting request if there is one."""
+        """Use a free connection for a waiting request, or keep it as idle."""
         if self._dials.queue:
             connection.send(self._dials.queue.popleft())
         else:
             self._idle.append(connection)
 
     def on_connected(self, connection: _HttpConnection) -> None:
-        """Keep a connection that was made."""
+        """Keep a new connection."""
         self._open.add(connection)
         self.on_free(connection)
 
@@ -120,7 +121,7 @@ class HttpClient:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """Connection; `pending` is its request in flight, or `None` while it is idle."""
+    """A connection; `pending` is its request in flight, or `None` while it is idle."""
 
     def __init__(self, client: HttpClient) -> None:
         self.pending: PendingRequest | None = None
@@ -129,9 +130,9 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # Bytes still to come of a body that nothing reads.
+        # Number of bytes still to come of a body whose content is not used.
         self._missing = 0
-        # Parser for a response that is not of the plain kind, or whose head came in pieces.
+        # Parser for a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
@@ -144,14 +145,14 @@ class _HttpConnection(asyncio.Protocol):
         write_at_once(self._transport, self._descriptor, data)
 
     def abandon(self) -> None:
-        """Close the connection; its request is not reported any more."""
+        """Close the connection without reporting the end of its request."""
         self.pending = None
         self._transport.abort()
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The transports of uvloop are no subclass of asyncio's.
+        # Cast, because uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         sock = transport.get_extra_info("socket")
@@ -163,7 +164,7 @@ class _HttpConnection(asyncio.Protocol):
         now = monotonic_ns()
         pending = self.pending
         if pending is None:
-            # The bytes respond to no request.
+            # No request is in flight, so these bytes are no response; close the connection.
             self._transport.abort()
             return
         if self._missing:
@@ -199,7 +200,7 @@ class _HttpConnection(asyncio.Protocol):
     # --- inside
 
     def _end(self, pending: PendingRequest, now: int) -> None:
-        """End a request whose response, of the plain kind, is complete."""
+        """End a request whose response is complete and of the kind that PlainHeads knows."""
         self._missing = 0
         pending.last_ns = now
         pending.responses = 1

@@ -1,4 +1,4 @@
-"""Bytes of requests in HTTP/1.1. Pure."""
+"""Makes the bytes of HTTP/1.1 requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HttpRequests:
-    """Maker of heads, which it puts before bodies."""
+    """Makes the heads of requests, and puts them before the bodies."""
 
     def __init__(self, plan: Plan) -> None:
         self._compression = plan.compression

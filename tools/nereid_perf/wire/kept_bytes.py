@@ -1,4 +1,4 @@
-"""Cache of the bytes of requests that are sent again and again."""
+"""A cache of the bytes of requests that are sent repeatedly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from nereid_perf.request import Request
 
 _MOST: Final = 256
-# Larger ones are made each time: together they would take too much memory.
+# Larger requests are not kept, because together they would take too much memory.
 _MAX_BYTES: Final = 1 << 16
 
 
 class KeptBytes:
-    """Bytes by the request's identity.
+    """Maps a request's identity (its id()) to its bytes.
 
-    The request is kept too, so that no other one gets its id.
+    The cache keeps the request too, so that no other object gets the same id().
     """
 
     def __init__(self, make: Callable[[Request], bytes]) -> None:
@@ -25,7 +25,7 @@ class KeptBytes:
         self._kept: dict[int, tuple[Request, bytes]] = {}
 
     def bytes_of(self, request: Request) -> bytes:
-        """Return a request's bytes, made at the first call."""
+        """Return a request's bytes; the first call makes them."""
         entry = self._kept.get(id(request))
         if entry is not None:
             return entry[1]

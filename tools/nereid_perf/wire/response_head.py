@@ -1,4 +1,4 @@
-"""Heads of HTTP responses: nearly all of a run are equal, byte by byte, and are parsed once."""
+"""Reads heads of HTTP responses. In a run nearly all heads are equal, so they are parsed once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MAX_HEADS: Final = 64
 
 
 class ResponseParser:
-    """Parser of one response of any kind, by httptools.
+    """A parser of one response of any kind, based on httptools.
 
-    complete: its last byte has come. json_bytes: length of the JSON before tensors. server_timing:
-    value of that header.
+    complete: the last byte of the response has arrived. json_bytes: length of the JSON before
+    tensors. server_timing: value of the header Server-Timing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ResponseParser:
         """Parse the next bytes.
 
         Raises:
-            httptools.HttpParserError: they are no HTTP response.
+            httptools.HttpParserError: the bytes are not an HTTP response.
         """
         self._parser.feed_data(data)
 
@@ -48,14 +48,14 @@ class ResponseParser:
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
         elif key == _SERVER_TIMING:
-            # Several headers of this name are one, with commas between.
+            # Several headers with this name count as one; join their values with commas.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))
             self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
         """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # Later the parser speaks of the next message.
+        # Ask the parser now, because later it refers to the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
@@ -64,13 +64,14 @@ class ResponseParser:
 
     def on_message_complete(self) -> None:
         """Note the end of the response; called by httptools."""
-        # After 100 Continue another response follows.
+        # The response is complete unless its status is 1xx, such as 100 Continue, after which the
+        # real response follows.
         if self.status >= _OK:
             self.complete = True
 
 
 class PlainHeads:
-    """Heads of successful responses with a length, on connections that stay open."""
+    """Recognises heads of successful responses that have a length and keep the connection open."""
 
     def __init__(self) -> None:
         self._lengths: dict[bytes, int] = {}
@@ -84,7 +85,7 @@ class PlainHeads:
         if length is None:
             length = _content_length(head)
             if len(self._lengths) >= _MAX_HEADS:
-                # A date in the head makes a new one each second.
+                # Limit the cache: if heads contain a date, a new head comes every second.
                 self._lengths.clear()
             self._lengths[head] = length
         return length

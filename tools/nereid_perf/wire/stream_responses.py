@@ -1,7 +1,7 @@
-"""Facts on a stream's response: the request that it is for, and whether more will come. Pure.
+"""Reads which request a stream's response belongs to, and whether more responses will come.
 
-They are found in the message's bytes, as decoding it takes longer than all else that a response
-costs.
+The module searches the message's bytes, because decoding the message would take longer than all
+other work for a response.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# ModelInferRequest.id and ModelInferResponse.id are both field 3; our ids have eight digits.
+# Encoded tag and length of an id: ModelInferRequest.id and ModelInferResponse.id are both field 3,
+# and the ids of this tool have eight digits.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
-# Entry of a map: its key, then InferParameter.bool_param.
+# Entry of the map of parameters: the key, then InferParameter.bool_param.
 _FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 _ERROR_TAG: Final = 0x0A
-# Lengths and the names of model and version come before it.
+# Maximum offset of the id. Only lengths and the names of model and version come before it.
 _LAST_ID_PLACE: Final = 1 << 10
 _WANTS_FINAL: Final = pb.ModelInferRequest(
     parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
@@ -25,10 +26,10 @@ _WANTS_FINAL: Final = pb.ModelInferRequest(
 
 
 class StreamResponse(NamedTuple):
-    """Response on a stream.
+    """A response on a stream.
 
-    key: b"" if it has no id. is_last: its request gets no more responses. is_empty: it only says
-    that.
+    key: id of the response, or b"" if it has none. is_last: the request gets no more responses.
+    is_empty: the response has no content except that it is the last.
     """
 
     key: bytes
@@ -38,7 +39,7 @@ class StreamResponse(NamedTuple):
 
 
 def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
-    """Return a key, and the bytes that give it to a serialized request.
+    """Return a key, and the bytes that set it as the id of a serialized request.
 
     The bytes may be appended: protobuf takes the last value of a field that comes twice.
     """
@@ -47,7 +48,7 @@ def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
 
 
 def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
-    """Read a response to a request with such a key."""
+    """Read a response to a request that has a key of request_suffix()."""
     if not message or message[0] == _ERROR_TAG:
         response = pb.ModelStreamInferResponse.FromString(message)
         if response.error_message:

@@ -1,5 +1,6 @@
-"""Processes that send requests, each with an event loop of its own, and their pipes to the parent.
+"""Worker processes, which send the requests, and their communication with the parent process.
 
-generator.py sends what a schedule or the source says. The parent blocks; the messages between are
-pickled, as both ends are one program.
+Each worker runs its own event loop. generator.py sends requests as a schedule or the source says.
+The parent's calls block. Messages between parent and workers are pickled, because both ends are the
+same program.
 """

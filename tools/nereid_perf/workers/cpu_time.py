@@ -1,4 +1,4 @@
-"""CPU time that this process took, and that it waited for."""
+"""Reads how much CPU time this process has used, and how long it has waited for a CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SCHEDULER: Final = Path("/proc/self/schedstat")
 
 
 def cpu_times_s() -> tuple[float, float]:
-    """Return the CPU seconds of all threads, and the seconds that the main one waited for a CPU.
+    """Return the CPU seconds of all threads, and how long the main thread waited for a CPU.
 
     The second figure is 0 if the system does not say.
     """

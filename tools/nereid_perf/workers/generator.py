@@ -1,7 +1,8 @@
-"""Generators, which send one worker's requests.
+"""Generators, which send the requests of one worker.
 
-A closed loop sends as other requests end, an open loop by its schedule, a trace by its own times.
-Generators act by schedules that are pure; they know nothing of processes, windows or protocols.
+A closed loop sends a request when another one ends. An open loop sends requests at the times of its
+schedule, a trace at the times of its requests. Generators do not deal with processes, windows or
+protocols.
 """
 
 # layout: compiled
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# Placeholder for a request that was never made.
+# Placeholder in the row of a request that was due and never made.
 _NO_REQUEST: Final = Request(b"")
-# Text of failures that an overload makes.
+# Error texts of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
 OVERFLOW: Final = "not sent: too many requests waited"
 
@@ -41,9 +42,9 @@ OVERFLOW: Final = "not sent: too many requests waited"
 class GeneratorOptions:
     """Limits of a generator.
 
-    most_requests: how many requests are sent; `None` means no limit. most_in_flight, most_waiting:
-    limits of an open loop; the second one is for requests that wait for one in flight, or for their
-    sequence.
+    most_requests: maximum number of requests to send; `None` means no limit. most_in_flight,
+    most_waiting: limits of an open loop. A request waits if most_in_flight requests are in flight,
+    or if its sequence is busy; most_waiting is the maximum number of such requests.
     """
 
     cancel_percent: float = 0.0
@@ -55,11 +56,11 @@ class GeneratorOptions:
 
 
 class Generator:
-    """Generator of one level of load; subclasses say when another request is due.
+    """Sends the requests of one level of load; subclasses decide when a request is due.
 
-    rows: those of requests that have ended. delayed: requests sent late while they waited neither
-    for the server nor for their sequence. idle: everything is sent, with the last requests of open
-    sequences, and has ended.
+    rows: the rows of requests that have ended. delayed: number of requests that were sent late
+    although they waited neither for the server nor for their sequence. idle: set when all requests,
+    including the last requests of open sequences, are sent and have ended.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class Generator:
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
-        # Mean service time; requests are cancelled in its middle.
+        # Mean service time in seconds. Requests to cancel are cancelled after half of it.
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
-        """Start at start_ns on the monotonic clock, when the schedule begins."""
+        """Start; the schedule begins at start_ns on the monotonic clock."""
         raise NotImplementedError
 
     def on_end(self, pending: PendingRequest, error: str) -> None:
-        """Count a request that has ended; called by the client."""
+        """Count a request that has ended. The client calls this."""
         if not error and self._checks and pending.request.data >= 0:
             message, json_bytes = pending.message, pending.json_bytes
             mismatch = self._source.find_mismatch(pending.request, message, json_bytes)
@@ -100,7 +101,7 @@ class Generator:
         self._finish(pending, self.rows.outcome_of(error) if error else OK)
 
     def stop(self) -> None:
-        """Send nothing more except the last requests of open sequences."""
+        """Stop sending, except for the last requests of open sequences."""
         if not self._draining:
             self._sending = False
             self._draining = True
@@ -109,7 +110,7 @@ class Generator:
             self._client.flush()
 
     def abandon(self) -> None:
-        """Count what is still in flight as failed, and send nothing any more."""
+        """Count requests that are still in flight as failed, and send nothing any more."""
         self._sending = self._draining = False
         now = monotonic_ns()
         for pending in tuple(self._pending):
@@ -128,7 +129,7 @@ class Generator:
             self._cancel_later(pending)
 
     def _on_slot(self) -> None:
-        """React to the end of a request."""
+        """React to the end of a request, which leaves room for another."""
         raise NotImplementedError
 
     # --- inside
@@ -147,7 +148,7 @@ class Generator:
         if pending not in self._pending:
             return
         if not pending.sent_ns:
-            # The request waits for a connection.
+            # The request still waits for a connection, so cancel it later.
             self._cancel_later(pending)
         else:
             self._client.cancel(pending)
@@ -173,7 +174,7 @@ class Generator:
 
 
 class ClosedLoop(Generator):
-    """Closed loop: another request is sent as soon as one ends."""
+    """A closed loop: another request is sent as soon as one ends."""
 
     def __init__(
         self,
@@ -214,7 +215,7 @@ class ClosedLoop(Generator):
 
 
 class TimedGenerator(Generator):
-    """Generator of requests that have times, from start_ns on. A base class only."""
+    """Base class of generators that send requests at set times, counted from start_ns."""
 
     _start_ns = 0
     _timer: PreciseTimer | None = None
@@ -227,22 +228,22 @@ class TimedGenerator(Generator):
         self._timer.set_ns(start_ns)
 
     def stop(self) -> None:
-        """Send nothing more except the last requests of open sequences."""
+        """Stop sending, except for the last requests of open sequences."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
         super().stop()
 
     def _on_time(self) -> None:
-        """Send what is due, and set the timer for what comes next."""
+        """Send the requests that are due, and set the timer for the next request."""
         raise NotImplementedError
 
 
 class OpenLoop(TimedGenerator):
-    """Open loop: each request is sent at its time.
+    """An open loop: each request is sent at its scheduled time.
 
-    A request that must wait, for most_in_flight or for its sequence, keeps the time that was
-    intended.
+    A request that must wait, because of most_in_flight or because its sequence is busy, keeps its
+    intended time.
     """
 
     def __init__(
@@ -260,8 +261,8 @@ class OpenLoop(TimedGenerator):
         self._waiting: deque[int] = deque()
 
     def stop(self) -> None:
-        """Send nothing more except the last requests of open sequences."""
-        # Requests that were due and never sent count as failures of the measurement.
+        """Stop sending, except for the last requests of open sequences."""
+        # Requests that were due and not sent count as failures.
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
             self.delayed += 1
@@ -275,7 +276,7 @@ class OpenLoop(TimedGenerator):
         while self._sending:
             if not due:
                 due.extend((next(self._arrivals) + self._start_ns).tolist())
-                # A block may have nothing for this worker.
+                # A block of the schedule may have no requests for this worker; take the next block.
                 continue
             now_ns = monotonic_ns()
             if due[0] > now_ns:
@@ -297,7 +298,7 @@ class OpenLoop(TimedGenerator):
         self._hold(intended_ns, now_ns)
 
     def _hold(self, intended_ns: int, now_ns: int) -> None:
-        """Make a request wait, if the limit on waiting ones allows it."""
+        """Make a request wait; if too many requests wait already, count it as failed."""
         if len(self._waiting) < self._most_waiting:
             self._waiting.append(intended_ns)
         else:
@@ -314,7 +315,7 @@ class OpenLoop(TimedGenerator):
 
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
-            # The remaining times are beyond the number of requests.
+            # Drop the remaining times, because the set number of requests is sent.
             self._due.clear()
             self._waiting.clear()
             self.stop()
@@ -326,7 +327,7 @@ class OpenLoop(TimedGenerator):
 
 
 class TraceLoop(TimedGenerator):
-    """Replay of a trace: each request is sent at its own time. Ends with the source."""
+    """Replays a trace: sends each request at its own time, until the source ends."""
 
     def __init__(
         self,
@@ -336,11 +337,11 @@ class TraceLoop(TimedGenerator):
         options: GeneratorOptions,
         speed: float,
     ) -> None:
-        """Prepare a replay; with speed 2 it takes half the time."""
+        """Prepare a replay; speed: factor, for example 2 for half of the time."""
         super().__init__(client, source, rows, options)
         self._timed = source
         self._speed = speed
-        # True if the next request has waited for others.
+        # True if the next request has waited because most_in_flight requests were in flight.
         self._held = False
 
     def _on_time(self) -> None:
@@ -351,9 +352,10 @@ class TraceLoop(TimedGenerator):
         self._send_due(is_slot=True)
 
     def _send_due(self, *, is_slot: bool = False) -> None:
-        """Send what is due.
+        """Send the requests that are due.
 
-        With is_slot, after the end of a request that its sequence may have awaited.
+        is_slot: another request has just ended, for which the next request of its sequence may have
+        waited.
         """
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
@@ -373,7 +375,7 @@ class TraceLoop(TimedGenerator):
         self._held = True
 
     def _wait(self) -> None:
-        """Wait for the next request to arrive, or for the last ones to end."""
+        """Set the timer for the next request; after the last request, stop when all have ended."""
         next_ns = self._timed.next_due_ns()
         if next_ns is not None:
             assert self._timer is not None, "it sends"

@@ -1,4 +1,4 @@
-"""Messages of parent and worker, and their framing. Pure."""
+"""The messages between the parent and a worker, and their framing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZE: Final = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """First message of the parent; `worker` is the worker's number."""
+    """The parent's first message; `worker` is the worker's number."""
 
     plan: Plan
     worker: int
@@ -26,16 +26,17 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Command to have connections for a level."""
+    """A command to open the connections for a level."""
 
     level: LoadLevel
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Command to send requests.
+    """A command to send requests.
 
-    start_ns: when the schedule begins. most_requests: limit of this worker; `None` means no limit.
+    start_ns: when the schedule begins. most_requests: maximum number of requests of this worker;
+    `None` means no limit.
     """
 
     level: LoadLevel
@@ -45,23 +46,23 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Command to send nothing more, and to wait so long for what is in flight."""
+    """A command to stop sending, and to wait for requests in flight for at most this time."""
 
     drain_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Report of a worker that it has its connections."""
+    """A worker's report that its connections are open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of all requests that have ended since the last report.
+    """A worker's report of all requests that have ended since its last report.
 
-    until_ns: no request that ended before this time is missing. cpu_s, waited_s: CPU time of the
-    process so far, and how long it waited for a CPU. delayed, in_flight: see Generator. ended:
-    everything is sent, and has ended. final: this is the reply to Stop.
+    until_ns: all requests that ended before this time are reported. cpu_s, waited_s: CPU time of
+    the process so far, and how long it waited for a CPU. delayed, in_flight: see Generator. ended:
+    all requests are sent and have ended. final: the report is the reply to Stop.
     """
 
     until_ns: int
@@ -80,25 +81,25 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Report of a worker that cannot go on."""
+    """A report of a worker that cannot go on."""
 
     why: str
 
 
 def encoded(message: Any) -> bytes:
-    """Return the bytes of a message, with its length before it."""
+    """Return the bytes of a message, preceded by its length."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _SIZE.pack(len(content)) + content
 
 
 class Decoder:
-    """Decoder that cuts messages out of a pipe's bytes."""
+    """Cuts the bytes of a pipe into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the messages that the data completes."""
+        """Add data, and yield the messages that are now complete."""
         rest = self._rest
         rest += data
         while len(rest) >= _SIZE.size:

@@ -1,4 +1,4 @@
-"""Parent's end of the workers: it starts them, receives reports, and notices their ends. Blocks."""
+"""The parent's side of the workers: starts them, receives reports, and detects ended workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODULE: Final = "nereid_perf.workers.worker"
 
 
 class WorkerError(Exception):
-    """Error of a worker that cannot go on, or whose process ended; the text says why."""
+    """Raised if a worker cannot go on, or its process ended; the text says why."""
 
 
 class _Worker:
@@ -41,7 +41,8 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
-            # Where the worker has ended, its end says more than this error.
+            # Ignore the error if the worker has ended: receive() reports how the worker ended,
+            # which says more.
             self.socket.sendall(encoded(message))
 
     def ending(self) -> str:
@@ -56,7 +57,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Workers of a run; close() ends them."""
+    """The workers of a run; close() ends them."""
 
     def __init__(self, plan: Plan) -> None:
         self._selector = selectors.DefaultSelector()
@@ -82,16 +83,16 @@ class WorkerPool:
             worker.send(message)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Return messages with the numbers of their workers, as soon as there are any.
+        """Wait for messages, and return them with the numbers of their workers.
 
-        Returns an empty list if none came in this time.
+        Returns an empty list if no message came within timeout_s.
 
         Raises:
             WorkerError: a worker has ended, or says that it cannot go on.
         """
         received: list[tuple[int, Any]] = []
         limit_s = monotonic() + timeout_s
-        # A large message comes in pieces.
+        # Read again until a message is complete, because a large message comes in pieces.
         while not received and (ready := self._selector.select(max(0.0, limit_s - monotonic()))):
             for key, _ in ready:
                 received += self._messages(key.data)

@@ -1,4 +1,4 @@
-"""Rows of numbers that a worker reports, one for each request. Pure."""
+"""The rows of numbers that a worker reports, one for each request."""
 
 # layout: compiled
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Outcomes; a failure has the number of its text, from FAILED on.
+# Outcomes of requests. A failure has the number FAILED plus the index of its error text.
 OK: Final = 0
 CANCELLED: Final = 1
 FAILED: Final = 2
-# Texts beyond these count as one.
+# Maximum number of different error texts; all further texts count as one.
 _MAX_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 
-# Times in ns of the monotonic clock; 0 means that the request did not come to that.
+# A row. Times are in ns of the monotonic clock; 0 means that the request did not get that far.
 ROW: Final = np.dtype(
     [
         ("intended", np.int64),
@@ -36,12 +36,12 @@ ROW: Final = np.dtype(
         ("outcome", np.int64),
     ]
 )
-# Time from one response of a request to the next, with the end of that time.
+# Time between two responses of a request (`gap`), and when the second one arrived (`last`).
 GAP: Final = np.dtype([("last", np.int64), ("workload", np.int64), ("gap", np.int64)])
 
 
 class RowWriter:
-    """Writer that gathers rows until they are taken."""
+    """Gathers rows until take() returns them."""
 
     def __init__(self) -> None:
         self.rows = array("q")
@@ -55,7 +55,7 @@ class RowWriter:
         workload = pending.request.workload
         self.rows.extend(
             (
-                # A closed loop has no other intended time.
+                # In a closed loop, the time of sending is the intended time.
                 pending.intended_ns or pending.sent_ns,
                 pending.sent_ns,
                 pending.first_ns,
@@ -74,7 +74,7 @@ class RowWriter:
                 end -= gap
 
     def outcome_of(self, error: str) -> int:
-        """Return the number of a failure's text."""
+        """Return the outcome for a failure's text."""
         outcome = self._outcomes.get(error)
         if outcome is None:
             if len(self._outcomes) >= _MAX_TEXTS and error != _OTHER:
@@ -84,7 +84,7 @@ class RowWriter:
         return outcome
 
     def take(self) -> tuple[bytes, bytes, list[str]]:
-        """Return rows, gaps, and new texts of failures since the last call."""
+        """Return the rows, gaps, and new error texts since the last call."""
         taken = self.rows.tobytes(), self.gaps.tobytes(), self._new_texts
         del self.rows[:]
         del self.gaps[:]

@@ -1,4 +1,4 @@
-"""Rows that a worker reports of servers' own timings: one for each phase of each request. Pure."""
+"""The rows with a server's own timings that a worker reports: one per phase of each request."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Phase of the service time that is not the server's. No name of a server's phase has a space.
+# Phase with the part of the service time that is not the server's. The name has spaces, so it
+# cannot be a server's phase.
 CLIENT_AND_WIRE: Final = "client and wire"
-# Names beyond these are left out.
+# Maximum number of different phases; further phases are left out.
 _MAX_NAMES: Final = 32
 
-# phase: number of its name. last: when the request ended.
+# A row. phase: number of the phase's name. last: when the request ended.
 TIMING: Final = np.dtype(
     [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
 )
 
 
 class TimingWriter:
-    """Writer that gathers rows until they are taken."""
+    """Gathers rows until take() returns them."""
 
     def __init__(self) -> None:
         self._rows = array("q")
-        # This phase always has its place, whatever servers say.
+        # This phase always has number 0, whatever phases servers report.
         self._phases = {CLIENT_AND_WIRE: 0}
         self._new_names = [CLIENT_AND_WIRE]
 
     def add(self, pending: PendingRequest) -> None:
-        """Add the phases of a request that has ended, by its response's Server-Timing."""
+        """Add the phases of an ended request, from its response's Server-Timing."""
         durations = parse_server_timing(pending.server_timing)
         if not durations:
             return

@@ -1,6 +1,6 @@
-"""Worker process, which obeys its parent and reports the requests that have ended.
+"""The worker process, which follows its parent's commands and reports ended requests.
 
-The parent starts it by `python -c` with a descriptor of its pipe; it is not for users.
+The parent starts the process by `python -c` with the descriptor of a pipe. Users do not start it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ if TYPE_CHECKING:
     from nereid_perf.wire.client import PendingRequest
 
 _REPORT_S: Final = 0.25
-# Number of connections that an open loop has from the beginning.
+# Number of connections that an open loop opens at its beginning.
 _FIRST_CONNECTIONS: Final = 8
-# The collector is for what a run leaks, not for the objects of its requests.
+# Threshold of the garbage collector, which should collect what a run leaks and not the objects of
+# its requests.
 _GC_THRESHOLD: Final = 100_000
 
 
 class Worker(asyncio.Protocol):
-    """Worker's end of the pipe; `ended` is set once the parent has closed its end."""
+    """The worker's end of the pipe; `ended` is set once the parent has closed its end."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -77,7 +78,7 @@ class Worker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Obey the messages that the data completes."""
+        """Handle the messages that are complete with this data."""
         try:
             for message in self._decoder.feed(data):
                 self._obey(message)
@@ -116,7 +117,7 @@ class Worker(asyncio.Protocol):
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
         source = plan.make_source(worker, workers)
-        # The numbers of texts are sent once, so each level begins with a new writer.
+        # Begin each level with a new writer, because a writer sends each error text only once.
         self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
@@ -126,7 +127,7 @@ class Worker(asyncio.Protocol):
             most_in_flight=self._most_in_flight(),
         )
         arrivals = arrivals_of(level, plan.shape, seed=plan.seed, worker=worker, workers=workers)
-        # Objects that were made until now stay until the end.
+        # Objects that exist now stay until the end, so exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -142,7 +143,8 @@ class Worker(asyncio.Protocol):
         self._generator.start(message.start_ns)
         if message.most_requests == 0:
             self._generator.stop()
-        # CPU time is counted from the first report to the last one.
+        # Send the first report when the load begins, because CPU time is counted from the first
+        # report to the last.
         delay_s = max(0.0, (message.start_ns - monotonic_ns()) / 1e9)
         self._report_timer = self._loop.call_later(delay_s, self._report_again)
         self._end_report = self._run(self._report_end(self._generator))
@@ -222,12 +224,13 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Fail for a callback that raised: its request would be missing, and the load with it."""
+        """Fail because a callback raised an error: its request would be missing in the load."""
         error = context.get("exception")
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
-        # An expected error has a text for users; of another one the class may be all that there is.
+        # An expected error has a text for users. For any other error, name the class, because the
+        # text may be empty.
         module = type(error).__module__
         known = isinstance(error, OSError) or module.startswith(("nereid.", "nereid_"))
         text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
@@ -245,7 +248,7 @@ async def _serve(descriptor: int) -> None:
 
 def main() -> None:
     """Run the worker until its parent ends it."""
-    # The parent ends this process; a terminal's Ctrl-C reaches both.
+    # Ignore Ctrl-C, which a terminal sends to both processes: the parent ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(int(sys.argv[1])))
 

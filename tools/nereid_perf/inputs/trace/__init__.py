@@ -1,4 +1,4 @@
-"""Traces of requests: when each arrived, for which model, with inputs of which sizes.
+"""Reads traces of requests: each request's time of arrival, model, and inputs.
 
-They are read one request at a time, and within limits, whatever a file holds.
+A trace is read one request at a time. Limits bound the memory, whatever the file contains.
 """

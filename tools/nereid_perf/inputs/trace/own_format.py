@@ -1,4 +1,4 @@
-"""Trace format of Nereid's own: JSON Lines, a request in each line.
+"""Reads Nereid's own trace format: JSON Lines with one request in each line.
 
 {"at_s": 0.25, "model": "embed", "inputs": {"text": {"shape": [1, 1], "string_bytes": 40}}}
 
@@ -34,7 +34,7 @@ def read_lines(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceR
     """Yield the file's requests.
 
     Raises:
-        InputError: it names the line, and says what was expected.
+        InputError: a line is invalid; the text names the line and what was expected.
     """
     number = 0
     while line := file.readline(limits.object_chars + 1):
@@ -68,7 +68,7 @@ def _record(place: str, document: Any) -> TraceRecord:
         round(at_s * 1e9),
         model,
         version,
-        # The key is the text as it is written: equal inputs are mostly written alike.
+        # Use the JSON text as the key, because equal inputs mostly have equal text.
         json.dumps([inputs, parameters]) if inputs or parameters else "",
         None if inputs is None else _inputs(f"{place}: inputs", inputs),
         _parameters(f"{place}: parameters", {} if parameters is None else parameters),

@@ -1,4 +1,4 @@
-"""Reading of trace files, whichever of the formats they have."""
+"""Reads trace files in any of the supported formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator
     """Yield the requests of all files, in the files' order.
 
     Raises:
-        InputError: it names the file and the place in it.
+        InputError: a file is invalid; the text names the file and the place in it.
     """
     count = 0
     for path in paths:
@@ -46,7 +46,7 @@ def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
 
 def _read(path: str, limits: TraceLimits) -> Iterator[TraceRecord]:
     try:
-        # Triton writes strings of models as they are, which need not be UTF-8.
+        # Triton writes models' strings unchanged, and they need not be UTF-8.
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             begin = file.read(_PROBED_CHARS).lstrip()
             file.seek(0)

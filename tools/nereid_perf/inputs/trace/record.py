@@ -1,4 +1,4 @@
-"""Record of one request of a trace, whatever file it comes from."""
+"""The record of one request of a trace, for every file format."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """Limits on what is read of traces; beyond them reading fails.
+    """Limits on the size of traces; reading a larger trace fails.
 
-    distinct_bytes: bytes of requests that differ from each other.
+    distinct_bytes: total bytes of the requests that differ from each other.
     """
 
     requests: int = 5_000_000
@@ -20,11 +20,12 @@ class TraceLimits:
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """Input of a recorded request.
+    """An input of a recorded request.
 
-    shape: as sent, with the batch dimension. datatype: "" means that of the model's metadata.
-    values: elements of a JSON array. raw: the tensor's bytes. If both are `None` the tensor is made
-    up, with texts of string_bytes each (`None`: of the plan's size).
+    shape: as sent, with the batch dimension. datatype: "" means the datatype in the model's
+    metadata. values: the elements as a JSON array. raw: the tensor's bytes. If values and raw are
+    both `None`, the tensor is made up; its texts then have string_bytes bytes each, or the plan's
+    size if string_bytes is `None`.
     """
 
     name: str
@@ -36,7 +37,7 @@ class TraceInput:
 
 
 class TraceSequence(NamedTuple):
-    """Place of a request in a sequence."""
+    """The place of a request in a sequence."""
 
     id: int | str
     is_start: bool
@@ -45,10 +46,10 @@ class TraceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """Recorded request.
+    """A recorded request.
 
-    place: the request's place in its file, for errors. key: equal in requests with equal inputs and
-    parameters. inputs: `None` means the plan's own.
+    place: where the request is in its file, for error texts. key: equal for requests with equal
+    inputs and parameters. inputs: `None` means that the plan's inputs are used.
     """
 
     place: str

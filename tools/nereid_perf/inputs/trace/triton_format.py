@@ -1,8 +1,9 @@
-"""Trace format of Triton and Nereid (--trace-config triton,file=).
+"""Reads the trace format of Triton and Nereid (--trace-config triton,file=).
 
-A file is a JSON array of objects, where those of one request share an id. Only a request without a
-parent counts: requests that an ensemble or a model made for it are made again by the replay itself.
-Inputs are there with level=TENSORS only, and without the bytes of large ones.
+A file is a JSON array of objects; the objects of one request have the same id. Only requests
+without a parent are read. The requests that an ensemble or a model made in turn are not read,
+because the replay makes the server send them again. The file has inputs only with level=TENSORS,
+and large inputs are without their bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.trace.record import TraceLimits
 
-# The time of arrival is the first of these that a request has. GRPC_WAITREAD_START is none of them:
-# from there on Triton waits for the request.
+# A request's time of arrival is the first of these moments that the request has.
+# GRPC_WAITREAD_START is not in the list, because at that moment Triton only begins to wait for a
+# request.
 _ARRIVALS: Final = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")
 _INPUT: Final = "TENSOR_QUEUE_INPUT"
 _CHUNK_CHARS: Final = 1 << 16
@@ -37,19 +39,19 @@ class _Request:
         self.model = ""
         self.has_parent = False
         self.arrival = 0
-        # Index of the moment in _ARRIVALS.
+        # Index in _ARRIVALS of the moment that gives the time of arrival.
         self.moment = len(_ARRIVALS)
         self.inputs: list[TraceInput] = []
 
 
 def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
-    """Yield the file's requests, once all of it is read, with their times by the host's clock.
+    """Read the whole file, then yield its requests, with times by the host's clock.
 
     Raises:
-        InputError: it names the object's number, and says what was expected.
+        InputError: the file is invalid; the text names the object's number and what was expected.
     """
     requests: dict[int, _Request] = {}
-    # Equal inputs are kept once, with their numbers.
+    # Maps an input to its number and the one copy that is kept of equal inputs.
     known: dict[TraceInput, tuple[int, TraceInput]] = {}
     kept_bytes = 0
     for number, document in enumerate(_objects(path, file, limits), 1):
@@ -128,8 +130,8 @@ def _tensor(place: str, document: Any) -> TraceInput:
 
 
 def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
-    """Return the input with its data, unless the file does not show the data readably."""
-    # Imported here, as NumPy takes a tenth of a second that other uses of traces do not need.
+    """Return the input with its data; without data if BYTES elements cannot be told apart."""
+    # Imported here, because importing numpy takes 0.1 s and most traces do not need it.
     from nereid_perf.inputs.tensors import raw_of  # noqa: PLC0415
 
     count = prod(tensor.shape)
@@ -139,7 +141,8 @@ def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
     if tensor.datatype == BYTES:
         values = data[1:-1].split('","') if data != '""' else [""]
         if len(values) != count or len(data) < len('""'):
-            # The texts have quotation marks in them.
+            # Estimate the size of a text; the data has quotation marks and commas between the
+            # texts.
             each = max(0, len(data) // max(count, 1) - len('"",'))
             return TraceInput(tensor.name, tensor.shape, BYTES, string_bytes=each)
     else:
@@ -160,7 +163,7 @@ def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
 
 
 def _objects(path: str, file: IO[str], limits: TraceLimits) -> Iterator[Any]:
-    """Yield the elements of the array, of which one at a time is in memory."""
+    """Yield the elements of the array; only one at a time is in memory."""
     text = _Text(file)
     if text.next_character() != "[":
         raise InputError(f"{path}: expected a JSON array of objects")
@@ -180,7 +183,7 @@ def _objects(path: str, file: IO[str], limits: TraceLimits) -> Iterator[Any]:
 
 
 class _Text:
-    """Text of a file, of which little is in memory."""
+    """The text of a file, read in chunks, so that only a part of it is in memory."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -189,7 +192,7 @@ class _Text:
         self._position = 0
 
     def next_character(self) -> str:
-        """Return the next character that is no space, or "" at the end."""
+        """Return the next character that is not a space, or "" at the end of the file."""
         while True:
             while self._position < len(self._buffer):
                 character = self._buffer[self._position]
@@ -200,11 +203,11 @@ class _Text:
                 return ""
 
     def skip(self) -> None:
-        """Skip the next character, which has been used."""
+        """Skip the character that next_character() returned."""
         self._position += 1
 
     def next_object(self, place: str, most_chars: int) -> Any:
-        """Return the next JSON value, and skip it."""
+        """Return the next JSON value, and move behind it."""
         if not self.next_character():
             raise InputError(f"{place}: expected JSON: the file ends before the array does")
         chunk_chars = _CHUNK_CHARS
@@ -215,12 +218,13 @@ class _Text:
             except RecursionError as error:
                 raise InputError(f"{place}: expected JSON: {error}") from None
             except ValueError as error:
-                # The object may go on in what was not read yet.
+                # The object may continue in the part of the file that was not read yet.
                 if len(self._buffer) - self._position > most_chars:
                     raise InputError(f"{place}: more than {most_chars} characters") from None
                 if not self._read(chunk_chars):
                     raise InputError(f"{place}: expected JSON: {error}") from None
-            # Chunks grow, so that a long object is not parsed from its begin too many times.
+            # Chunks grow, so that a long object is not parsed again from its beginning too many
+            # times.
             chunk_chars *= 2
 
     def _read(self, chars: int) -> bool:

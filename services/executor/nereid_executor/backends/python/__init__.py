@@ -1,5 +1,5 @@
-"""The Python backend: model.py files with Triton's interface, a worker process for each instance.
+"""The Python backend runs model.py files with Triton's interface, one worker process per instance.
 
-`supervisor` is the executor's side of a worker. `worker_site` runs in the worker process, and
-`direct` as well if the worker serves its instance's stream itself.
+`supervisor` runs in the executor and supervises workers. `worker_site` runs in the worker process.
+`direct` also runs in the worker process, if the worker serves its instance's stream itself.
 """

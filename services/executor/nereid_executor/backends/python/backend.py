@@ -1,7 +1,7 @@
-"""The Python backend: model.py files with Triton's interface, one worker process per instance.
+"""The Python backend runs model.py files with Triton's interface, one worker process per instance.
 
-When a worker ends unexpectedly, only the requests that it was executing are lost; it is started
-again.
+When a worker ends unexpectedly, only the requests that it was executing are lost. The backend then
+starts a new worker.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ _RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
 def uses_gpus() -> bool:
-    """Return False: models may use GPUs by themselves, but the backend needs none to be offered."""
+    """Return False: models may use GPUs by themselves, but the executor need not offer any."""
     return False
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return the configuration that the model's auto_complete_config leaves."""
+    """Return the configuration as the model's auto_complete_config completes it."""
     return describe_within(config, version_path, None)
 
 
@@ -159,7 +159,7 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
 def _merge_completed(
     config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
 ) -> None:
-    """Replace the fields of config that the model has completed; None means no fields."""
+    """Replace the fields of config that the model has completed; None changes nothing."""
     if described is None:
         return
     fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
@@ -175,7 +175,10 @@ def _merge_completed(
 
 
 class PythonModel(DirectServing):
-    """A model in a worker; only its instance's thread uses it, unless a method says otherwise."""
+    """A model that runs in a worker process.
+
+    Only the instance's thread may call a method, unless its docstring says otherwise.
+    """
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec
@@ -198,7 +201,8 @@ class PythonModel(DirectServing):
         reshapes = output_reshapes(spec.config)
         self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
         self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
-        # Output buffers of requests in flight, by batch and member.
+        # Maps a batch's number and a member's index to the output buffer of that request, while the
+        # request is in flight.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
         self._notifications = NotificationHandler(spec.name, spec.config.name)
         self._queries = ReadinessQueries()
@@ -211,7 +215,7 @@ class PythonModel(DirectServing):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of the model, with the memory that its worker's process takes now."""
+        """Capabilities of the model, with the present memory use of its worker process."""
         memory_bytes = 0 if self._worker is None else process_bytes(self._worker.pid)
         return Capabilities(
             executes_requests=True, decides_readiness=True, memory_bytes=memory_bytes
@@ -276,7 +280,7 @@ class PythonModel(DirectServing):
         }
 
     def restart(self, stopping: Event) -> bool:
-        """Start a new worker, with back-off while that fails; return False if stopping was set."""
+        """Start a new worker, retrying with back-off; return False if stopping is set first."""
         self._remove_worker(WorkerProcess.kill)
         backoff = Backoff(_RESTARTS)
         while not stopping.is_set():
@@ -294,7 +298,7 @@ class PythonModel(DirectServing):
         return False
 
     def terminate(self) -> None:
-        """Kill the worker at once; frames that it has sent can still be read."""
+        """Kill the worker at once; frames that it had sent before can still be read."""
         if self._worker is not None:
             self._worker.terminate()
 
@@ -318,11 +322,11 @@ class PythonModel(DirectServing):
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Ask the model whether it is ready; any thread may call this.
 
-        on_response is called as `ReadinessQueries.submit_query` says.
+        `ReadinessQueries.submit_query` says how on_response is called.
         """
         self._queries.submit_query(on_response)
 
-    # ---- its instance's stream
+    # ---- the instance's stream
 
     @property
     def last_batch_begun(self) -> int:
@@ -341,7 +345,8 @@ class PythonModel(DirectServing):
         Any thread may call this.
         """
         worker = self._worker
-        # The memory of a worker that is being removed is closed, which raises ValueError.
+        # Another thread may be removing the worker. Reading its closed shared memory then raises
+        # ValueError.
         with contextlib.suppress(ValueError):
             return worker.running_requests if self._serves_stream and worker is not None else ()
         return ()
@@ -368,14 +373,14 @@ class PythonModel(DirectServing):
     # ---- batches
 
     def file_descriptors(self) -> Sequence[int]:
-        """Return descriptors, at least one of which is readable if there are updates to collect."""
+        """Return the descriptors to poll: one is readable when there are updates to collect."""
         return self._running_worker().descriptors
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         """Send a batch to the worker, which begins to execute it.
 
         Raises:
-            InvalidArgument: the requests are larger together than a frame may be.
+            InvalidArgument: the requests together exceed the maximum size of a frame.
             ModelLostError: the worker has ended.
         """
         worker = self._running_worker()
@@ -384,7 +389,7 @@ class PythonModel(DirectServing):
         for place, request in enumerate(requests):
             remaining_us = request.remaining_us
             form = self._forms.number_of(request.spec)
-            # The tuple has the fields of wire.Member.
+            # A plain tuple with the fields of wire.Member.
             members.append((form, remaining_us, meta_of(request), tensors_of(request)))
             # The batch has a deadline only if all of its requests have one.
             if latest_us is not None:
@@ -398,15 +403,15 @@ class PythonModel(DirectServing):
         self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
-        """Cancel, pause or resume a request; kinds are those of MemberControl."""
+        """Cancel, pause or resume a request; kind is a value of MemberControl."""
         self._send_frame(wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
 
     def may_have_begun(self, batch: int) -> bool:
-        """Return whether a lost worker may have begun to execute this batch."""
+        """Return whether the worker, which is lost, may have begun to execute this batch."""
         return self._worker is None or self._worker.last_batch >= batch
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        """Yield the updates that have arrived; ready has the readable descriptors.
+        """Yield the updates that have arrived; ready: the file descriptors that are readable.
 
         Raises:
             ModelLostError: the worker has ended; raised after its last update.
@@ -415,7 +420,8 @@ class PythonModel(DirectServing):
         with worker.loss_reported():
             for kind, body in worker.arrived_frames(ready):
                 if kind == wire.RESPONSES:
-                    # Calls that come from now on are not on behalf of this batch.
+                    # From now on the model's calls do not belong to this batch, so its deadline
+                    # does not apply to them.
                     worker.calls.deadline = None
                     yield self._update_of(body)
                 else:
@@ -424,7 +430,7 @@ class PythonModel(DirectServing):
                 self._send_from_other_threads()
 
     def _send_from_other_threads(self) -> None:
-        """Send the worker the responses to its calls and the queries that other threads left."""
+        """Send the worker the call responses and readiness queries that other threads queued."""
         worker = self._running_worker()
         worker.send_call_responses()
         for number in self._queries.pop_unsent():

@@ -1,7 +1,7 @@
 """Backends that consist of a folder with a model.py, which Triton calls Python-based.
 
-Such a file runs every model of its backend, whereas the Python backend runs a file of each model's
-own. This module passes the backend's file to the Python backend, which runs it.
+Such a file runs all models of its backend. With the Python backend, in contrast, each model has a
+file of its own. This module passes the backend's file to the Python backend, which runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PythonBased:
-    """A Python-based backend with this model.py; its methods are those of a backend."""
+    """A Python-based backend with this model.py; it has the methods of every backend."""
 
     capabilities = backend.capabilities
 
@@ -27,13 +27,13 @@ class PythonBased:
         self._source = source
 
     def uses_gpus(self) -> bool:
-        """Return whether the backend needs GPUs to be offered, as the Python backend does."""
+        """Return what the Python backend returns: whether the executor must offer GPUs."""
         return backend.uses_gpus()
 
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
-        """Return the configuration that the backend's auto_complete_config leaves."""
+        """Return the configuration as the backend's auto_complete_config completes it."""
         return self.describe_within(config, version_path, None)
 
     def describe_within(
@@ -54,7 +54,7 @@ class PythonBased:
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 
     def _with_source(self, config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-        """Return a copy of config with the backend's file as the model's, by an absolute path."""
+        """Return a copy of config that names the backend's file as the model's file."""
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())

@@ -1,3 +1,3 @@
-"""Workers that serve their instance's stream themselves: models in Nereid's own Python."""
+"""Workers that serve their instance's stream themselves; the model runs in Nereid's own Python."""
 
 # layout: compiled

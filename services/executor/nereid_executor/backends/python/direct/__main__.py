@@ -1,10 +1,12 @@
-"""`python <this directory> <socket> <memory> <parent> <sources>`: a worker that can serve a stream.
+"""A worker that can serve a stream.
 
-The arguments are those of nereid_worker.__main__, and sources: the directories that the executor
-imports `nereid` and `nereid_executor` from, joined as in PYTHONPATH. The worker runs in Nereid's
-own Python, and imports Nereid's own modules here, before the model. So a model that has a module or
-package called `nereid` finds Nereid's instead; it needs an environment of its own
-(EXECUTION_ENV_PATH).
+Usage: `python <this directory> <socket> <memory> <parent> <sources>`.
+
+The first three arguments are those of nereid_worker.__main__. sources lists the directories that
+the executor imports `nereid` and `nereid_executor` from, joined as in PYTHONPATH. The worker runs
+in Nereid's own Python, and this file imports Nereid's modules before the model is loaded. If a
+model has a module or package of its own called `nereid`, its imports find Nereid's module instead.
+Such a model needs an environment of its own (EXECUTION_ENV_PATH).
 """
 
 # layout: not compiled, a program
@@ -20,7 +22,7 @@ if __name__ == "__main__":
     from nereid_executor.backends.python.direct.stream_server import DirectServer
     from nereid_executor.backends.python.worker_site.nereid_worker.runtime import process
 
-    # The path is that of any other worker: models find the API's modules there, and Nereid's only
-    # if it is installed.
+    # Give sys.path the form that it has in any other worker. Models find the modules of the API
+    # there, and Nereid's modules only if Nereid is installed.
     sys.path[: len(_SOURCES)] = [worker_site.__path__[0]]
     process.main(DirectServer)

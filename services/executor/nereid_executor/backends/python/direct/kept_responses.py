@@ -1,6 +1,7 @@
-"""Responses that the scheduler may not have received, for the executor.
+"""Recent responses that the worker passes on to the executor if the scheduler may not have them.
 
-The executor keeps them because the requests may be sent again.
+If the scheduler is lost, its successor may send the requests again. The executor then has the
+responses and need not run the requests a second time.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ _MAX_KEPT: Final = 64
 
 
 class KeptResponses:
-    """The kept responses of one stream. Any thread may use them."""
+    """The kept responses of one stream. Any thread may call the methods."""
 
     def __init__(self, send: Callable[[Sequence[int], bytes], None]) -> None:
-        """Keep nothing yet; send passes requests' ids and Executed message to the executor."""
+        """Start empty; send passes request ids and their Executed message to the executor."""
         self._send = send
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
-        # True if the scheduler is lost, so that the responses exist nowhere else.
+        # True once the scheduler is lost. Responses that are added after that exist nowhere else.
         self.is_cut = False
-        # The lock is held while responses are sent, because none may follow the report that the
-        # stream has ended.
+        # The lock is held while responses are sent. No response may be sent after the report that
+        # the stream has ended.
         self._lock = threading.Lock()
         self._ended = False
 
     def add(self, ids: Sequence[int], reply: bytes) -> None:
-        """Keep the responses of a batch that has run; large ones only if the stream is cut."""
+        """Keep the responses of a batch that has run; keep large ones only if the stream is cut."""
         if self.is_cut or len(reply) <= MAX_KEPT_BYTES:
             self._kept.append((ids, reply))
 
     def cut(self) -> None:
         """Send all responses, because the stream is lost.
 
-        The executor may be asked for them while the model still executes.
+        The responses are sent at once, because another scheduler may ask the executor for them
+        while the model still executes a batch.
         """
         self.is_cut = True
         self._send_all()

@@ -1,8 +1,9 @@
-"""An event loop that is run by the threads that wait for it.
+"""An event loop that is run by the threads that wait for its results.
 
-A call that waits for its response runs the loop itself meanwhile, so that no other thread is needed
-between the socket and the caller. Work that no thread waits for in this way is left to the driver's
-own thread, which also runs the loop from time to time while nothing is pending.
+A thread that waits for the response to a call runs the loop while it waits, so that no other thread
+is needed between the socket and the caller. The driver also has a thread of its own. It runs the
+loop when work is pending and no caller runs the loop, and from time to time while nothing is
+pending.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -24,22 +25,24 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Time that arriving data may wait while nothing is pending: a ping, or the end of a connection.
+# Maximum time that arriving data (a ping, or the end of a connection) waits while nothing is
+# pending.
 IDLE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
 
 
 class _Selector(selectors.PollSelector):
-    """Remembers an exception that a signal handler raises while the loop waits.
+    """A selector that remembers an exception that a signal handler raises while the loop waits.
 
-    No work of the loop is lost by such an exception. The selector is no epoll, because forked
-    processes of the model would share that and change it when they end.
+    Such an exception loses no work of the loop, so the link can go on. The selector uses poll and
+    not epoll: processes that the model forks would share an epoll descriptor, and would change it
+    when they end.
     """
 
     raised: BaseException | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for events; an exception is kept in `raised` as well."""
+        """Wait for events; keep an exception in `raised` and raise it."""
         try:
             return super().select(timeout)
         except BaseException as error:
@@ -50,7 +53,7 @@ class _Selector(selectors.PollSelector):
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop whose sockets read at most 64 KiB at once.
 
-    For larger buffers malloc() would map memory each time.
+    For larger buffers malloc() would map new memory at each read.
     """
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
@@ -60,11 +63,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class ClosedError(Exception):
-    """Raised when the loop has ended."""
+    """Raised for work that is submitted after the loop has ended."""
 
 
 class LoopDriver:
-    """Owns the loop. Any thread may use it, and finalisers as well, except for run()."""
+    """Owns the loop. Any thread may call the methods; finalisers may too, except for run()."""
 
     def __init__(
         self,
@@ -74,8 +77,9 @@ class LoopDriver:
     ) -> None:
         """Start the driver's own thread.
 
-        is_busy returns whether anybody waits for work of the loop. on_failure is called when a
-        callback has raised; nobody knows what it has left undone.
+        is_busy returns whether the loop has pending work. on_failure is called when a callback of
+        the loop has raised, because the callback may have left its work incomplete. idle_s: seconds
+        between two runs of the loop while nothing is pending.
 
         Raises:
             OSError, RuntimeError: the system has no more descriptors or threads.
@@ -88,11 +92,12 @@ class LoopDriver:
         self._idle_s = idle_s
         # The thread that runs the loop holds this lock.
         self._running = threading.Lock()
-        # Guards the end of the loop. It is reentrant, because finalisers submit work.
+        # Guards the end of the loop. The lock is reentrant: a finaliser that calls submit() may
+        # interrupt a thread that holds the lock.
         self._gate = threading.RLock()
         self._closed = False
         self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
-        # Work for the driver's own thread; finalisers may put into it.
+        # Each item wakes the driver's own thread. Finalisers may put items into a SimpleQueue.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._raised: BaseException | None = None
         self._thread = threading.Thread(target=self._run_own, name="nereid-link", daemon=True)
@@ -103,7 +108,7 @@ class LoopDriver:
             raise
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have the loop call work soon.
+        """Have the loop call work() soon; return at once.
 
         Raises:
             ClosedError: the loop has ended.
@@ -115,16 +120,16 @@ class LoopDriver:
         self._wakes.put(None)
 
     def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
-        """Have the loop call work, wait for an item of the queue and return it.
+        """Have the loop call work(), wait for an item in the queue `received` and return the item.
 
-        The callback that puts the item there, on the loop, must call stop().
+        The loop's callback that puts the item into the queue must then call stop().
 
         Raises:
             ClosedError: the loop has ended.
             BaseException: an exception that a callback of the loop has raised in this thread, or
                 that of a signal handler.
         """
-        # A thread that is running another event loop cannot run this one.
+        # A thread that runs another event loop cannot run this loop, and only waits.
         elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise
         if elsewhere or not self._running.acquire(blocking=False):
             self.submit(work)
@@ -133,7 +138,7 @@ class LoopDriver:
             if self._closed:
                 raise ClosedError
             self.loop.call_soon(work)
-            # The driver's own thread runs the loop at its end.
+            # Once close() is called, the driver's own thread runs the loop to its end.
             while received.empty() and self._last is None:
                 self._run_loop()
         finally:
@@ -143,11 +148,11 @@ class LoopDriver:
         return received.get()
 
     def stop(self) -> None:
-        """Have the thread that runs the loop check whether it is done; call this on the loop."""
+        """Stop the loop, so that its thread checks for a result; call this on the loop only."""
         self.loop.stop()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the loop by running last(), after all work that was submitted.
+        """Finish all submitted work, then run last() and end the loop.
 
         last() must put an item into the queue of every thread that waits in run(). Only the first
         call has an effect.
@@ -160,7 +165,7 @@ class LoopDriver:
             self.submit(self.loop.stop)
 
     def _run_loop(self) -> None:
-        """Run the loop until stop(); the caller holds the lock."""
+        """Run the loop until stop(); the caller must hold the lock `_running`."""
         try:
             self.loop.run_forever()
             raised, self._raised = self._raised, None
@@ -186,11 +191,13 @@ class LoopDriver:
                 try:
                     while self._is_busy() and self._last is None:
                         self._run_loop()
-                    # Links send at the end of a turn, so that the loop stops only in the next one.
+                    # Links send their data at the end of a turn of the loop. So the loop stops one
+                    # turn later.
                     self.loop.call_soon(self.loop.call_soon, self.loop.stop)
                     self._run_loop()
                 except BaseException:
-                    # The thread must survive any exception, because others wait for it.
+                    # This thread must survive any exception, because other threads wait for its
+                    # work.
                     _log.exception("the link to the scheduler has failed")
         with self._running:
             self._end()
@@ -202,7 +209,7 @@ class LoopDriver:
         last = self.loop.create_task(self._last())
         last.add_done_callback(lambda _: self.loop.stop())
         try:
-            # Submitted work may stop the loop as well, so that it may have to be run again.
+            # Submitted work may stop the loop too. The loop is then run again.
             while not last.done():
                 self.loop.run_forever()
             last.result()

@@ -1,7 +1,8 @@
-"""Large outputs in segments of the executor, which the worker gets once and reuses.
+"""Writes large outputs to shared-memory segments that the executor lends and the worker reuses.
 
-The executor marks a segment free, in its last byte, when the response has been read. It grants
-another segment when none is free. A segment that is free for a while is returned.
+A segment's last byte holds its state. The executor sets it to free when the response has been read.
+If no segment is free, the worker asks the executor to grant another one. The worker returns
+segments that were not used for a while.
 """
 
 # layout: not compiled, off the hot path
@@ -38,35 +39,36 @@ from nereid_executor.backends.python.worker_site.nereid_worker.values.errors imp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Outputs beyond this number of segments, and larger ones, get a segment that is used once.
+# Maximum number of granted segments, and maximum size of outputs in them. Other outputs get a
+# segment that is used once.
 _MAX_GRANTED: Final = 64
 _MAX_GRANTED_BYTES: Final = 1 << 20
 
 
 class GrantedSegment:
-    """A segment of the executor that this process may write to whenever it is free."""
+    """A segment of the executor that this process may write to whenever the segment is free."""
 
     __slots__ = ("memory", "used_at", "view")
 
     def __init__(self, memory: SharedMemory, view: memoryview) -> None:
-        # Part of the segment that outputs may fill; the state is behind it.
+        # Part of the segment that outputs may fill. The byte with the state lies behind this part.
         self.memory = memory._replace(size_bytes=memory.size_bytes - ALIGNMENT)
         self.view = view
         self.used_at = time.monotonic()
 
     @property
     def state(self) -> int:
-        """State of the segment, one of nereid.shm.segments' states."""
+        """State of the segment: a constant of nereid.shm.segments, such as FREE."""
         return self.view[-1]
 
     def use(self) -> None:
-        """Mark a free segment as in use; the executor marks it as free again."""
+        """Mark a free segment as in use; later the executor marks the segment as free again."""
         self.view[-1] = IN_USE
         self.used_at = time.monotonic()
 
 
 class OutputSegments:
-    """The segments for one stream's outputs.
+    """The segments that one stream's outputs are written to.
 
     Any thread may write outputs; the reading thread receives segments.
     """
@@ -82,26 +84,29 @@ class OutputSegments:
     ) -> None:
         """Start without segments.
 
-        request_buffer sends the executor a request: its number, the buffer's size in bytes, and
-        whether the buffer is granted for reuse. The executor responds with a buffer or without one.
-        in_reader_thread returns whether the calling thread is the reading one. return_buffers
-        returns granted buffers by their names.
+        request_buffer sends the executor a request for a buffer: the request's number, the buffer's
+        size in bytes, and whether the worker may reuse the buffer. The executor responds with a
+        buffer or with None. in_reader_thread returns whether the calling thread is the one that
+        reads the executor's frames. return_buffers returns granted buffers to the executor by name.
         """
         self._request_buffer = request_buffer
         self._in_reader_thread = in_reader_thread
         self._return_buffers = return_buffers
         self._numbers = itertools.count(1)
-        # Queues for the executor's responses, by the numbers of the requests.
+        # Maps a request's number to the queue that receives the executor's response.
         self._requests: dict[int, queue.SimpleQueue[Any]] = {}
-        # Segments that were used last are at the end, so that a few of them are reused.
+        # The segment that was used last is at the end. The search begins there, so that a few
+        # segments serve most outputs and the others become idle.
         self._granted: list[GrantedSegment] = []
         self._max_granted = max_granted
         self._idle_s = idle_s
         self._sweeper = idle_sweeper.IdleSweeper(self._return_idle, idle_s)
-        # One thread at a time requests a buffer, and none once the stream has ended. The lock is
-        # reentrant, because a finaliser that runs in a waiting thread may request another one.
+        # Only one thread at a time requests a buffer, and no thread does once the stream has ended.
+        # The lock is reentrant, because a finaliser may run in a thread that waits for a buffer and
+        # may request another buffer.
         self._lock = threading.RLock()
-        # A finaliser may interrupt the choice of a segment.
+        # True while a thread chooses a segment. A finaliser that interrupts the choice must not
+        # begin one of its own.
         self._choosing = False
         self._ended = False
 
@@ -117,10 +122,10 @@ class OutputSegments:
         request.put(buffer)
 
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
-        """Write outputs to a segment, which the executor keeps until they are read.
+        """Write outputs to a segment, which the executor keeps until the outputs are read.
 
-        Returns the segment and the outputs' places in it, or None and the outputs without a
-        segment.
+        Returns the segment and the place of each output in it. If no segment is available, returns
+        None and the outputs themselves.
         """
         size_bytes = sum(aligned(len(tensor)) for tensor in tensors)
         granted = self._free_segment(size_bytes)
@@ -139,18 +144,18 @@ class OutputSegments:
         return None, tensors
 
     def close(self) -> None:
-        """Forget the granted segments, which the executor takes back as the stream has ended."""
+        """Forget the granted segments; the executor takes them back as the stream has ended."""
         with self._lock:
             self._ended = True
             self._granted.clear()
 
     def _free_segment(self, size_bytes: int) -> GrantedSegment | None:
-        """Return a granted segment for outputs of this size, marked as in use.
+        """Return a granted segment for outputs of this size, marked as in use, or None.
 
-        With None, the outputs get a segment that is used once.
+        If the result is None, the caller requests a segment that is used once.
         """
-        # The reading thread must not wait for the lock: its holder may wait for a frame that the
-        # reading thread has to receive.
+        # The reading thread must not wait for the lock: the thread that holds it may wait for a
+        # frame that only the reading thread can receive.
         if size_bytes > _MAX_GRANTED_BYTES or not self._lock.acquire(not self._in_reader_thread()):
             return None
         try:
@@ -179,7 +184,7 @@ class OutputSegments:
         return None
 
     def _may_grow(self) -> bool:
-        """Return whether another segment may be granted; give a free unfit one back for that."""
+        """Return whether another segment may be granted; return a free one first if needed."""
         granted = self._granted
         if len(granted) < self._max_granted:
             return True
@@ -227,8 +232,8 @@ class OutputSegments:
             return bool(self._granted)
 
     def _acquire_buffer(self, size_bytes: int, *, granted: bool) -> Any:
-        # A finaliser may send a response in the reading thread, which would have to receive the
-        # buffer that it waits for.
+        # A finaliser may send a response in the reading thread. That thread must not wait for a
+        # buffer, because it alone can receive the executor's response.
         if self._in_reader_thread():
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""Responses of response senders, from any thread, until they are written to the stream."""
+"""A queue of the responses that threads of the model send, until the stream takes them."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ if TYPE_CHECKING:
     from nereid.rpc import BlockingStream
     from nereid_executor.batch.arrays import Piece
 
-    # Members, and the pieces of each one's response.
+    # Pairs of a member's index and the pieces of its response.
     MemberResponses = Sequence[tuple[int, Sequence[Piece]]]
 
 
 class ResponseQueue:
-    """Responses by batch, and the lock of the stream that they go to.
+    """Responses with their batches' numbers, and the lock of the stream that they are written to.
 
-    `_stream_lock` guards reading and writing the stream; if it is held, enqueue for the holder. The
-    serving thread holds it except while the model executes. No other thread waits for the lock,
-    because finalisers send responses as well and may interrupt any code of this class.
+    `_stream_lock` guards reading and writing the stream. A thread that finds it held leaves its
+    responses in the queue, and the holder writes them. The serving thread holds the lock except
+    while the model executes. No other thread waits for the lock, because finalisers also send
+    responses and may interrupt any code of this class.
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
-        """Make an empty queue in the serving thread, which holds the lock from now on.
+        """Make an empty queue in the serving thread, which then holds the lock.
 
-        deliver is called with the lock held.
+        deliver writes a batch's responses to the stream; it is called with the lock held.
         """
         self._deliver = deliver
         self._queue: deque[tuple[int, MemberResponses]] = deque()
         self._stream_lock = threading.Lock()
         self._stream_lock.acquire()
-        # The lock is reentrant, because the garbage collector may finalise a sender in a thread
-        # that holds it.
+        # The lock is reentrant: the garbage collector may finalise a response sender in a thread
+        # that holds the lock.
         self._event_lock = threading.RLock()
-        # Readable when the serving thread should check the queue and its state again.
+        # Event descriptor that wakes the serving thread, which then checks the queue and its own
+        # state again.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def submit_responses(self, batch: int, responses: MemberResponses) -> None:
-        """Deliver responses, or leave them to the thread that holds the lock."""
+        """Deliver responses, or leave them in the queue for the thread that holds the lock."""
         self._queue.append((batch, responses))
         if not self._try_deliver():
             self.wake()
@@ -64,17 +66,17 @@ class ResponseQueue:
         return self._stream_lock.acquire(blocking=False)
 
     def lock_stream(self) -> None:
-        """Wait for the stream's lock; only the serving thread may do that."""
+        """Wait for the stream's lock; only the serving thread may call this."""
         self._stream_lock.acquire()
 
     def unlock_stream(self) -> None:
-        """Release the lock, and deliver the responses that were queued meanwhile."""
+        """Release the lock, and deliver the responses that were queued while it was held."""
         self._stream_lock.release()
         if self._queue:
             self._try_deliver()
 
     def _try_deliver(self) -> bool:
-        """Deliver all responses if the lock is free; return False if its holder must do it."""
+        """Deliver all responses if the lock is free; return False if its holder has to."""
         while self._queue:
             if not self._stream_lock.acquire(blocking=False):
                 return False
@@ -105,8 +107,8 @@ class ResponseQueue:
         poll.register(self._event, select.POLLIN)
         pause_s = FIRST_COLLECT_S
         while not poll.poll(pause_s * 1000):
-            # A lost sender responds when it is collected. If it is in a reference cycle, that takes
-            # the garbage collector.
+            # A response sender that the model has lost responds with an error when it is collected.
+            # A sender in a reference cycle is only collected by the garbage collector.
             gc.collect()
             pause_s = min(2 * pause_s, MAX_COLLECT_S)
         with contextlib.suppress(BlockingIOError):

@@ -1,8 +1,8 @@
-"""A worker's own link to the scheduler, for the calls of its model.
+"""A worker's own link to the scheduler, for the calls that its model makes.
 
-The link exists only while the worker serves its instance's stream, and only in a mesh with one
-scheduler: it goes to the stream's scheduler and fails with it. Otherwise calls go through the
-executor.
+The worker opens the link only while it serves its instance's stream, and only in a mesh with one
+scheduler. The link goes to the scheduler of the stream and fails together with that scheduler. In
+all other cases the model's calls go through the executor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NO_LINK: Final = "no link to the scheduler: calls of the model go through the e
 
 
 class SchedulerPath:
-    """A `CallPath` over a link to the scheduler, which is driven by the threads that wait."""
+    """A `CallPath` over a link to the scheduler; waiting threads run the link's event loop."""
 
     def __init__(  # noqa: PLR0913 (some by keyword)
         self,
@@ -62,9 +62,9 @@ class SchedulerPath:
     ) -> None:
         """Prepare a link to the scheduler at this address.
 
-        about is the LINK frame's message, and instance the scheduler's number of the instance.
-        on_lost is called when the link ends without close(); calls over it fail from then on.
-        idle_s is that of LoopDriver.
+        about: the message of the LINK frame. instance: the scheduler's number for the instance.
+        on_lost is called when the link fails; later calls over the link fail. idle_s: as for
+        LoopDriver.
 
         Raises:
             OSError, RuntimeError: the system has no more descriptors or threads.
@@ -79,12 +79,12 @@ class SchedulerPath:
         self._channel: SocketChannel | None = None
         self._mesh: Mesh | None = None
         self._requests: dict[int, MeshRequest] = {}
-        # Receives the outcome of open().
+        # Receives one item when open() is done: whether the link is up.
         self._outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._retired = False
 
     def open(self, timeout_s: float) -> bool:
-        """Open the link; return whether it is up within timeout_s and was not closed meanwhile."""
+        """Open the link; return False if it is not up within timeout_s, or closed before."""
         self._opening = True
         try:
             return self._driver.run(partial(self._open, timeout_s), self._outcome)
@@ -118,8 +118,8 @@ class SchedulerPath:
         return self._opening or self.calls.any_pending()
 
     def close(self) -> None:
-        """Close the link; pending calls fail. Any thread may call this, also repeatedly."""
-        # In a forked process nothing is done, because the link belongs to the parent process.
+        """Close the link; pending calls fail. Any thread may call this, more than once."""
+        # A forked process leaves the link alone, because it belongs to the parent process.
         if not is_forked():
             self._driver.close(self._end)
 
@@ -138,19 +138,21 @@ class SchedulerPath:
             self.close()
 
     async def _end(self) -> None:
-        """Close the mesh and its channel, with an error for every call that has no response."""
+        """Close the link, and give every call that has no response an error."""
         self._report(False)
         try:
             self._close_mesh()
         finally:
-            # The mesh does not know the calls that a failure of the loop has lost.
+            # Respond to calls that the mesh client does not know, because the loop failed before it
+            # submitted them.
             for number, model in self.calls.unanswered():
                 self._refuse(number, model, Unavailable(UNREACHABLE))
         if self._channel is not None:
             await self._channel.close()
 
     def _close_mesh(self) -> None:
-        # Without the cancellations the scheduler would wait for the requests to be sent again.
+        # Cancel the pending requests, because otherwise the scheduler would wait for them to be
+        # sent again.
         for request in self._requests.values():
             request.on_receiver_event("cancel")
         if self._mesh is not None:
@@ -163,7 +165,7 @@ class SchedulerPath:
     # ---- calls
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a call; it fails with UNAVAILABLE if the link has ended."""
+        """Send a call; its response is the error UNAVAILABLE if the link has ended."""
         what = about["what"]
         if what != "infer":
             self._control(about, what)
@@ -176,7 +178,7 @@ class SchedulerPath:
             self._refuse(number, about["model"], Unavailable(UNREACHABLE))
 
     def send_from_finalizer(self, _number: int, about: dict[str, Any]) -> None:
-        """Send a call without tensors and without a response."""
+        """Send a call that has no tensors and gets no response."""
         self._control(about, about["what"])
 
     def send_and_wait(
@@ -197,7 +199,7 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """Return the work by which the loop sends a request; its tensors are read here."""
+        """Read the request's tensors now; return a callable with which the loop sends it."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -277,12 +279,13 @@ class SchedulerCalls:
         *,
         must_not_wait: Callable[[], bool],
     ) -> None:
-        """Prepare a link; nothing is opened yet.
+        """Prepare a link; the first call opens it.
 
-        open_path makes the path for a LINK frame's message. request_link asks the executor for a
-        link; its response comes to on_link(). timeout_s bounds the first call's wait for the
-        response, and for the link to be up. must_not_wait returns whether this thread reads the
-        response.
+        open_path makes the path from the message of a LINK frame. request_link asks the executor
+        for a link; the executor's response is passed to on_link(). timeout_s: seconds that the
+        first call waits for the response, and as many again for the link to be up. must_not_wait
+        returns whether the calling thread is the one that reads the response, and so must not wait
+        for it.
         """
         self._open_path = open_path
         self._request_link = request_link
@@ -291,18 +294,18 @@ class SchedulerCalls:
         self._granted: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._requested = False
         self._opening = threading.Lock()
-        # True once it is settled whether there is a link, so that the calls of a sequence do not
-        # change their path.
+        # True once it is decided whether calls use a link. The decision is made once, so that the
+        # calls of a sequence all take the same path.
         self._decided = False
         self._path: SchedulerPath | None = None
-        # True if the link came up; and true if it is lost or closed, which other threads may set
-        # while it opens.
+        # `_is_up` is true once the link is up. `_ended` is true once it is lost or closed; other
+        # threads may set it while the link is being opened.
         self._is_up = self._ended = False
 
     def calls(self) -> pending_calls.PendingCalls | None:
-        """Return the calls over the link, or None if calls go through the executor.
+        """Return the PendingCalls of the link, or None if calls go through the executor.
 
-        The first call opens the link and waits for it.
+        The first call of this method opens the link and waits until it is up.
         """
         if not self._decided and not self._must_not_wait():
             with self._opening:
@@ -313,19 +316,20 @@ class SchedulerCalls:
         return path.calls if path is not None and self._is_up and not self._ended else None
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """Handle the executor's response to a request of a link; None means that it grants none.
+        """Handle the executor's response to a request for a link; None refuses the link.
 
         The reading thread calls this.
         """
-        # The response may belong to a late request of the stream before.
+        # If this stream has requested no link, the response belongs to a late request of the stream
+        # before.
         if self._requested:
             self._granted.put(about)
 
     def close(self, *, cut: bool) -> None:
-        """Open no link any more, and use none for further calls.
+        """Stop using the link: further calls go through the executor, and no link is opened.
 
-        With cut, pending calls fail; otherwise the link ends after them. Any thread may call this,
-        also repeatedly.
+        cut: fail pending calls at once; otherwise the link stays open until they have their
+        responses. Any thread may call this, more than once.
         """
         self._end_use()
         self._granted.put(None)
@@ -347,7 +351,7 @@ class SchedulerCalls:
         except (OSError, RuntimeError) as error:
             _log.warning("%s: %s", _NO_LINK, error)
             return
-        # From here on, close() ends the link.
+        # From this assignment on, close() finds the link and ends it.
         self._path = path
         self._is_up = not self._ended and path.open(self._timeout_s)
         if not (self._is_up or self._ended):

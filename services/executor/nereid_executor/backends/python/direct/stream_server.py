@@ -1,11 +1,12 @@
-"""Serves an instance's stream in its worker: batches from the scheduler, responses to it.
+"""Serves an instance's stream in its worker: receives batches from the scheduler, sends responses.
 
-It runs in the thread that runs the model, so that no other process or thread is between scheduler
-and model. The model's calls of other models go to the scheduler directly as well (see
+The server runs in the thread that runs the model, so that no other process or thread is between the
+scheduler and the model. The model's calls of other models also go to the scheduler directly (see
 scheduler_calls). Everything else goes through the executor (see supervisor.direct_supervisor).
-Threads of the model that respond later write to the stream themselves while execute() runs. This is
-only for models that run in the executor's Python and are not decoupled. In nereid_executor.batch,
-received_batches decides about a batch's state, and open_batches about its frames.
+While execute() runs, threads of the model that send responses write to the stream themselves. Only
+models that run in the executor's Python and are not decoupled are served in this way. In
+nereid_executor.batch, received_batches keeps the state of batches, and open_batches reads and makes
+the frames of the stream.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ _MAX_FORMS: Final = 1024
 
 
 class DirectServer:
-    """Serves one stream; it is a `StreamServer` and a `ReplySink` of nereid_worker.runtime.
+    """Serves one stream; implements `StreamServer` and `ReplySink` of nereid_worker.runtime.
 
-    The main thread serves. The reading thread calls stop(), on_link() and on_output_buffer();
-    threads of the model send replies, poll for controls, and make calls.
+    The main thread runs serve(). The thread that reads the executor's frames calls stop(),
+    on_link() and on_output_buffer(). Threads of the model send replies, poll for controls, and make
+    calls.
     """
 
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
@@ -86,7 +88,8 @@ class DirectServer:
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
-        # Batches have the scheduler's numbers for the model as well.
+        # Batches keep the numbers that the scheduler gives them; controls and replies refer to
+        # them.
         self._open = OpenBatches(
             config,
             Path(about["model_path"]),
@@ -95,14 +98,15 @@ class DirectServer:
             traced=about["traced"],
         )
         self._received = self._open.received
-        # Error of the scheduler's protocol that was found while the model executed.
+        # Protocol error of the scheduler that a thread of the model found while execute() ran. The
+        # serving thread raises it later.
         self._broken: ProtocolError | DecodeError | None = None
         self._stream: BlockingStream | None = None
         channel = self._connection.channel
         self._kept = KeptResponses(
             lambda ids, reply: channel.send(wire.KEPT, wire.kept_parts(ids, reply))
         )
-        # Batches that were read while polling for controls.
+        # Frames that are read from the stream and not yet handled.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
         self._calls = SchedulerCalls(
@@ -119,13 +123,13 @@ class DirectServer:
     def stop(self, *, cut: bool) -> None:
         """Have serve() return once all batches have their responses.
 
-        The reading thread calls this. cut means that the scheduler is lost, and the stream with it.
+        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
         """
         if cut:
             self._kept.cut()
             self._calls.close(cut=True)
-        # A batch that arrives right now is lost with the stream; the scheduler sends it to another
-        # instance.
+        # A batch that arrives at this moment is lost together with the stream. The scheduler sends
+        # its requests to another instance.
         if self._stream is not None and (cut or not self._received.busy):
             self._stream.cut()
         self._queue.wake()
@@ -156,7 +160,7 @@ class DirectServer:
                 EXECUTE_PATH,
                 metadata=[(key, value) for key, value in self._about["metadata"]],
                 timeout_s=self._about["connect_s"],
-                # The executor watches this process, so the stream needs no keepalive.
+                # The executor watches this process, so the stream needs no keepalive of its own.
                 background_keepalive=False,
             )
             if self._about["has_links"]:
@@ -199,7 +203,7 @@ class DirectServer:
             self._read_ahead += stream.read_messages()
 
     def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
-        """Execute the batch of a frame and send its responses, or handle the frame's controls."""
+        """Execute the batch in a frame and send its responses, or handle the frame's controls."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         if not message.members:
@@ -225,7 +229,8 @@ class DirectServer:
             self._queue.deliver_all()
         response = batch.next_frame(self._received, executed_ns, executed=True)
         if execution.inputs is not None:
-            # The inputs' owner reuses their memory once it has the response.
+            # Copy the inputs that the model still holds: their owner reuses the memory as soon as
+            # it has the response.
             execution.inputs.copy_held()
         if response is not None:
             self._kept.add(batch.ids, response)
@@ -267,7 +272,7 @@ class DirectServer:
 
     def _poll_controls(self) -> None:
         """Read controls that have arrived; any thread of the model may call this."""
-        # If the lock is held, its holder reads the stream.
+        # If another thread holds the lock, that thread reads the stream and its controls.
         if self._stream is None or is_forked() or not self._queue.try_lock_stream():
             return
         try:
@@ -275,10 +280,11 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # This raises ProtocolError, because a batch is executing.
+                    # A second batch must not arrive while one is executing; this call raises
+                    # ProtocolError.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
-            # The serving thread raises the error; the model must not see it.
+            # Leave the error to the serving thread, because the model must not get it.
             self._broken = error
         finally:
             self._queue.unlock_stream()
@@ -286,10 +292,10 @@ class DirectServer:
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """Describe the requests on whose behalf a thread makes a call.
 
-        batch is the number of the batch that the thread executes, and 0 if that is not known. None
-        means the main thread. A thread of an unknown batch may call on behalf of any open request.
-        It is not guessed which one: with a wrong guess, deadlock detection would refuse calls that
-        cause no deadlock.
+        batch: number of the batch that the thread executes; 0 if the number is not known, None for
+        the main thread. If the number is not known, the call may belong to any open request. The
+        result then says so and does not guess: after a wrong guess, deadlock detection would refuse
+        calls that cause no deadlock.
         """
         opened = self._received.begun()
         executing = next((begun for begun in opened if begun.state is EXECUTING), None)
@@ -312,15 +318,15 @@ class DirectServer:
         *,
         executed: bool = False,  # noqa: ARG002 - only replies of senders come here
     ) -> None:
-        """Write replies of a response sender in its thread, and have them sent."""
+        """Convert a response sender's replies to responses, in its thread, and send them."""
         # A forked process sends nothing, because the stream belongs to its parent process.
         if is_forked():
             return
         opened = self._received.find(batch)
         written: MemberResponses = []
         if opened is not None:
-            # Replies are copied, because the model may change its arrays, and the inputs' owner its
-            # memory, before they are sent.
+            # Copy the replies: before they are sent, the model may change its arrays, and the owner
+            # of the inputs may reuse their memory.
             written = [
                 (member, (b"".join(pieces),))
                 for member, pieces in self._write_replies(opened, replies)
@@ -332,11 +338,11 @@ class DirectServer:
             self._queue.submit_responses(batch, written)
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
-        """Write a reply and have it sent, without waiting for any lock of this thread."""
+        """Send a reply without waiting for any lock that this thread may hold."""
         self.send_replies(batch, [reply])
 
     def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
-        """Add senders' responses to their batch, and send them unless the batch still executes."""
+        """Add responses of senders to their batch; send them unless execute() is still running."""
         batch, stream = self._received.find(number), self._stream
         if batch is None or stream is None:
             return
@@ -347,7 +353,7 @@ class DirectServer:
             return
         frame = batch.next_frame(self._received)
         if frame is not None:
-            # The serving thread notices a broken stream when it reads.
+            # Ignore a broken stream: the serving thread finds the error at its next read.
             with contextlib.suppress(RpcError):
                 stream.send(frame)
         if batch.state is COMPLETE:
@@ -365,10 +371,10 @@ class DirectServer:
     def _write_all(
         self, batch: OpenBatch, replies: Sequence[wire.Reply]
     ) -> list[tuple[int, Sequence[Piece]]]:
-        """Write replies as responses.
+        """Convert replies to responses, with large outputs in shared memory.
 
         Raises:
-            WireError: they are too large together.
+            WireError: the outputs outside shared memory are too large together.
         """
         classes, written = batch.classes, []
         total_bytes = 0
@@ -390,7 +396,7 @@ class DirectServer:
 
 
 def _flat(raw: Any) -> bytes | memoryview:
-    """Return an output as bytes; a large one is not copied."""
+    """Return the bytes of an output; large outputs are not copied."""
     if type(raw) is bytearray:
         return bytes(raw)
     return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

@@ -1,3 +1,3 @@
-"""Messages between the mesh and the worker of a Python model."""
+"""Conversion of messages between the mesh and the worker of a Python model."""
 
 # layout: compiled

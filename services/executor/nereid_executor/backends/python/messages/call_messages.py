@@ -1,6 +1,7 @@
-"""Conversion of a model's calls to requests of the mesh, and of their responses to the model's.
+"""Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form.
 
-Both places where calls enter the mesh use it: the executor, and workers with a link of their own.
+Calls enter the mesh at two places, which both use this module: the executor, and a worker with its
+own link to the scheduler.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request that a model of this instance describes.
+    """Return the request to the mesh that a model of this instance describes in a call.
 
-    deadline is that of the requests that the model executes (time.monotonic). It is used unless the
-    worker's description has a more exact one.
+    deadline: when the requests that the model executes expire (time.monotonic). It is used unless
+    the worker's description of the call has a more exact deadline.
     """
     caller = instance
     if "deadline_ns" in about:
@@ -79,7 +80,7 @@ def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
 
 
 def _trace_context(traceparent: str, tracestate: str) -> bytes:
-    """Convert W3C's text form to the services' binary form; empty if there is no trace."""
+    """Convert W3C's trace headers to the services' binary form; empty if there is no trace."""
     parts = traceparent.split("-")
     if len(parts) < 4:
         return b""
@@ -93,9 +94,9 @@ _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, 
 
 
 def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
-    """Return a response's flags (wire.Reply), its metadata (pending_calls.Response) and tensors.
+    """Return a response's flags (wire.Reply), metadata (pending_calls.Response), and tensors.
 
-    model is the called model's name. The metadata is shared between calls and must not be changed.
+    model: name of the called model. The metadata is shared between calls and must not be changed.
     """
     more = wire.MORE if response.more else 0
     if response.error is not None:
@@ -119,7 +120,7 @@ def _read_head(head: bytes) -> dict[str, Any]:
 
 
 def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """Return the message of an error, as Triton words it for the model that made the request."""
+    """Return an error's message, in Triton's words for the model that made the call."""
     message = error_status.message
     if message == DECOUPLED:
         message = (

@@ -1,4 +1,4 @@
-"""The form in which workers get requests: metadata as JSON, and tensors or references to them."""
+"""Converts requests to the form that workers get: JSON metadata, and tensors or their places."""
 
 # layout: not compiled, off the hot path
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, RequestSpec
 
-# Parameter that the scheduler adds to a request that may be rescheduled: its iteration.
+# Parameter with the number of the request's iteration. The scheduler adds it to requests that may
+# be rescheduled.
 ITERATION: Final = "triton_iteration"
 
 
@@ -27,7 +28,7 @@ _MAX_FORMS: Final = 1024
 
 
 class RequestForms:
-    """The specs of requests that a worker knows; each is sent once and gets a number."""
+    """Request specs that a worker knows. A spec is sent to the worker once, with a number."""
 
     def __init__(self, send: Callable[[list[bytes]], None]) -> None:
         """Start without specs; send is called with the parts of a FORM frame."""
@@ -35,11 +36,11 @@ class RequestForms:
         self._numbers: dict[RequestSpec, int] = {}
 
     def clear(self) -> None:
-        """Forget all specs, because there is another worker."""
+        """Forget all specs, because a new worker replaces the one that knew them."""
         self._numbers.clear()
 
     def number_of(self, spec: RequestSpec) -> int:
-        """Return the number of a spec, from 1; send the spec if the worker does not know it."""
+        """Return a spec's number, counted from 1; send the spec if the worker does not know it."""
         return self._numbers.get(spec) or self._add(spec)
 
     def _add(self, spec: RequestSpec) -> int:
@@ -57,19 +58,20 @@ def spec_json(spec: RequestSpec) -> bytes:
 
 
 def tensors_of(request: Request) -> Sequence[Any]:
-    """Return a request's inputs or references to them, followed by its output buffer, if any."""
+    """Return a request's inputs, or their places, and last its output buffer if it has one."""
     tensors, buffer = request.tensors, request.output_buffer
     if buffer is None and SharedMemory not in map(type, tensors):
         return tensors
     placed = [wire.Range(*tensor) if type(tensor) is SharedMemory else tensor for tensor in tensors]
     if buffer is not None:
-        # The worker recognises the buffer, because the list then has one more element than inputs.
+        # With a buffer the list has one element more than the request has inputs. This is how the
+        # worker recognises the buffer.
         placed.append(wire.Range(*buffer))
     return placed
 
 
 def meta_of(request: Request) -> bytes:
-    """Return a request's metadata as JSON; empty if it has nothing but tensors."""
+    """Return a request's metadata as JSON; empty if the request has only tensors."""
     _, _, request_id, parameters, context, _, timeout_us, _ = request
     if not (request_id or parameters or context or timeout_us):
         return b""

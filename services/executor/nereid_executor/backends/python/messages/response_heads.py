@@ -1,7 +1,8 @@
-"""Conversion of workers' replies to responses: heads made from outputs' metadata, and errors.
+"""Converts workers' replies to responses, whose heads are made from the metadata of the outputs.
 
-Heads are remembered by their metadata, because a model's responses differ little. Replies are
-checked, because a model's own code runs in the worker.
+A head is everything in a response except its tensors. Heads are cached by metadata, because a
+model's responses differ little. Replies are checked, because the model's own code runs in the
+worker and may write anything.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ _CODES: Final = {
     "CANCELLED": 1,
 }
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-# gRPC's DEADLINE_EXCEEDED, for which Triton has no name.
+# gRPC's DEADLINE_EXCEEDED (4), for which Triton has no name.
 _UNNAMED: Final = {4: "UNAVAILABLE"}
 
 
 def well_formed(text: object) -> str:
-    """Return a text that can be encoded, because models' texts may have unpaired surrogates."""
+    """Return the text in a form that UTF-8 can encode; models' texts may have lone surrogates."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def code_name(code: int) -> str:
-    """Return Triton's name of a gRPC status code."""
+    """Return Triton's name for a gRPC status code."""
     return _NAMES.get(code) or _UNNAMED.get(code, "INTERNAL")
 
 
 class ResponseHeads:
-    """The heads of one model's responses."""
+    """Makes and caches the heads of one model's responses."""
 
     def __init__(
         self,
@@ -62,11 +63,11 @@ class ResponseHeads:
         model_version: str,
         reshapes: Mapping[str, Reshape] | None = None,
     ) -> None:
-        """Make heads for a model; reshapes lead to the shapes of responses, by output."""
+        """Make heads for a model; reshapes: maps an output's name to the change of its shape."""
         self._name, self._version = model_name, model_version
         self._reshapes = reshapes or {}
-        # Heads by metadata, with the sizes of the tensors; None stands for BYTES, which may have
-        # any size.
+        # Maps metadata to the head and the sizes of the tensors in bytes. The size is None for
+        # BYTES, which may have any size.
         self._known: BoundedCache[bytes, tuple[bytes, list[int | None]]]
         self._known = BoundedCache(_MAX_HEADS)
 
@@ -92,9 +93,9 @@ class ResponseHeads:
         tensors: Sequence[Any],
         buffer: SharedMemory | None,
     ) -> Response:
-        """Return the response of a worker's reply (wire.Reply).
+        """Return the response for a worker's reply (see wire.Reply).
 
-        buffer is the shared memory that outputs may be in. A malformed reply becomes an error.
+        buffer: the shared memory that may hold the outputs. A malformed reply becomes an error.
         """
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
@@ -110,7 +111,7 @@ class ResponseHeads:
                 tensors = [_in_buffer(tensor, buffer) for tensor in tensors]
         except NereidError as error:
             return Response(member, more, error_of_error(error))
-        # This is quicker than _make().
+        # This call is quicker than Response._make().
         return _new_tuple(Response, (member, more, None, head, tensors))
 
     def _make_head(self, meta: bytes) -> tuple[bytes, list[int | None]]:
@@ -134,10 +135,10 @@ class ResponseHeads:
 
 
 def _in_buffer(tensor: Any, buffer: SharedMemory | None) -> SharedMemory:
-    """Return an output that a worker has written to its buffer.
+    """Return an output that a worker has written to the request's output buffer.
 
     Raises:
-        Internal: it is not in the buffer, or there is none.
+        Internal: the output is not in the buffer, or the request has no buffer.
     """
     if type(tensor) is not wire.Range or buffer is None:
         raise Internal("the worker of the model put an output in shared memory without a buffer")
@@ -153,7 +154,7 @@ def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
 
 
 def error_status_of(meta: bytes) -> ErrorStatus:
-    """Return the error in a worker's reply; a malformed one becomes an internal error."""
+    """Return the error in a worker's reply; a malformed reply becomes an internal error."""
     try:
         code, message, by_model = json.loads(meta)
         return ErrorStatus(

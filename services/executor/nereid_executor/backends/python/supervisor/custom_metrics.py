@@ -1,6 +1,7 @@
-"""Metrics that models on this executor define, until they are sent to the scheduler.
+"""Collects the metrics that models on this executor define, for the scheduler.
 
-The instances' threads update them, and the event loop reads them.
+The instances' threads update the metrics. The event loop reads them and sends them to the
+scheduler.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
 class CustomMetrics:
-    """All series by their holders; several models may hold the same series."""
+    """All series of all instances; several models may have series with the same name and labels."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
-        # Models by holder, and the counts of workers that have ended, so that counters which were
-        # shown do not fall.
+        # `_models` maps an instance (the holder of series) to its model. `_counted` has the counts
+        # of workers that have ended: they stay in the sums, so that counters on the metrics page do
+        # not fall.
         self._models: dict[Any, str] = {}
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
-        # Callbacks by their owners. Any thread calls them, after the first change since the last
-        # read().
+        # Maps an owner to its callback. Any thread may call the callbacks, once after the first
+        # change since the last read().
         self.on_change: dict[Any, Callable[[], None]] = {}
         self._change_reported = False
 
     def on_message(self, holder: Any, model: str, message: list[Any]) -> None:
-        """Handle a message about metrics of a model's worker.
+        """Handle a worker's message that a series is new, is gone, or has a new value.
 
         Raises:
             ValueError, TypeError, KeyError or IndexError: the message is malformed.
@@ -59,20 +61,20 @@ class CustomMetrics:
             else:
                 value, counts = rest
                 series = self._series[key]
-                # The series moves to the end, where the newest one is.
+                # Move the series to the end, where the series that changed last is.
                 self._series[key] = self._series.pop(key)
                 series.value = value
                 series.counts[:] = counts
         self._report_change()
 
     def on_worker_end(self, holder: Any) -> None:
-        """Keep the counts of a worker that has ended, because another one takes its place."""
+        """Keep the counts of a worker that has ended; another worker takes its place."""
         with self._lock:
             self._end_worker(holder)
         self._report_change()
 
     def remove_holder(self, holder: Any) -> None:
-        """Remove an instance that is unloaded; the model's last one takes the kept counts along."""
+        """Remove an unloaded instance; with the model's last instance, drop the kept counts too."""
         with self._lock:
             self._end_worker(holder)
             model = self._models.pop(holder, None)
@@ -89,7 +91,7 @@ class CustomMetrics:
                 self._counted[key] = sum_of(self._counted.get(key), series)
 
     def read(self) -> pb.CustomMetrics:
-        """Return all series; the one that changed last is at the end."""
+        """Return all series; the series that changed last is at the end."""
         with self._lock:
             self._change_reported = False
             return pb.CustomMetrics(series=[*self._counted.values(), *self._series.values()])

@@ -1,8 +1,9 @@
 """The executor's side of a worker that serves its instance's stream itself.
 
-Responses and calls of other models do not come here; everything else does: logs, metrics, shared
-memory for large outputs, traces, and requests of a link to the scheduler. The executor outlives the
-worker, so that it reports the batch that a lost worker had begun.
+The worker sends responses, and calls of other models, to the scheduler itself. Everything else
+comes to this module: logs, metrics, traces, and requests for shared memory for large outputs or for
+a link to the scheduler. If the worker is lost, the executor reports the batch that the worker had
+begun.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ _STREAM_FRAMES: Final = frozenset(
 
 
 class DirectSupervisor:
-    """Supervises one stream of one worker; used by the instance's thread."""
+    """Supervises one stream of one worker. Only the instance's thread uses it."""
 
     def __init__(self, spec: InstanceSpec, worker: WorkerProcess, context: StreamContext) -> None:
         self._spec = spec
         self._worker = worker
         self._context = context
-        # The worker's report (SERVED), once the stream has ended.
+        # Empty until the stream has ended; then the content of the worker's SERVED frame.
         self._outcome: list[Any] = []
         self._stop_sent = False
-        # Time by which the stream must end, once the scheduler is lost.
+        # Time (time.monotonic) by which the stream must end. None until the scheduler is lost.
         self._until: float | None = None
 
     def run(self, on_wake: Callable[[], None]) -> None:
         """Supervise the stream until it has ended.
 
-        on_wake sends the worker the messages that other threads have left for it.
+        on_wake sends the worker the messages that other threads have queued for it.
 
         Raises:
             ModelLostError: the worker has ended, or must be ended, because it did not finish in
@@ -117,12 +118,13 @@ class DirectSupervisor:
                 on_wake()
 
     def _send_stop(self) -> None:
-        """Send STOP once the stream is to end, and again to cut it if the scheduler is lost."""
+        """Send STOP when the stream should end; if the scheduler is lost, send STOP to cut it."""
         worker, context = self._worker, self._context
         if context.abandoned.is_set() and self._until is None:
             self._stop_sent = True
             running = worker.running_requests
-            # The worker may finish its batch, because another scheduler may ask for the responses.
+            # Give the worker time to finish its batch, because another scheduler may ask for the
+            # responses.
             grace_s = context.times.abandoned_s if any(running) or not running else 0.0
             self._until = time.monotonic() + grace_s
             worker.send_json(wire.STOP, True)
@@ -156,7 +158,7 @@ class DirectSupervisor:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:
-        """Return the message for one link to the scheduler, for which its credential is valid.
+        """Return a LINK message, whose credential is valid for one link to the scheduler.
 
         `None` means that calls go through the executor.
         """

@@ -1,4 +1,4 @@
-"""EXECUTION_ENV_PATH: a Python environment of a model's own, a directory or a conda-pack file."""
+"""A model's own Python environment (EXECUTION_ENV_PATH): a directory or a conda-pack archive."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _UNPACK_TIMEOUT_S: Final = 600.0
 _FOLDER: Final = "env"
 
 _lock = threading.Lock()
-# Unpacked archives, by their digests.
+# Maps an archive's digest to the directory that the archive is unpacked in.
 _unpacked: dict[bytes, TemporaryDirectory] = {}
 
 
 def python_of(model: str, path: Path) -> str:
-    """Return the path of an environment's interpreter; path may also be an interpreter itself.
+    """Return the path of an environment's interpreter; path may itself name an interpreter.
 
     Raises:
         InvalidArgument: the environment has no interpreter.
@@ -47,7 +47,7 @@ def python_of(model: str, path: Path) -> str:
 
 
 def discard() -> None:
-    """Remove the unpacked environments; call when no worker needs them any more."""
+    """Remove the unpacked environments; call this when no worker needs them any more."""
     with _lock:
         while _unpacked:
             _, directory = _unpacked.popitem()
@@ -61,7 +61,8 @@ def _unpack(model: str, path: Path) -> Path:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
                 with tarfile.open(path) as archive:
-                    # The archive gets a folder of its own, because it may set the folder's mode.
+                    # The archive is unpacked in a subfolder, because it may change the mode of the
+                    # folder it is unpacked in.
                     archive.extractall(directory.path / _FOLDER, filter="tar")
                 _relocate(directory.path / _FOLDER)
             except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
@@ -74,7 +75,7 @@ def _unpack(model: str, path: Path) -> Path:
 
 
 def _relocate(directory: Path) -> None:
-    """Run conda-unpack, which replaces the paths of the machine that packed the environment."""
+    """Run conda-unpack, which replaces paths of the machine on which the environment was packed."""
     script = directory / "bin" / "conda-unpack"
     if os.access(script, os.X_OK):
         subprocess.run(

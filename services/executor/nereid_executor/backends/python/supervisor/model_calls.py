@@ -1,7 +1,8 @@
-"""Calls of a worker's model to the mesh, and their responses until the worker has them.
+"""Passes a model's calls to the mesh, and the responses back to the worker.
 
 The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
-worker, or leaves them to the instance's thread if it would have to wait.
+worker. If the event loop would have to wait for that, it leaves the response to the instance's
+thread.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ if TYPE_CHECKING:
 
 
 class ModelCalls:
-    """The calls of one worker's model."""
+    """The pending calls of one worker's model."""
 
     def __init__(self, mesh: MeshClient | None, instance: int) -> None:
-        """Make calls for an instance by its number; without a mesh they are refused."""
+        """Make calls for the instance of this number; without a mesh all calls are refused."""
         self._mesh = mesh
         self._instance = instance
         self._responses: deque[wire.Call] = deque()
         self._requests: dict[int, MeshRequest] = {}
-        # Guards the fields that both threads use. The lock is reentrant, because a finaliser may
-        # interrupt its holder.
+        # Guards the fields that both threads use. The lock is reentrant: a finaliser may interrupt
+        # a thread that holds the lock.
         self._lock = threading.RLock()
-        # Segments of responses that the worker is reading, or will be sent.
+        # Names of segments with responses that the worker is reading or has yet to get.
         self._segments: set[str] = set()
         self._closed = False
-        # Sends the worker a response if that need not wait; returns whether it was sent.
+        # Sends the worker a response if that is possible without waiting; returns whether it was
+        # sent.
         self.try_send: Callable[[wire.Call], bool] = lambda _response: False
         # Number of responses that the instance's thread has yet to send; later responses must not
         # overtake them.
         self._unsent = 0
-        # Deadline of the executing requests (time.monotonic), for calls on their behalf. It is used
-        # unless the worker sends a more exact one.
+        # Deadline of the executing requests (time.monotonic). Calls that the model makes for them
+        # get this deadline, unless the worker sends a more exact one.
         self.deadline: float | None = None
-        # Readable when there are responses to collect.
+        # Event descriptor, which is readable when there are responses to collect.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -57,7 +59,7 @@ class ModelCalls:
         return self._event
 
     def close(self) -> None:
-        """Cancel the calls of a worker that has ended, and release its responses' segments."""
+        """Cancel the calls of a worker that has ended, and release segments of responses."""
         with self._lock:
             self._closed = True
             requests, self._requests = self._requests, {}
@@ -84,7 +86,7 @@ class ModelCalls:
             self._unsent -= 1
 
     def start_call(self, call: wire.Call) -> None:
-        """Start a call; a malformed one gets an error as its response."""
+        """Start a call; a malformed call gets an error as its response."""
         try:
             about = json.loads(call.meta)
             self._start(call, about, about["what"])
@@ -112,7 +114,8 @@ class ModelCalls:
             if "released" in about:
                 self._release_read(about["released"])
             infer = infer_request(about, call.tensors, self._instance, self.deadline)
-            # The response may arrive before infer() returns.
+            # The response may arrive before infer() returns. The lock keeps it waiting until the
+            # request is in the table.
             with self._lock:
                 self._requests[number] = self._mesh.infer(
                     infer,

@@ -1,4 +1,4 @@
-"""Messages that workers send on their own: lines for the log, and models' metrics."""
+"""Handles messages that workers send unasked: lines for the log, and models' metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotificationHandler:
     """Handles messages of one instance's worker; malformed ones are logged and dropped."""
 
     def __init__(self, instance: str, model: str) -> None:
-        """Handle messages for an instance and its model, by their names."""
+        """Handle messages for the instance and the model with these names."""
         self._instance = instance
         self._model = model
 
@@ -44,5 +44,5 @@ class NotificationHandler:
         METRICS.remove_holder(self)
 
     def on_worker_end(self) -> None:
-        """Keep the counts of a worker that has ended, because another one takes its place."""
+        """Keep the counts of a worker that has ended; another worker takes its place."""
         METRICS.on_worker_end(self)

@@ -1,7 +1,7 @@
-"""Queries whether a worker's model is ready, and their responses.
+"""Asks a worker whether its model is ready, and passes the response on.
 
-Any thread may make a query; the instance's thread sends it and receives the response. This module
-knows no worker, only how to wake the thread that communicates with it.
+Any thread may make a query. The instance's thread sends the query to the worker and receives the
+response. This module has no access to the worker: it only wakes the instance's thread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # The callback of ReadinessReporter.query_readiness.
+    # Type of the callback of ReadinessReporter.query_readiness.
     OnReady = Callable[[bool | None], None]
 
 _log = logging.getLogger(__name__)
 
 
 class ReadinessQueries:
-    """The queries of one instance, which may have several workers one after another."""
+    """The queries of one instance, for all of its workers, which follow one another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class ReadinessQueries:
             self._wake = wake
 
     def disable(self) -> None:
-        """Respond with False to all queries, because the worker ends; wake is not called again."""
+        """Respond with False to all queries, because the worker ends; do not call wake again."""
         with self._lock:
             self._wake = None
             self._unsent.clear()
@@ -52,29 +52,29 @@ class ReadinessQueries:
             on_response(False)
 
     def submit_query(self, on_response: OnReady) -> None:
-        """Query whether the model is ready.
+        """Ask the model whether it is ready.
 
-        Any thread may call on_response: with None when the worker has the query, then with the
-        model's response, or never if the model hangs.
+        on_response is called by any thread: first with None, when the worker has received the
+        query, and then with the model's response. If the model hangs, the second call never comes.
         """
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
                 self._pending[number] = on_response
                 self._unsent.append(number)
-                # This is done with the lock held, because disable() must not come in between.
+                # Call this with the lock held, so that disable() cannot run in between.
                 self._wake()
                 return
         on_response(False)
 
     def pop_unsent(self) -> list[int]:
-        """Return the numbers of the queries that the worker is still to be sent."""
+        """Return the numbers of the queries that are not yet sent, and count them as sent."""
         with self._lock:
             unsent, self._unsent = self._unsent, []
         return unsent
 
     def on_ready(self, body: bytearray) -> None:
-        """Handle the worker's response to a query; a malformed one is logged and dropped."""
+        """Handle the worker's response to a query; a malformed response is logged and dropped."""
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:

@@ -1,7 +1,6 @@
-"""Stopped workers (SIGSTOP), which are killed and so restarted as after a crash.
+"""Kills stopped workers (SIGSTOP), so that they are restarted as after a crash.
 
-A worker that executes for a long time is not stopped, however busy it is; /proc shows the
-difference.
+A worker that is busy for a long time does not count as stopped: /proc shows the difference.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ class StoppedWorkers:
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
-        # The lock keeps kill_stopped() from killing a process id that was forgotten meanwhile and
-        # now belongs to another process.
+        # The lock prevents that kill_stopped() kills the wrong process: once a worker is forgotten,
+        # its process id may belong to another process.
         self._lock = threading.Lock()
-        # The worker's model, and the time since which the worker is stopped, by process id.
+        # Both map a worker's process id: to its model's name, and to the time since which it is
+        # stopped.
         self._models: dict[int, str] = {}
         self._stopped_since: dict[int, float] = {}
 
@@ -49,13 +49,13 @@ class StoppedWorkers:
             self._stopped_since.pop(pid, None)
 
     async def run(self, limit_s: float) -> None:
-        """Kill workers that are stopped for limit_s, until this is cancelled."""
+        """Check the workers once a second, and kill those that are stopped for limit_s seconds."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self.kill_stopped(time.monotonic(), limit_s)
 
     def kill_stopped(self, now: float, limit_s: float) -> list[int]:
-        """Kill workers that are stopped for limit_s, with all processes that they have started.
+        """Kill workers that are stopped for limit_s seconds, and all processes they have started.
 
         Returns the process ids of the killed workers. now is a monotonic time in seconds.
         """

@@ -1,6 +1,6 @@
-"""Configurations for Python models to read: with every default, and complete instance groups.
+"""Makes the configuration that a Python model reads: all defaults and instance groups filled in.
 
-The executor itself uses the configuration as it came.
+The executor itself uses the configuration without these additions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _KIND_MODEL = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 def visible_config(
     config: model_config_pb2.ModelConfig, gpu: int | None = None
 ) -> model_config_pb2.ModelConfig:
-    """Return the configuration for the model; gpu is that of its instance."""
-    # Only these of the executor's GPUs are known here.
+    """Return the configuration for the model to read; gpu: number of the instance's GPU."""
+    # Use the GPUs that the groups name, because this code does not know the executor's other GPUs.
     gpu_ids = {gpu_id for group in config.instance_group for gpu_id in group.gpus}
     if gpu is not None:
         gpu_ids.add(gpu)
@@ -31,7 +31,7 @@ def visible_config(
         visible.default_model_filename = config.default_model_filename or "model.py"
         visible = with_instance_groups(visible, gpu_ids=sorted(gpu_ids))
     except InvalidArgument:
-        # The load reports the error.
+        # Ignore the error, because the load reports it.
         pass
     return visible
 

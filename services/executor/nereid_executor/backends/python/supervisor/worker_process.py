@@ -1,7 +1,7 @@
-"""A worker process: its start, its connection, its end.
+"""Starts a worker process, communicates with it, and ends it.
 
-One thread uses it, which must outlive the worker: the kernel kills a worker when the thread that
-started it ends, so that no worker is ever left over.
+Only one thread uses a worker, and it must outlive the worker. The kernel kills a worker when the
+thread that started it ends, so that no worker is ever left over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-# Programs of workers: one for any Python, and one for Nereid's Python, which can serve a stream.
+# Programs that a worker process runs: the first works in any Python. The second works in Nereid's
+# own Python and can serve a stream.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
 # The directories that a direct worker imports Nereid from.
@@ -48,21 +49,22 @@ _SOURCES: Final = os.pathsep.join(
 # ids of the executing requests.
 _LAST_BATCH: Final = Struct("<Q")
 _RUNNING: Final = Struct("<Q")
-# A worker is taken to hang if frames wait and it reads nothing for this time.
+# A worker counts as hung if it reads nothing for this time although frames wait.
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
-# Interval at which a start checks whether the worker is still wanted.
+# Interval at which wait_for() checks whether the worker is still wanted.
 _WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
-    """Return a worker's environment, with a limit of numerical libraries' threads if they need one.
+    """Return a worker's environment variables, which may limit the threads of numerical libraries.
 
-    They need one if they would start more threads by themselves. A limit in environ is kept.
+    The limit is set if the libraries would start more than `threads` threads by themselves. A limit
+    that environ already has is kept.
     """
     if 0 < threads < len(os.sched_getaffinity(0)):
-        # OpenBLAS, MKL and torch read this variable as well.
+        # OpenBLAS, MKL and torch read this variable too.
         return {"OMP_NUM_THREADS": str(threads), **environ}
     return environ
 
@@ -82,9 +84,9 @@ class WorkerProcess:
     ) -> None:
         """Start a worker.
 
-        on_notification receives logs, metrics and readiness. calls are the model's calls to the
-        mesh. With serves_stream, python is Nereid's own, and the worker is able to serve a stream.
-        threads is the number of threads of numerical libraries; with 0 they decide.
+        on_notification receives frames with logs, metrics and readiness. calls: the model's calls
+        to the mesh. serves_stream: the worker can serve a stream; python is then Nereid's own
+        interpreter. threads: number of threads of numerical libraries; 0 lets the libraries decide.
 
         Raises:
             Internal: the system cannot start the process.
@@ -102,8 +104,8 @@ class WorkerProcess:
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
-            # The worker has its own session, because a terminal's signals to the foreground are
-            # meant for the executor.
+            # The worker gets its own session, so that a terminal's signals (such as Ctrl-C) reach
+            # only the executor.
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
@@ -118,7 +120,7 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(memory)
-        # Readable once the process has ended.
+        # Process descriptor, which is readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
@@ -137,12 +139,12 @@ class WorkerProcess:
 
     @property
     def last_batch(self) -> int:
-        """Number of the batch that the worker began last; it is known after its end as well."""
+        """Number of the batch that the worker began last; also known after the worker's end."""
         number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
 
     def forget_last_batch(self) -> None:
-        """Forget the last batch, because the next ones are numbered from the start.
+        """Forget the last batch, because the next batches are numbered from the start.
 
         Call this while the worker serves no stream.
         """
@@ -159,7 +161,7 @@ class WorkerProcess:
 
     @property
     def ended(self) -> bool:
-        """True if the process has ended, even if a child of it has the socket."""
+        """True if the process has ended, even if a child process still holds the socket."""
         return self._process.poll() is not None
 
     def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
@@ -184,8 +186,8 @@ class WorkerProcess:
     ) -> bytearray:
         """Wait for the next frame of this kind and return its body.
 
-        is_wanted is called from time to time and returns whether the worker is still wanted; `None`
-        means that it always is.
+        is_wanted is called every 200 ms and returns whether the worker is still wanted. `None`
+        means that the worker is always wanted.
 
         Raises:
             Internal: the worker reports a failure, ends, takes longer than timeout_s, or is not
@@ -230,15 +232,15 @@ class WorkerProcess:
         return frame
 
     def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
-        """Yield the frames that have arrived; ready has the readable ones of the descriptors.
+        """Yield the frames that have arrived; ready: the descriptors that are readable.
 
         Raises:
             wire.LostError: the worker has ended; raised after its last frame.
         """
         socket, process_end, _ = self.descriptors
         ended = process_end in ready
-        # One read is enough, because poll reports further data. The frames of a worker that has
-        # ended are all read now.
+        # One read is enough, because the next poll reports any further data. If the worker has
+        # ended, read all of its frames now.
         while (ended or socket in ready) and self.channel.read_available():
             while (frame := self.channel.buffered_frame()) is not None:
                 yield frame
@@ -256,11 +258,11 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def loss_reported(self) -> Iterator[None]:
-        """Raise ModelLostError for errors of the connection, and end a worker that broke it."""
+        """Turn connection errors into ModelLostError; kill a worker that broke the protocol."""
         try:
             yield
         except wire.WireError as error:
-            # The model wrote to a socket that is not its own.
+            # The model itself has written to the worker's socket.
             self.terminate()
             raise ModelLostError(f"malformed message from its worker: {error}") from error
         except wire.SlowError as error:
@@ -270,7 +272,7 @@ class WorkerProcess:
             raise ModelLostError(self.death_reason()) from error
 
     def send_call_responses(self) -> None:
-        """Send the responses to calls that other threads have left to this one."""
+        """Send the responses to calls that other threads have left to this thread."""
         for response in self.calls.collect_responses():
             self.send_frame(wire.CALL_RESPONSE, wire.call_parts(response))
             self.calls.note_sent()
@@ -297,9 +299,9 @@ class WorkerProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Kill the process; frames that it has sent can still be read."""
+        """Kill the process; frames that it had sent before can still be read."""
         with contextlib.suppress(ProcessLookupError):
-            # Processes that the model has started are in the same group and killed as well.
+            # Processes that the model has started are in the same process group and are killed too.
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:

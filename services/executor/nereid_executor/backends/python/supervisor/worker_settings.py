@@ -1,4 +1,4 @@
-"""Settings of a Python model's worker, from its configuration and --backend-config."""
+"""Reads the settings of a Python model's worker from the configuration and --backend-config."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Time that a worker may take to start.
+# Maximum time that a worker may take to start.
 _START_KEY: Final = "stub-timeout-seconds"
 _START_DEFAULT_S: Final = 30.0
-# 0 means no limit, which is the default: large models need minutes, and Triton waits for them.
+# Maximum time that the model may take to initialise. 0, the default, means no limit: large models
+# need minutes, and Triton waits for them too.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
-# The value has no effect, because inputs are always in the CPU's memory; a wrong value is refused,
-# as on Triton.
+# The value has no effect, because inputs are always in the CPU's memory. An invalid value is
+# refused, as on Triton.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -51,7 +52,7 @@ def read_worker_settings(
     if _CPU_INPUTS_KEY in config.parameters:
         wanted = config.parameters[_CPU_INPUTS_KEY].string_value
         if wanted not in ("yes", "no"):
-            # The stray quote is Triton's.
+            # The stray quote is part of Triton's text.
             raise Unimplemented(f"Incorrect value for {_CPU_INPUTS_KEY}: {wanted}'")
 
     def seconds(key: str, default: float) -> float:

@@ -1,5 +1,5 @@
-"""The directory on the path of Python models' workers: the modules that model.py files import.
+"""The directory that is on a worker's sys.path, with the modules that model.py files import.
 
-A worker may run another Python than the executor, with numpy and nothing else installed. So modules
-in this directory import only numpy and the standard library, and run on Python 3.9.
+A worker may run another Python than the executor does, with only numpy installed. Modules in this
+directory therefore import only numpy and the standard library, and run on Python 3.9.
 """

@@ -1,1 +1,1 @@
-"""A worker: the process in which one instance of a Python model lives."""
+"""The program of a worker: the process that runs one instance of a Python model."""

@@ -1,13 +1,17 @@
-"""`python <this directory> <socket> <memory> <parent>`: a worker in any Python that has numpy.
+"""A worker that runs in any Python with numpy.
 
-socket and memory are descriptors that the executor left open: the connection, and shared memory for
-the number of the last batch that the worker began. parent is the executor's process id.
+Usage: `python <this directory> <socket> <memory> <parent>`.
+
+socket and memory are file descriptors that the executor left open for the worker: the connection to
+the executor, and shared memory in which the worker notes the batch that it executes. parent is the
+executor's process id.
 """
 
 import sys
 from pathlib import Path
 
-# This directory has the API's modules for models, and none of the worker's own modules.
+# Let models import the API's modules, which are in this directory, but not the worker's own
+# modules.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The worker's connection to its executor, and the memory that they share."""
+"""The worker's connection to its executor, and the memory that the two processes share."""

@@ -1,7 +1,8 @@
-"""The worker's one connection to its executor: logs, metrics, and calls to the mesh.
+"""The worker's connection to its executor, which carries logs, metrics, and calls to the mesh.
 
-Responses to the requests that the model executes are sent elsewhere (see runtime.execution). Calls
-go through the executor, unless the worker has a link of its own to the scheduler.
+Responses to the requests that the model executes are sent by another module (see
+runtime.execution). The model's calls go through the executor, unless the worker has its own link to
+the scheduler.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ExecutorPath:
 
 
 class ExecutorConnection:
-    """The worker's end of the connection. Any thread may use it."""
+    """The worker's end of the connection. Any thread may call the methods."""
 
     def __init__(
         self,
@@ -64,20 +65,21 @@ class ExecutorConnection:
     ) -> None:
         """Use this channel; verbose means that messages of log_verbose are sent.
 
-        max_mapped and release_s are those of `PendingCalls`.
+        max_mapped and release_s: as for `PendingCalls`.
         """
         self.channel = channel
         self.verbose = verbose
         self.model_dir = model_dir
         self.instance = ""
-        # Starts the thread that reads responses while callers wait; None if calls are impossible.
+        # Starts the thread that reads responses while callers wait. None until calls are enabled.
         self._start_reader: Callable[[], None] | None = None
-        # Describes the requests on whose behalf this thread makes a call.
+        # Describes the requests that the calling thread makes a call for.
         self.caller_context: Callable[[], dict[str, Any]] = dict
         self._calls = PendingCalls(
             ExecutorPath(channel), max_mapped=max_mapped, release_s=release_s
         )
-        # Returns the calls over this process's own link to the scheduler; None without a link.
+        # Returns the PendingCalls of this worker's own link to the scheduler, or None without a
+        # link.
         self.own_calls: Callable[[], PendingCalls | None] = lambda: None
 
     @property
@@ -92,7 +94,7 @@ class ExecutorConnection:
         caller_context: Callable[[], dict[str, Any]],
         segments: RequestSegmentPool | None = None,
     ) -> None:
-        """Let the model of this instance make calls, with these segments for their tensors."""
+        """Let the instance's model make calls; large tensors of calls go into the segments."""
         self.instance = instance
         self._start_reader, self.caller_context = start_reader, caller_context
         if segments is not None:
@@ -106,9 +108,9 @@ class ExecutorConnection:
         send(kind, [json.dumps(message).encode()])
 
     def calls(self, *, infer: bool = False) -> PendingCalls:
-        """Return the calls over the path that a new call should take.
+        """Return the PendingCalls of the path that a new call should take.
 
-        infer means that the call is an inference, which may go to the scheduler directly.
+        infer: the call is an inference, which may go directly to the scheduler.
 
         Raises:
             TritonModelException: calls are not possible.
@@ -132,7 +134,7 @@ _connection: ExecutorConnection | None = None
 
 
 def set_connection(connection: ExecutorConnection) -> None:
-    """Set the process's connection, for current_connection()."""
+    """Set the connection that current_connection() returns in this process."""
     global _connection  # noqa: PLW0603 - a process has one
     _connection = connection
 
@@ -141,7 +143,7 @@ def current_connection() -> ExecutorConnection:
     """Return the process's connection.
 
     Raises:
-        TritonModelException: this process is no worker.
+        TritonModelException: this process is not a worker.
     """
     if _connection is None:
         raise TritonModelException("this only works inside a model that is being served")

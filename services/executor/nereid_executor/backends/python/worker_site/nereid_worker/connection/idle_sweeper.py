@@ -1,4 +1,4 @@
-"""A timer for objects that are kept for reuse, and dropped when they were idle for a while."""
+"""A timer that drops objects kept for reuse when they have been idle for a while."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ if TYPE_CHECKING:
 
 
 class IdleSweeper:
-    """Calls sweep, in a thread of its own, every idle_s for as long as sweep returns True."""
+    """Calls sweep() every idle_s seconds, in its own thread, until sweep() returns False."""
 
     def __init__(self, sweep: Callable[[], bool], idle_s: float) -> None:
-        """Make a timer that is not running; with idle_s math.inf it never runs.
+        """Make a timer that is not running yet; if idle_s is math.inf, it never runs.
 
         sweep drops idle objects and returns whether any object is left.
         """
         self._sweep = sweep
         self._idle_s = idle_s
         self._timer: threading.Timer | None = None
-        # The lock is reentrant, because a finaliser that calls start() may interrupt its holder.
+        # The lock is reentrant: a finaliser that calls start() may interrupt a thread that holds
+        # the lock.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Start the timer because an object is kept; a running timer is left as it is."""
+        """Start the timer, because an object is now kept; do nothing if the timer already runs."""
         if self._timer is not None or self._idle_s == math.inf:
             return
         with self._lock:
             if self._timer is None:
                 timer = threading.Timer(self._idle_s, self._run)
                 timer.daemon = True
-                # If the system has too many threads, the next call tries again.
+                # If the system can start no more threads, the next call of start() tries again.
                 with contextlib.suppress(RuntimeError):
                     timer.start()
                     self._timer = timer

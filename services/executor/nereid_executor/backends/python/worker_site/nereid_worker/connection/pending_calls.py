@@ -1,4 +1,4 @@
-"""Pending calls of a model to the mesh, and the memory of their responses."""
+"""Tracks a model's pending calls to the mesh, and the memory of the responses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     OnResponse = Callable[["Response"], None]
 
-# Number of responses in shared memory that a model may hold. Further responses are copied, so that
-# the owners of the memory get it back.
+# Maximum number of responses in shared memory that a model may hold. Further responses are copied,
+# so that the process that owns the memory gets it back.
 MAX_MAPPED = 64
-# Time that the release of a response waits for a next call, which carries it.
+# Seconds that the release of a response's memory waits for the next call, which carries it along.
+# After that the release is sent by itself.
 RELEASE_S = 0.1
 
 
@@ -33,17 +34,17 @@ class Response(NamedTuple):
     """A response to a call: the flags of `wire.Reply`, metadata, and tensors."""
 
     flags: int
-    # An inference has {"outputs": [[name, datatype, shape]...], "parameters": {}}; an error has
-    # [code, message]; an empty response has None.
+    # Metadata. For an inference: {"outputs": [[name, datatype, shape]...], "parameters": {}}. For
+    # an error: [code, message]. For an empty response: None.
     about: Any
     tensors: Sequence[Any]
 
 
 class CallPath(Protocol):
-    """Carries calls to the mesh, and their responses back to PendingCalls.on_response()."""
+    """Carries calls to the mesh, and passes their responses to PendingCalls.on_response()."""
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a call, from any thread.
+        """Send a call. Any thread may call this.
 
         Raises:
             wire.WireError: the call is too large.
@@ -64,21 +65,21 @@ class CallPath(Protocol):
 
 
 class _PendingCall:
-    """A call until its last response."""
+    """A call that has not had its last response."""
 
     __slots__ = ("lease", "model", "on_response", "responded")
 
     def __init__(self, on_response: OnResponse, lease: SegmentLease | None, model: str) -> None:
         self.on_response = on_response
-        # Name of the called model; empty for a call that is no inference.
+        # Name of the called model; empty if the call is not an inference.
         self.model = model
-        # The memory of the call's tensors, if they are large.
+        # Shared memory with the call's tensors; None if they are small and sent inline.
         self.lease = lease
         self.responded = False
 
 
 class PendingCalls:
-    """The calls over one path. Any thread may use them."""
+    """The pending calls over one path. Any thread may call the methods."""
 
     def __init__(
         self,
@@ -88,29 +89,29 @@ class PendingCalls:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """Send calls over this path; large tensors go into the segments.
+        """Send calls over this path; write large tensors to the segments.
 
-        max_mapped is the number of responses in shared memory that the model may hold. release_s
-        is the time that the release of a response waits for a call that carries it.
+        max_mapped: maximum number of responses in shared memory that the model may hold. release_s:
+        seconds that the release of a response's memory waits for a call that carries it along.
         """
         self.path = path
         self.segments = RequestSegmentPool(0) if segments is None else segments
         self._numbers = itertools.count(1)
         self._calls: dict[int, _PendingCall] = {}
-        # Names of the segments that hold responses which the model still uses.
+        # Names of the segments with responses that the model still uses.
         self._mapped: set[str] = set()
         self._max_mapped = max_mapped
-        # Segments whose responses were copied; they are still to be released.
+        # Names of segments whose responses were copied, and which are not yet released.
         self._copied: deque[str] = deque()
         self._releaser = IdleSweeper(self._release_copied, release_s)
 
     def any_pending(self) -> bool:
-        """Return whether any call waits for a response."""
+        """Return whether any call still waits for a response."""
         return bool(self._calls)
 
     def unanswered(self) -> list[tuple[int, str]]:
-        """Return the numbers of all calls without a last response, and the called models."""
-        # A finaliser may change the table meanwhile.
+        """Return the number and the called model of every call without its last response."""
+        # A finaliser may remove calls from the table during the iteration.
         calls = [(number, self._calls.get(number)) for number in list(self._calls)]
         return [(number, call.model) for number, call in calls if call is not None]
 
@@ -135,7 +136,7 @@ class PendingCalls:
     def call_and_wait(
         self, about: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
     ) -> Response:
-        """Call the mesh and return the one response, which comes through the empty queue.
+        """Call the mesh and return its one response; received: an empty queue to wait on.
 
         Raises:
             TritonModelException: the call cannot be sent.
@@ -150,7 +151,7 @@ class PendingCalls:
     def _begin(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> tuple[int, Sequence[Any]]:
-        """Return the number of a new call, and its tensors, or their places if they are large."""
+        """Register a call; return its number, and its tensors or their places in a segment."""
         lease = None
         if about["what"] == "infer":
             if self._copied:
@@ -161,24 +162,25 @@ class PendingCalls:
         return number, tensors if lease is None else lease.places
 
     def cancel_call(self, number: int) -> None:
-        """Forget a call and have it cancelled; finalisers may call this."""
+        """Forget a call and send its cancellation. Finalisers may call this."""
         self.forget_call(number)
         self._notify({"what": "cancel", "call": number})
 
     def _notify(self, about: dict[str, Any]) -> None:
-        """Send a call that expects no response; finalisers may call this."""
+        """Send a call that expects no response. Finalisers may call this."""
         self.path.send_from_finalizer(next(self._numbers), about)
 
     def forget_call(self, number: int) -> None:
-        """Forget a call; its further responses are dropped."""
+        """Forget a call; responses that arrive later are dropped."""
         self._calls.pop(number, None)
 
     def on_response(self, number: int, response: Response) -> None:
-        """Pass a response on to the caller."""
+        """Pass a response on to the callback of its call."""
         if wire.Range in map(type, response.tensors):
             response = self._open_response(response)
         more = response.flags & wire.MORE
-        # The call is popped in one step, because several threads may have a last response.
+        # The call is popped in one step, because several threads may bring a last response to the
+        # same call.
         pending = self._calls.get(number) if more else self._calls.pop(number, None)
         if pending is None:
             return
@@ -192,7 +194,7 @@ class PendingCalls:
     def _open_response(self, response: Response) -> Response:
         """Return a response with its tensors copied, or mapped if they are large.
 
-        Mapped tensors stay valid until the model holds none of them any more.
+        Mapped tensors stay valid for as long as the model holds any of them.
         """
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
@@ -230,7 +232,7 @@ class PendingCalls:
         return segment_names
 
     def _release_copied(self) -> bool:
-        """Release the segments that no call has carried; return whether there were any."""
+        """Release segments that no call has released yet; return whether there were any."""
         segment_names = self._pop_copied()
         if segment_names:
             self._send_release(segment_names)

@@ -1,12 +1,13 @@
-"""Segments for the tensors of a model's own requests: this process writes, other processes read.
+"""Shared-memory segments for the tensors of requests that a model makes to other models.
 
-A segment is an anonymous file that can neither shrink nor grow, so that a reader's mapping stays
-valid even if this process ends. A segment is reused once its request has the response. If another
-process may still be reading it, the segment is discarded instead; the kernel frees it with its last
-descriptor.
+This process writes the segments, and other processes read them. A segment is an anonymous file that
+can neither shrink nor grow, so that a reader's mapping stays valid even if this process ends. When
+a request has its response, its segment is reused. If another process may still be reading the
+segment, it is discarded instead. The kernel frees it when the last descriptor of it is closed.
 
-nereid.shm.segments does the same for Nereid's services, with names of the same form. It cannot be
-used here: a worker may run a Python without Nereid, and nereid.shm may not import from services.
+nereid.shm.segments does the same for Nereid's services, and its segments have names of the same
+form. This module cannot use it, because a worker may run in a Python without Nereid. nereid.shm
+cannot use this module, because it may not import from services.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from . import shared_tensors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A segment is reused for tensors that fill at least 1/N of it.
+# A segment is reused only for tensors that fill at least 1/_MIN_FILL of it.
 _MIN_FILL = 2
-# The fcntl module does not name these in every Python (linux/fcntl.h).
+# These values are from linux/fcntl.h, because the fcntl module of some Python versions lacks them.
 _ADD_SEALS = 1033
 _SHRINK_AND_GROW = 0x2 | 0x4
 
 
 class RequestSegment:
-    """An anonymous memory file, which other processes open by its name."""
+    """An anonymous memory file that other processes open by name."""
 
     __slots__ = ("descriptor", "freed_at", "name", "size", "view")
 
@@ -49,11 +50,12 @@ class RequestSegment:
             os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
-            # The segment stays mapped, unless it is very large.
+            # View of the mapped segment; None if the segment is very large and therefore not
+            # mapped.
             self.view: memoryview | None = None
             if size <= shared_tensors.MAX_KEPT_BYTES:
-                # The memory is allocated now: writing to a mapping when the system has none left
-                # would kill the process.
+                # Allocate the memory now: if the system had none left when a mapping is written to,
+                # the kernel would kill the process.
                 os.posix_fallocate(self.descriptor, 0, size)
                 self.view = memoryview(mmap.mmap(self.descriptor, size))
         except BaseException:
@@ -66,20 +68,20 @@ class RequestSegment:
 
 
 class RequestSegmentPool:
-    """The segments of this process, within a limit. Several threads may use them."""
+    """The segments of this process, up to a total size. Several threads may use the pool."""
 
     def __init__(self, limit: int, idle_s: float = 0.0) -> None:
         """Make an empty pool.
 
-        limit is the maximum size of all segments in bytes; 0 means no segments. idle_s is the time
-        after which free segments are discarded.
+        limit: maximum total size of all segments in bytes; 0 means no segments. idle_s: seconds
+        after which a free segment is discarded.
         """
         self._limit = limit
         self._idle_s = idle_s
-        # The lock is reentrant, because the garbage collector may finalise a lease in a thread that
-        # holds it.
+        # The lock is reentrant: the garbage collector may finalise a lease in a thread that holds
+        # the lock.
         self._lock = threading.RLock()
-        # Free segments; those that were freed first come first.
+        # Free segments, in the order in which they were freed.
         self._free: list[RequestSegment] = []
         self._trim_timer: threading.Timer | None = None
         # Size of all segments in bytes, used and free.
@@ -87,12 +89,12 @@ class RequestSegmentPool:
 
     @property
     def available(self) -> int:
-        """Number of bytes that no lease uses."""
+        """Number of bytes, up to the limit, that no lease uses."""
         with self._lock:
             return self._limit - self.total + sum(segment.size for segment in self._free)
 
     def lend_copy(self, tensors: Sequence[Any]) -> SegmentLease | None:
-        """Copy tensors to a segment; return None if they are small or the limit is reached."""
+        """Copy tensors to a segment; return None if they are small or no segment is available."""
         offsets, size = shared_tensors.layout(tensors)
         if not shared_tensors.MIN_BYTES <= size <= self._limit:
             return None
@@ -114,14 +116,14 @@ class RequestSegmentPool:
         return lease
 
     def free(self, segment: RequestSegment) -> None:
-        """Keep a segment for reuse; nobody may be reading it any more."""
+        """Keep a segment for reuse; call this only if no process reads the segment any more."""
         with self._lock:
             segment.freed_at = time.monotonic()
             self._free.append(segment)
             self._schedule_trim()
 
     def discard(self, segment: RequestSegment) -> None:
-        """Close a segment, which must not be reused because another process may be reading it."""
+        """Close a segment that cannot be reused, because another process may still read it."""
         with self._lock:
             self.total -= segment.size
             segment.view = None
@@ -158,7 +160,7 @@ class RequestSegmentPool:
             left_s = self._free[0].freed_at + self._idle_s - time.monotonic()
             timer = threading.Timer(max(0.0, left_s), self._trim)
             timer.daemon = True
-            # If the system has too many threads, the next free segment tries again.
+            # If the system can start no more threads, the next call of free() tries again.
             with contextlib.suppress(RuntimeError):
                 timer.start()
                 self._trim_timer = timer
@@ -173,18 +175,18 @@ class RequestSegmentPool:
 
 
 class SegmentLease:
-    """A segment in use by one request; it is discarded if the lease is collected without free()."""
+    """A request's use of a segment; if it is collected without free(), the segment is discarded."""
 
     __slots__ = ("_segment", "_segments", "places")
 
     def __init__(self, segments: RequestSegmentPool, segment: RequestSegment) -> None:
         self._segments = segments
         self._segment: RequestSegment | None = segment
-        # Places of the request's tensors in the segment.
+        # Place of each of the request's tensors in the segment.
         self.places: list[Range] = []
 
     def free(self) -> None:
-        """Keep the segment for the next request; nobody may be reading it any more."""
+        """Keep the segment for a later request; call this only if no process reads it any more."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._segments.free(segment)

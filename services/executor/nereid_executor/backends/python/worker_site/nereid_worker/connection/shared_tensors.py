@@ -1,10 +1,10 @@
-"""Tensors in other processes' segments: inputs are copied or mapped, outputs written to a buffer.
+"""Reads inputs from other processes' shared-memory segments, and writes outputs to them.
 
-A segment is an anonymous file of another process. Its name holds the process id, the descriptor
-and the inode number, so that a descriptor that was closed and reused is noticed. Segments are
-reused, so that those of ordinary sizes stay mapped (KeptMappings) and inputs are copied from the
-mappings: mapping 200 kB again takes three times as long as copying them. Very large inputs are
-mapped.
+A segment is an anonymous file of another process. Its name consists of the process id, the
+descriptor and the inode number. The inode number shows if the descriptor was closed and reused for
+another file. The owners reuse segments. So segments of ordinary sizes stay mapped (KeptMappings),
+and inputs are copied from the mappings: mapping 200 kB again takes three times as long as copying
+them. Very large inputs are not copied but mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Smaller tensors are sent inline.
 MIN_BYTES = 1 << 16
-# Segments that are larger are mapped, or opened, for each use.
+# Larger segments are mapped, or opened, anew for each use.
 MAX_KEPT_BYTES = 1 << 22
 _MAX_KEPT = 64
 _KEPT_S = 10.0
@@ -41,18 +41,19 @@ _GONE = "the data of the request is gone"
 
 
 class KeptMappings:
-    """Segments that stay mapped while they are in use. Several threads may use them.
+    """Mappings of segments, which stay while they are in use. Several threads may use this object.
 
-    At most `most` segments stay mapped. A segment that was not used for about idle_s is unmapped,
-    because its owner may have closed it.
+    At most `most` segments stay mapped. A segment that was not used for about idle_s seconds is
+    unmapped, because its owner may have closed it.
     """
 
     def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
         self._most = most
-        # The lock is reentrant, because the garbage collector may finalise a response sender in a
-        # thread that holds it.
+        # The lock is reentrant: the garbage collector may finalise a response sender in a thread
+        # that holds the lock.
         self._lock = threading.RLock()
-        # Mappings by segment name and whether they are writable; those used last are at the end.
+        # Maps a segment's name, and whether the mapping is writable, to the mapping. The mapping
+        # that was used last is at the end.
         self._kept: OrderedDict[tuple[str, bool], memoryview] = OrderedDict()
         # Keys of the mappings that were used since the last sweep.
         self._used: set[tuple[str, bool]] = set()
@@ -96,7 +97,7 @@ _mappings = KeptMappings()
 def copy_of(place: Range) -> memoryview | None:
     """Return a copy of a tensor's bytes, which the model may keep and change.
 
-    The result is None for a large tensor, which is to be mapped instead.
+    The result is None for a large tensor, which the caller maps instead.
 
     Raises:
         TritonModelException: the segment does not exist any more.
@@ -115,19 +116,19 @@ def copy_of(place: Range) -> memoryview | None:
 class MappedInputs:
     """The inputs of one batch that are in segments, mapped copy-on-write.
 
-    Their owner reuses the memory once the request has its response, so that copy_held() must be
-    called before that.
+    The inputs' owner reuses the memory once the request has its response. Call copy_held() before
+    the response is sent.
     """
 
     def __init__(self) -> None:
         self._maps: list[weakref.ref[mmap.mmap]] = []
 
     def copy_held(self) -> None:
-        """Copy the inputs that the model still holds."""
+        """Copy the inputs that the model still holds, so that they keep their values."""
         for reference in self._maps:
             mapped = reference()
             if mapped is not None:
-                # Writing to a page of a private mapping makes the kernel copy it.
+                # Write to each page: the kernel then copies the page of the private mapping.
                 pages = np.frombuffer(mapped, np.uint8)[::_PAGE]
                 np.bitwise_or(pages, 0, out=pages)
 
@@ -146,9 +147,9 @@ class MappedInputs:
 
 
 def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
-    """Write a response's tensors to its buffer and return their places.
+    """Write a response's tensors to its output buffer and return the place of each tensor.
 
-    Tensors that are small together, or too large for the buffer, are returned unchanged.
+    If the tensors are small in total, or too large for the buffer, they are returned unchanged.
     """
     offsets, size = layout(tensors)
     if not MIN_BYTES <= size <= buffer.size:
@@ -167,7 +168,7 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
 
 
 def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
-    """Return copies of a response's tensors, or None for large ones, which are to be mapped.
+    """Return copies of a response's tensors, or None if they are large and should be mapped.
 
     Raises:
         TritonModelException: the segment does not exist any more.
@@ -179,9 +180,9 @@ def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
 
 
 def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> list[memoryview]:
-    """Map the tensors of a response, which are all in one segment, copy-on-write.
+    """Map a response's tensors copy-on-write; they are all in one segment.
 
-    on_released is called by any thread when no view of the tensors is left.
+    on_released is called, by any thread, when no view of the tensors is left.
 
     Raises:
         TritonModelException: the segment no longer exists; on_released is not called.
@@ -191,14 +192,15 @@ def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> li
         min(place.offset for place in ranges),
         max(place.offset + place.size for place in ranges),
     )
-    # It need not be called at exit, because the executor notices the end of the process.
+    # on_released need not be called at exit, because the executor notices that the process has
+    # ended.
     weakref.finalize(mapped, on_released).atexit = False
     whole = memoryview(mapped)
     return [whole[place.offset - begin : place.offset - begin + place.size] for place in ranges]
 
 
 def layout(tensors: Sequence[Any]) -> tuple[list[int], int]:
-    """Return the offsets of tensors that are placed side by side, and their total size."""
+    """Return each tensor's offset in a buffer that holds all of them, and the total size."""
     offsets = []
     end = 0
     for tensor in tensors:
@@ -274,7 +276,7 @@ def _map_range(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
 def _open_segment(segment: str, mode: int) -> int:
     try:
         process, descriptor, number = map(int, segment.split("."))
-        # The descriptor may be a pipe or a terminal by now.
+        # The owner may have closed the segment, so that the descriptor is now a pipe or a terminal.
         flags = mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         opened = os.open(f"/proc/{process}/fd/{descriptor}", flags)
     except (OSError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""The API that model.py files import: a module for each kind of object; api.py lists all names."""
+"""The API that model.py files import. Each kind of object has a module; api.py lists all names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# These modules are part of the API as well, for files that import all of its names.
+# These modules are names of the API too, for files that import everything with `*`.
 import json
 import struct
 
@@ -107,5 +107,6 @@ for _made in (
     TritonError,
     TritonModelException,
 ):
-    # Texts that contain the classes' names then read as those of Triton's backend.
+    # With this module name, texts that contain the classes' names are the same as those of Triton's
+    # backend.
     _made.__module__ = "c_python_backend_utils"

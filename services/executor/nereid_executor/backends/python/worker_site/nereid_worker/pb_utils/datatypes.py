@@ -1,4 +1,4 @@
-"""Datatypes by name, by Triton's number and as numpy types, and the serialization of strings."""
+"""Converts datatypes between names, Triton's numbers and numpy types, and serializes strings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-# numpy types by KServe's names, in the order of Triton's numbers, which begin at 1. BF16 has none.
+# Maps KServe's name of a datatype to its numpy type, in the order of Triton's numbers, which begin
+# at 1. numpy has no type for BF16.
 NUMPY_TYPES: dict[str, Any] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype("<u1"),
@@ -32,14 +33,14 @@ _CONFIG_TYPES = {
     for name, dtype in NUMPY_TYPES.items()
     if dtype is not None
 }
-# Triton has Python's type here, instead of numpy's.
+# Triton has Python's type bool here, not numpy's.
 _CONFIG_TYPES["TYPE_BOOL"] = bool
 
 _LENGTH = Struct("<I")
 
 
 def datatype_of(dtype: Any) -> str | None:
-    """Return KServe's name of a numpy dtype, or None if it has none."""
+    """Return KServe's name of a numpy dtype, or None if KServe has no such datatype."""
     return _NAMES.get(dtype) or ("BYTES" if dtype.kind == "S" else None)
 
 
@@ -53,12 +54,13 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return Triton's datatype number of a numpy type, or None if it has none.
+    """Return Triton's datatype number of a numpy type, or None if Triton has no such datatype.
 
     data_type is a scalar type such as `numpy.float32`, or a dtype. `numpy.object_` and
     `numpy.bytes_` are BYTES.
     """
-    # The comparison is Triton's: names and Python's own types equal no numpy type.
+    # Compare as Triton does: a dtype's name or one of Python's own types is never equal to a numpy
+    # type.
     for number, known in _TYPES.items():
         if data_type == known:
             return number
@@ -66,10 +68,10 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the numpy type of a datatype as configurations write it, such as `TYPE_FP32`.
+    """Return the numpy type of a datatype that is named as in configurations, such as `TYPE_FP32`.
 
     Raises:
-        KeyError: there is no such datatype, or numpy does not have it (TYPE_BF16).
+        KeyError: there is no such datatype, or numpy has no type for it (TYPE_BF16).
     """
     return _CONFIG_TYPES[triton_type_string]
 
@@ -90,7 +92,7 @@ def serialize_byte_tensor(input_tensor: Any) -> Any:
 
 
 def join_strings(array: Any) -> bytes:
-    """Serialize an array that is known to hold strings, as serialize_byte_tensor does."""
+    """Serialize an array of strings as serialize_byte_tensor does, without a check of its dtype."""
     parts = []
     for element in array.ravel().tolist():
         data = element if type(element) is bytes else _encoded(element)
@@ -107,7 +109,7 @@ def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
     """Deserialize the bytes of a BYTES tensor to an array of strings.
 
     encoded_tensor is as serialize_byte_tensor returns it. The result is a one-dimensional array of
-    bytes objects with dtype `object`. As on Triton, anything empty is an empty tensor.
+    bytes objects with dtype `object`. As on Triton, any empty object gives an empty array.
 
     Raises:
         struct.error: the bytes end within an element.

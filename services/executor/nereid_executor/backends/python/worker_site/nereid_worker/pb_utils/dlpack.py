@@ -1,7 +1,7 @@
-"""Conversion of tensors to and from DLPack capsules.
+"""Converts tensors to and from DLPack capsules.
 
-numpy does most of the work. Its arrays cannot hold BF16, though, so that this module reads and
-writes DLPack's structures for BF16 itself.
+numpy does most of the work. numpy arrays cannot hold BF16, however, so this module itself reads and
+writes DLPack's structures for BF16.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_SetName.restype = ctypes.c_int
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# Objects that capsules point at, by address, until the consumers of the capsules delete them.
+# Maps an address in a capsule to the objects that must stay alive until the capsule's consumer
+# deletes it.
 _given: dict[int, tuple[Any, ...]] = {}
 
 
@@ -65,7 +66,7 @@ def _forget(managed: Any) -> None:
 
 
 def bf16_capsule(words: Any) -> Any:
-    """Return a capsule of BF16 numbers; words is an array with their bits as uint16."""
+    """Return a capsule of BF16 numbers; words: an array with the numbers' bits as uint16."""
     shape = (ctypes.c_int64 * max(1, words.ndim))(*words.shape)
     managed = _Managed()
     tensor = managed.tensor
@@ -79,7 +80,7 @@ def bf16_capsule(words: Any) -> Any:
 
 
 class _Holder:
-    """An object that exports a capsule, because numpy does not accept a bare capsule."""
+    """An exporter of a capsule; numpy accepts exporters, and not bare capsules."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -104,8 +105,8 @@ def array_of(source: Any) -> tuple[Any, bool]:
     """Return the array of a DLPack capsule or exporter, and whether it holds BF16 as uint16.
 
     Raises:
-        TritonModelException: source is neither, the capsule was already consumed, or the tensor
-            has a type or a device that cannot be read here.
+        TritonModelException: source is not a capsule or an exporter, the capsule was already
+            consumed, or the tensor has a type or a device that is not supported.
     """
     if hasattr(source, "__dlpack__"):
         device, _ = source.__dlpack_device__()
@@ -115,7 +116,7 @@ def array_of(source: Any) -> tuple[Any, bool]:
     else:
         capsule = source
     if type(capsule).__name__ != "PyCapsule":
-        # The spaces are those of Triton's text.
+        # Triton's text has the same spaces.
         raise TritonModelException(
             "Provided tensor is not supported. Tensor must be a DLPack capsule "
             "        or have `__dlpack__` and `__dlpack_device__` attributes"
@@ -134,7 +135,8 @@ def array_of(source: Any) -> tuple[Any, bool]:
     except (RuntimeError, BufferError, TypeError) as error:
         raise TritonModelException(f"DLPack: {error}") from error
     if not array.flags.writeable:
-        # numpy takes the memory of a capsule that does not say otherwise for read-only.
+        # numpy treats the memory of a capsule as read-only unless the capsule says that it is
+        # writeable.
         array = np.asarray(_Writeable(array))
     return array, False
 
@@ -163,7 +165,7 @@ def _bf16_array(capsule: Any, address: int) -> Any:
 
 
 def _on_cpu(source: Any) -> Any:
-    """Return a copy of a GPU tensor on the CPU, by the methods that libraries have for that."""
+    """Return a CPU copy of a GPU tensor, made by a method of the tensor's library."""
     if hasattr(source, "cpu"):
         return source.detach().cpu() if hasattr(source, "detach") else source.cpu()
     if hasattr(source, "get"):

@@ -1,4 +1,4 @@
-"""The server's log, for models."""
+"""Lets models write to the server's log."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class LogLevel(NamedEnum):
     VERBOSE = 3
 
 
-# An alias, because the attribute `LogLevel` of `Logger` hides the class within it.
+# An alias for use inside `Logger`, where the attribute `LogLevel` hides the class.
 Level = LogLevel
 
 
 class Logger:
-    """Writes messages to the server's log. It has only static methods, for any thread.
+    """Writes messages to the server's log. All methods are static, and any thread may call them.
 
-    All of them raise TypeError if an argument has a wrong type, and TritonModelException outside of
+    All methods raise TypeError if an argument has a wrong type, and TritonModelException outside of
     a worker process.
     """
 

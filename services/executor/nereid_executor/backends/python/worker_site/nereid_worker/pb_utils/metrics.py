@@ -1,4 +1,4 @@
-"""Metrics that models define, which appear on the server's metrics page."""
+"""Metrics that models define, and that appear on the server's metrics page."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 
 class MetricFamily:
-    """The metrics of one name. A metric is exported for as long as the model holds it.
+    """The metrics that share one name. A metric is exported for as long as the model holds it.
 
-    A second family of the same name shares the first one's metrics and description.
+    A second family with the same name shares the metrics and the description of the first.
     """
 
     COUNTER = MetricKind.COUNTER
@@ -44,11 +44,11 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        """Make a family, or share the one that exists with this name.
+        """Make a family, or share the existing family that has this name.
 
         name consists of letters, digits, `_` and `:` and does not begin with a digit. description
-        is the help text on the metrics page. kind is `MetricFamily.COUNTER`, `GAUGE` or
-        `HISTOGRAM`.
+        is the help text on the metrics page. kind is `MetricFamily.COUNTER`, `MetricFamily.GAUGE`
+        or `MetricFamily.HISTOGRAM`.
 
         Raises:
             TypeError: an argument has another type.
@@ -70,15 +70,15 @@ class MetricFamily:
     ) -> Metric:
         """Return the metric of the family with these labels; equal labels share one value.
 
-        labels are texts by name; the default is no labels. buckets has the upper bounds of a
-        histogram's buckets in strictly ascending order, without infinity, which is added; other
-        kinds have none.
+        labels maps a label's name to its text; the default is no labels. buckets lists the upper
+        bounds of a histogram's buckets in strictly ascending order. The bound infinity is added and
+        must not be listed. Other kinds of metrics have no buckets.
 
         Raises:
-            TypeError: labels contain a value that JSON does not have.
+            TypeError: labels contain a value that JSON cannot represent.
             TritonModelException: a label is invalid, or buckets are missing, unexpected, not a
                 list, or not sorted.
-            RuntimeError: a bucket is not a number.
+            RuntimeError: a bucket's bound is not a number.
         """
         return Metric(self._family, labels, buckets)
 
@@ -86,7 +86,7 @@ class MetricFamily:
 class Metric:
     """One series of a family, made by `MetricFamily.Metric`. Any thread may call its methods.
 
-    The series is not exported any more once the model has dropped all metrics with its labels.
+    The series is exported until the model has dropped all metrics of the family with these labels.
     """
 
     def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
@@ -155,7 +155,7 @@ class Metric:
 
 
 class _Family:
-    """State that all `MetricFamily` objects of one name share."""
+    """State that all `MetricFamily` objects with one name share."""
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.name, self.description, self.kind = name, description, kind
@@ -165,10 +165,11 @@ class _Series:
     """State that all `Metric` objects of one family with the same labels share."""
 
     def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
-        # The reference keeps the family alive for as long as any of its metrics.
+        # This reference keeps the family alive for as long as any of its metrics lives.
         self._family = family
         self._bounds = bounds
-        # Numbers of observed values in a histogram's buckets; the last bucket has no bound.
+        # Number of observed values in each bucket of a histogram. The last bucket has no upper
+        # bound.
         self._counts = [0] * (len(bounds) + 1) if family.kind is MetricKind.HISTOGRAM else []
         self._number = next(_numbers)
         self._lock = threading.Lock()
@@ -192,7 +193,7 @@ class _Series:
         current_connection().notify(wire.METRIC, ["value", self._number, self.value, self._counts])
 
     def __del__(self) -> None:
-        # The connection may be closed when the interpreter exits.
+        # Ignore errors: the connection may already be closed when the interpreter exits.
         with contextlib.suppress(Exception):
             current_connection().notify(wire.METRIC, ["gone", self._number], finalizing=True)
 
@@ -219,7 +220,7 @@ def _checked_labels(labels: Any) -> dict[str, str]:
         return {}
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
-    # Labels are sent as JSON; values that JSON does not have raise TypeError here.
+    # Labels are sent as JSON. A value that JSON cannot represent raises TypeError here.
     checked: dict[str, str] = json.loads(json.dumps(labels))
     for name, value in checked.items():
         if not isinstance(value, str):

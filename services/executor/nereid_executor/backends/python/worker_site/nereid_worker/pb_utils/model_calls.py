@@ -1,4 +1,4 @@
-"""Calls of a model to the mesh that serves it: inference with other models, loads and unloads."""
+"""Calls that a model makes to the mesh: inference with other models, loads, and unloads."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ if TYPE_CHECKING:
     from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
-# Bounds of responses that the calling model has not consumed. Above the first one, the other model
-# is paused; below the second one, it is resumed.
+# Numbers of responses that the calling model has not consumed. Above `_PAUSE_ABOVE` the other model
+# is paused; below the second bound it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
-# Iterators that coroutines wait for. Event loops hold tasks weakly, so that without this reference
-# a task could be collected together with the iterator that it alone holds and waits for.
+# Maps a future that a coroutine waits for to the iterator that sets it. Event loops hold tasks only
+# weakly. Without this reference, a waiting task and the iterator that only it holds could be
+# collected together.
 _awaited: dict[asyncio.Future[None], ResponseIterator] = {}
 
 
 def get_model_dir() -> str:
-    """Return the path of the directory of the model's version."""
+    """Return the path of the directory with the model's version."""
     return current_connection().model_dir
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
     """Load or reload a model, and wait until that is done.
 
-    config is a configuration as JSON that replaces the repository's; empty means the repository's
-    own. files are the contents of the model's files by `file:<version>/<name>`, which are used
-    instead of the model's directory; they need a config.
+    config is a configuration as JSON, which replaces the configuration in the repository; empty
+    keeps the one in the repository. files maps `file:<version>/<name>` to the content of that file.
+    These files are used instead of the model's directory, and config is then required.
 
     Raises:
         TypeError: an argument has another type.
@@ -72,7 +73,7 @@ def _content(value: Any) -> bytes:
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model.
 
-    With unload_dependents, the models that an ensemble composes are unloaded as well.
+    If unload_dependents is true, the models that an ensemble uses are unloaded too.
 
     Raises:
         TypeError: an argument has another type.
@@ -87,11 +88,12 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model can execute requests now.
 
-    model_version is a number as a text; if it is empty, the server chooses the version.
+    model_version is the number of the version as a text; if it is empty, the server chooses the
+    version.
 
     Raises:
         TypeError: an argument has another type.
-        TritonModelException: the server cannot be asked.
+        TritonModelException: the query to the server fails.
     """
     about = {
         "what": "ready",
@@ -113,12 +115,12 @@ def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
 def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
     """Send a request to a model that sends one response, and wait for it."""
     calls = current_connection().calls(infer=True)
-    # A queue takes half the work of a Future, and nobody could cancel the Future here.
+    # A queue costs half as much as a Future, and a Future's cancellation is not needed here.
     return _response_of(calls.call_and_wait(*_described(request), queue.SimpleQueue()))
 
 
 def infer(request: InferenceRequest) -> Future[InferenceResponse]:
-    """Send a request to a model that sends one response; cancelling the future cancels it."""
+    """Send a request to a model that sends one response; a cancelled future cancels the request."""
     future: Future[InferenceResponse] = Future()
     calls = current_connection().calls(infer=True)
     about, tensors = _described(request)
@@ -128,7 +130,7 @@ def infer(request: InferenceRequest) -> Future[InferenceResponse]:
 
 
 def _settle(future: Future[InferenceResponse], response: Response) -> None:
-    """Set the future's result in the reading thread, unless the future was cancelled."""
+    """Set the future's result, in the reading thread, unless the future was cancelled."""
     if future.set_running_or_notify_cancel():
         future.set_result(_response_of(response))
 
@@ -139,12 +141,12 @@ def _cancel_call(calls: PendingCalls, number: int, future: Future[InferenceRespo
 
 
 def infer_stream(request: InferenceRequest) -> ResponseIterator:
-    """Send a request to a model that may send any number of responses; return their iterator."""
+    """Send a request to a model that sends any number of responses; return an iterator."""
     calls = current_connection().calls(infer=True)
     responses = ResponseIterator(calls)
     about, tensors = _described(request)
     about["decoupled"] = True
-    # The reference is weak, so that the call is cancelled when the model drops the iterator.
+    # This reference is weak, so that the call is cancelled when the model drops the iterator.
     reference = weakref.ref(responses)
 
     def on_response(response: Response) -> None:
@@ -192,8 +194,8 @@ def _response_of(response: Response) -> InferenceResponse:
     ]
     inference_response = InferenceResponse(tensors)
     if about["parameters"]:
-        # They are not checked, because other backends may send values that a Python model may not,
-        # such as doubles.
+        # Set the parameters without a check: other backends may send values that a Python model may
+        # not send, such as doubles.
         inference_response._parameters = json.dumps(about["parameters"])
     return inference_response
 
@@ -206,13 +208,14 @@ def _error_of(response: Response) -> TritonError:
 class ResponseIterator:
     """The responses to one request as they arrive, for `for` and `async for`.
 
-    Iteration waits for the next response and ends after the last one; then it may begin again, from
-    the first response. As on Triton, a final flag without a response is an empty response. The
-    request is cancelled if the model drops the iterator before the last response.
+    Iteration waits for the next response and ends after the last response. A new iteration then
+    begins again with the first response. As on Triton, a final flag without a response appears as
+    an empty response. If the model drops the iterator before the last response, the request is
+    cancelled.
     """
 
     def __init__(self, calls: PendingCalls) -> None:
-        """Make an iterator; models get theirs from `InferenceRequest.exec`."""
+        """Make an iterator; models get iterators from `InferenceRequest.exec`."""
         self._calls = calls
         self._number = 0
         self._changed = threading.Condition()
@@ -223,11 +226,11 @@ class ResponseIterator:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def begin(self, number: int) -> None:
-        """Set the number of the call, once it was sent."""
+        """Set the number of the call, after the call was sent."""
         self._number = number
 
     def on_response(self, response: Response) -> None:
-        """Add a response; called by the reading thread."""
+        """Add a response. The reading thread calls this."""
         pause = False
         more = bool(response.flags & wire.MORE)
         with self._changed:
@@ -241,14 +244,14 @@ class ResponseIterator:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
-            # The loop may be closed by now, which raises RuntimeError.
+            # The event loop may be closed by now; it then raises RuntimeError.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, waiter)
         if pause:
             self._send_control("pause")
 
     def cancel(self) -> None:
-        """Cancel the request; iteration ends after the responses that have arrived."""
+        """Cancel the request; iteration ends after the responses that have already arrived."""
         with self._changed:
             ended, self._ended = self._ended, True
             self._changed.notify_all()
@@ -296,7 +299,7 @@ class ResponseIterator:
         return response
 
     async def arrival(self) -> ResponseIterator:
-        """Wait for a response to read, or for the end of the responses; return the iterator."""
+        """Wait until there is a response to read, or none will follow; return the iterator."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

@@ -1,4 +1,4 @@
-"""The configuration that auto_complete_config completes, and look-ups in a configuration."""
+"""The configuration object for auto_complete_config, and functions that look up fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 class ModelConfig:
     """A model's configuration, which the model's `auto_complete_config` completes.
 
-    Methods add fields that the configuration file leaves out. A field that the file has set cannot
+    Its methods add fields that the configuration file leaves out. A field that the file sets cannot
     be changed.
     """
 
@@ -22,10 +22,10 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the maximum number of rows of a batch; 0 means that the model does not batch.
+        """Set the maximum number of rows in a batch; 0 means that the model does not batch.
 
         Raises:
-            ValueError: the configuration has a larger number.
+            ValueError: the configuration file has a larger number.
         """
         written = self._model_config["max_batch_size"]
         if written > max_batch_size:
@@ -36,10 +36,10 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Enable dynamic batching, with default settings unless the configuration has others.
+        """Enable dynamic batching; use default settings unless the configuration file has some.
 
         Raises:
-            ValueError: the configuration has sequence batching, or is an ensemble's.
+            ValueError: the configuration has sequence batching, or the model is an ensemble.
         """
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
@@ -51,7 +51,7 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 - the API's name
-        """Add an input, or complete the one of the same name.
+        """Add an input, or complete the input that has the same name.
 
         input has the fields "name", "data_type" (such as "TYPE_FP32"), "dims" (a list of sizes
         without the batch dimension; -1 is variable) and, if wanted, "optional" (a bool).
@@ -63,7 +63,7 @@ class ModelConfig:
         self._add_tensor("input", input)
 
     def add_output(self, output: dict[str, Any]) -> None:
-        """Add an output, or complete the one of the same name.
+        """Add an output, or complete the output that has the same name.
 
         output has the fields "name", "data_type" and "dims", as in `add_input`.
 
@@ -74,12 +74,12 @@ class ModelConfig:
         self._add_tensor("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Set whether the model is decoupled: it may send any number of responses to a request.
+        """Set whether the model is decoupled: may send any number of responses to a request.
 
         transaction_policy_dict has the only field "decoupled" (a bool).
 
         Raises:
-            ValueError: there is another field, or the configuration has another value.
+            ValueError: there is another field, or the configuration file has another value.
         """
         for name in transaction_policy_dict.keys():  # noqa: SIM118 - only a dictionary has them
             if name != "decoupled":
@@ -136,7 +136,7 @@ class ModelConfig:
                 f"for {role} '{name}', model provides {tensor['data_type']}"
             )
         for key in ("dims", "optional"):
-            # An empty list of dims counts as not set.
+            # An empty list of dims counts as not set in the file.
             is_written = bool(written.get(key)) if key == "dims" else key in written
             if is_written and key in tensor and written[key] != tensor[key]:
                 raise ValueError(
@@ -163,7 +163,7 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Return whether the model is decoupled: it may send any number of responses to a request.
+    """Return whether the model is decoupled: may send any number of responses to a request.
 
     model_config is as for `get_input_config_by_name`.
     """

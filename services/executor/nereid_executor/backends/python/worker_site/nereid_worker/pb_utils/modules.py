@@ -1,6 +1,6 @@
-"""Registration of the modules that model.py files import, under Triton's names.
+"""Registers the modules that model.py files import, under Triton's names.
 
-The modules are made from this package, under whatever name it was imported. They are not looked for
+The modules are made from this package, whatever name it was imported under. They are not searched
 on sys.path, because a model's own folder may have files of the same names.
 """
 
@@ -12,12 +12,12 @@ from types import ModuleType
 
 from . import api, native_api
 
-# Directory with a file for each module, for the processes that models start.
+# Directory with a file for each module. Processes that models start import these files.
 _SITE = Path(__file__).resolve().parents[2]
 
 
 def register() -> None:
-    """Make the modules importable, by entries in sys.modules."""
+    """Make the modules importable by adding them to sys.modules."""
     for name, source in (
         ("triton_python_backend_utils", api),
         ("c_python_backend_utils", native_api),

@@ -1,6 +1,6 @@
 """All names that model.py files can import from c_python_backend_utils.
 
-These are the API's names and more, which models use in annotations.
+The module has the API's names, and further names that models use in annotations.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .requests import MemoryType
 
 
 class SharedMemory:
-    """The shared memory that this worker has for its own requests; models find leaks with it."""
+    """The shared memory for the requests that this worker makes; models use it to find leaks."""
 
     def free_memory(self) -> int:
-        """Return the number of bytes that no request in flight uses.
+        """Return the number of bytes of shared memory that no request in flight uses.
 
         The result is 0 if the model's requests use no shared memory.
         """

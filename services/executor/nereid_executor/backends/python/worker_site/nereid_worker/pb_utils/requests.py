@@ -1,4 +1,4 @@
-"""Requests that a model executes, and requests that it sends to other models."""
+"""Requests that a model executes, and requests that the model sends to other models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
-# Error of a request that was rescheduled by a model without iterative sequences.
+# Error text of a request that a model without iterative sequences has rescheduled.
 NOT_RESCHEDULED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not "
     "configured to handle such a flag."
@@ -40,14 +40,14 @@ class Execution(Protocol):
     """The batch of a request that the model executes."""
 
     number: int
-    # True if its requests may be rescheduled.
+    # True if the model may reschedule the batch's requests.
     iterative: bool
 
     def is_cancelled(self, member: int) -> bool:
-        """Return whether the client of this member has cancelled it."""
+        """Return whether the client has cancelled the request of this member."""
 
     def state_of(self, request: InferenceRequest) -> State:
-        """Return the request's state, which the first call makes."""
+        """Return the request's state; the first call makes it."""
 
 
 class MemoryType(NamedEnum):
@@ -63,11 +63,11 @@ MEMORY_GPU, MEMORY_CPU = MemoryType
 class PreferredMemory:
     """A model's preference for its outputs' memory, which has no effect.
 
-    Outputs of other models are always in the CPU's memory here.
+    On Nereid, outputs of other models are always in the CPU's memory.
     """
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Prefer a kind of memory, of the device with this number.
+        """Prefer a kind of memory, on the device with this number.
 
         Raises:
             TypeError: an argument has another type.
@@ -79,16 +79,16 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to; pass it on with requests to other models."""
+    """The trace that a request belongs to; models pass it on with requests to other models."""
 
     __slots__ = ("_context",)
 
     def __init__(self, context: str | None = None) -> None:
-        """Make a trace from W3C's headers as JSON; None means no trace."""
+        """Make a trace from a JSON object with W3C's trace headers; None means no trace."""
         self._context = context
 
     def get_context(self) -> str | None:
-        """Return W3C's headers traceparent and tracestate as JSON; None if there is no trace."""
+        """Return W3C's headers traceparent and tracestate as JSON; None if no trace exists."""
         return self._context
 
 
@@ -99,19 +99,20 @@ _ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 class InferenceRequest:
     """A request to a model.
 
-    `execute` gets a list of requests. A model makes requests of its own to have other models
-    execute them, by `exec` or `async_exec`.
+    `execute` gets a list of requests. A model can also make requests and have other models execute
+    them, with `exec` or `async_exec`.
     """
 
-    # The defaults are on the class, because most requests that models execute change none of them.
+    # The default values are class attributes, because most requests that models execute keep all of
+    # them.
     _request_id = ""
     _correlation_id: int | str = 0
     _model_name, _model_version = "", -1
     _flags = _timeout = 0
     _trace = _UNTRACED
     _parameters = "{}"
-    # These are set for a request that the model executes: its batch, its place in the batch, and
-    # its state if it has a sender.
+    # These attributes are set if the model executes the request: its batch, its place in the batch,
+    # and its state if it has one.
     _execution: Execution | None = None
     _member = 0
     _state: State | None = None
@@ -169,7 +170,7 @@ class InferenceRequest:
         self._outputs = [text_of(name, "requested_output_names") for name in names]
         self._model_version = signed(model_version, "model_version")
         self._flags, self._timeout = unsigned(flags, "flags"), unsigned(timeout, "timeout", 64)
-        # The value is only checked: outputs are always in the CPU's memory.
+        # The value is checked and not used, because outputs are always in the CPU's memory.
         instance_of(preferred_memory, PreferredMemory, "preferred_memory")
         self._trace = instance_of(trace, InferenceTrace, "trace")
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
@@ -187,11 +188,11 @@ class InferenceRequest:
         return self._correlation_id
 
     def flags(self) -> int:
-        """Return the flags SEQUENCE_START and SEQUENCE_END of the request, added."""
+        """Return the request's flags: the sum of SEQUENCE_START and SEQUENCE_END, if set."""
         return self._flags
 
     def set_flags(self, flags: int, /) -> None:
-        """Set the flags; SEQUENCE_START and SEQUENCE_END may be added.
+        """Set the flags: 0, SEQUENCE_START, SEQUENCE_END, or the sum of both.
 
         Raises:
             TypeError: flags is not an unsigned integer of 32 bits.
@@ -221,11 +222,11 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the request's response sender, for responses that execute() does not return.
 
-        Decoupled models send all of their responses by it. Other models may send their one response
-        later, if execute() returns None for the request.
+        Decoupled models send all of their responses with the sender. Other models may send their
+        one response with it later, if execute() returns None for the request.
 
         Raises:
-            TritonModelException: the request is one that the model has made itself.
+            TritonModelException: the model has made the request itself.
         """
         if self._sender is None:
             if self._execution is None:
@@ -254,11 +255,11 @@ class InferenceRequest:
         execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the model that the request names execute it, and wait for the response.
+        """Have the model that the request names execute the request, and wait for the response.
 
-        Returns the InferenceResponse; a failure of the other model is its `error()`. With
-        decoupled, the other model may send any number of responses, and the result is an iterator
-        over them.
+        Returns the InferenceResponse; if the other model failed, the response has an `error()`. If
+        decoupled is true, the other model may send any number of responses, and the result is an
+        iterator over them.
 
         Raises:
             TypeError: decoupled is not a bool.
@@ -272,9 +273,10 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> Any:
         """Have the request executed as `exec` does; the result must be awaited.
 
-        It must be called in a running event loop. Cancelling the awaitable cancels the request.
-        With decoupled, the iterator comes with the first response: models read it with a plain
-        `for`, which would block the event loop until then. Errors are those of `exec`.
+        Call it while an event loop is running. Cancelling the awaitable cancels the request. If
+        decoupled is true, the result is an iterator, which is returned only when the first response
+        has arrived. Models may read the iterator with a plain `for`, which would otherwise block
+        the event loop until then. Errors are those of `exec`.
 
         Raises:
             RuntimeError: no event loop is running.

@@ -1,4 +1,4 @@
-"""Responses, and the senders of responses that execute() does not return."""
+"""Responses, and the senders that models use for responses that execute() does not return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InferenceResponse:
             TypeError: an argument has another type.
             TritonModelException: an output is None, or a parameter has an unsupported type.
         """
-        # The usual types are checked here without calls: models make one response per request.
+        # Check the usual types without calls, because models make a response for every request.
         if type(output_tensors) is list:
             self._output_tensors: list[Tensor] = output_tensors[:]
         else:
@@ -63,7 +63,7 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """Return the parameters as JSON; empty if there are none."""
+        """Return the parameters as JSON; the text is empty if there are none."""
         return self._parameters
 
 
@@ -74,14 +74,14 @@ def _check_output(tensor: Any) -> None:
 
 
 def parameters_text(parameters: Any) -> str:
-    """Return parameters as JSON; empty if there are none.
+    """Return parameters as JSON; the text is empty if there are none.
 
     Raises:
         TritonModelException: a key or a value has an unsupported type.
         TypeError: an integer has more than 64 bits, or a text cannot be encoded.
     """
     if not isinstance(parameters, dict):
-        # The text has C++'s name of a dict.
+        # As in Triton's text, the name of a dict is that of C++.
         raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
@@ -103,8 +103,8 @@ def parameters_text(parameters: Any) -> str:
 class InferenceResponseSender:
     """Sends responses to one request, from any thread, until the final one.
 
-    A model gets it from `InferenceRequest.get_response_sender`. If the model drops the request and
-    the sender before the final response, the client gets an error.
+    A model gets a sender from `InferenceRequest.get_response_sender`. If the model drops the
+    request and the sender before the final response, the client gets an error.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class InferenceResponseSender:
         *,
         decoupled: bool,
     ) -> None:
-        """Make a sender; models get theirs from the request."""
+        """Make a sender; models get senders from requests."""
         self._send_response = send_response
         self._is_cancelled = is_cancelled
         self._decoupled = decoupled
@@ -133,9 +133,9 @@ class InferenceResponseSender:
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send a response, the final flag, or both; wait while the client cannot keep up.
 
-        flags is TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or after it, and
-        otherwise 0. A model that is not decoupled sends exactly one response, which is final with
-        either.
+        flags is TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response, or alone after it;
+        otherwise flags is 0. A model that is not decoupled sends exactly one response, which is
+        final with either value of flags.
 
         Raises:
             TypeError: an argument has another type.
@@ -149,7 +149,7 @@ class InferenceResponseSender:
             self._check(response, flags)
             if response is not None:
                 self._sent += 1
-            # A model that is not decoupled sends one response, which is final.
+            # A model that is not decoupled sends one response, which is always final.
             final = flags == FINAL or not self._decoupled
             self._closed = flags == FINAL
             if response is not None or self._decoupled:

@@ -1,4 +1,4 @@
-"""Tensors that models receive and make."""
+"""Tensors, which models receive and make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .datatypes import (
 )
 
 _ARRAY = np.ndarray
-# numpy has no BF16, so that arrays hold its bits in this type.
+# numpy has no BF16, so arrays hold the bits of BF16 numbers in this type.
 _BF16_BITS = np.dtype("<u2")
 _new = object.__new__
 
@@ -30,7 +30,7 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str | bytes, array: Any, /) -> None:
-        """Make a tensor of a numpy array of any shape.
+        """Make a tensor from a numpy array of any shape.
 
         The datatype follows from the array's dtype; an array of dtype `object` or `bytes_` is
         BYTES, and its strings are serialized at once. Other arrays are not copied if they are
@@ -45,7 +45,8 @@ class Tensor:
         if not isinstance(array, _ARRAY):
             instance_of(array, _ARRAY, "Tensor(): array")
         if type(array) is not _ARRAY:
-            # Subclasses serialize differently: the bytes of a masked array contain fill values.
+            # Convert instances of subclasses, which serialize differently: for example, the bytes
+            # of a masked array contain fill values.
             array = np.asarray(array)
         datatype = datatype_of(array.dtype)
         if datatype is None:
@@ -61,11 +62,11 @@ class Tensor:
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
-        """Make a tensor from its bytes: an input of a request, or an output of another model.
+        """Make a tensor from raw bytes: an input of a request, or an output of another model.
 
-        The array is made on demand. It is writeable and aligned, and no other tensor shares it: raw
-        is used in place if it can be written to, and must then belong to this tensor alone;
-        otherwise it is copied.
+        The array is made when it is first needed. It is writeable and aligned, and no other tensor
+        shares it. If raw is writeable, it is used in place, and must then belong to this tensor
+        alone. Otherwise raw is copied.
         """
         tensor: Tensor = _new(cls)
         tensor._name = name
@@ -77,13 +78,13 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any, /) -> Tensor:
-        """Make a tensor of a DLPack capsule, or of an object that exports one.
+        """Make a tensor from a DLPack capsule, or from an object that exports one.
 
-        A torch tensor is such an object. A tensor on a GPU is copied to the CPU.
+        A torch tensor, for example, exports capsules. A tensor on a GPU is copied to the CPU.
 
         Raises:
             TypeError: name is not a text.
-            TritonModelException: name is empty, tensor is no DLPack tensor or was already
+            TritonModelException: name is empty, tensor is not a DLPack tensor or was already
                 consumed, or its type or device is not supported.
         """
         name = text_of(name, "from_dlpack(): name")
@@ -116,7 +117,7 @@ class Tensor:
         array of dtype `object`.
 
         Raises:
-            TritonModelException: the tensor is BF16, which numpy does not have.
+            TritonModelException: the tensor is BF16, which numpy does not support.
         """
         if self._datatype == "BF16":
             raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
@@ -125,17 +126,17 @@ class Tensor:
     def to_dlpack(self) -> Any:
         """Return a DLPack capsule of the tensor on the CPU, which can be consumed once.
 
-        It shares the tensor's memory, unless that is read-only.
+        The capsule shares the tensor's memory, unless that memory is read-only.
 
         Raises:
-            TritonModelException: the tensor is BYTES, which DLPack does not have.
+            TritonModelException: the tensor is BYTES, which DLPack does not support.
         """
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
             return dlpack.bf16_capsule(self._elements())
         array = self._elements()
-        # A capsule cannot say that its memory is read-only.
+        # Copy a read-only array, because a capsule cannot say that its memory is read-only.
         return (array if array.flags.writeable else array.copy()).__dlpack__()
 
     def __dlpack__(self, **_options: Any) -> Any:
@@ -158,7 +159,7 @@ class Tensor:
         return self._array if self._array.size else b""
 
     def _elements(self) -> Any:
-        """Return the array; the array of a BF16 tensor has its bits as uint16."""
+        """Return the array; for a BF16 tensor, an array of uint16 with the bits of the numbers."""
         if self._array is None:
             raw = self._raw
             if self._datatype == "BYTES":
@@ -166,16 +167,17 @@ class Tensor:
             else:
                 self._array = self._own_array(raw)
                 if self._array.size:
-                    # A tensor that the model sends on has the changes that the model has made.
+                    # From now on the array is also what is sent. So changes that the model makes to
+                    # it are sent too.
                     self._raw = self._array
         return self._array
 
     def _own_array(self, raw: Any) -> Any:
-        """Return an array of raw, in place if that is writeable and aligned."""
+        """Return raw as an array; use raw in place if it is writeable and aligned."""
         dtype = _BF16_BITS if self._datatype == "BF16" else NUMPY_TYPES[self._datatype]
         array = _ARRAY(self._shape, dtype, raw)
         size = size_of(raw)
         if array.nbytes != size:
             raise ValueError(f"{size} bytes are no tensor of shape {list(self._shape)}")
-        # An array that behaves is aligned and writeable.
+        # numpy's flag `behaved` means aligned and writeable.
         return array if array.flags.behaved else array.copy()

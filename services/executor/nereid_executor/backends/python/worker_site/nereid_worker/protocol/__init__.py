@@ -1,1 +1,1 @@
-"""The protocol between an executor and its worker; the executor imports it from here as well."""
+"""The protocol between an executor and its worker; both processes import this package."""

@@ -1,7 +1,7 @@
 """The socket between an executor and a worker; both ends use this module.
 
-A frame consists of its body's length, its kind, and the body. The module does not know the contents
-of bodies.
+A frame consists of the length of its body, its kind, and the body. This module does not interpret
+bodies.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MAX_PARTS = 512
 _MAX_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
-# True if this process was forked from the one that owns the channels.
+# True in a process that was forked from the process that owns the channels.
 _forked = False
 
 
 def is_forked() -> bool:
-    """Return whether this process was forked from the one that owns the channels."""
+    """Return whether this process was forked from the process that owns the channels."""
     return _forked
 
 
@@ -47,8 +47,8 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # A reader that waits for nothing else blocks in recv, which takes one system call instead
-        # of three.
+        # The socket blocks: a reader that waits only for the socket then needs one system call
+        # instead of three.
         connection.setblocking(True)
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()
@@ -71,11 +71,12 @@ class Channel:
 
         Raises:
             LostError: the other end was closed, or this is a forked process.
-            SlowError: the other end read nothing for limit_s.
+            SlowError: the other end read nothing for limit_s seconds.
             WireError: the frame is too large.
         """
         if _forked:
-            # Two processes writing to one socket would interleave their frames.
+            # A forked process must not send, because two processes would interleave their frames on
+            # one socket.
             raise LostError
         size = 0
         for part in parts:
@@ -84,7 +85,7 @@ class Channel:
             raise WireError("the tensors are too large to be sent")
         head = _HEAD.pack(size, kind)
         if size < _READ_BYTES or len(parts) >= _MAX_PARTS:
-            # A small copy is cheaper than a long list of views.
+            # Copying a few bytes is cheaper than sending a long list of views.
             views: list[Any] = [b"".join((head, *parts))]
         else:
             views = [head, *map(as_bytes, parts)]
@@ -94,7 +95,7 @@ class Channel:
             self._send_deferred()
 
     def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
-        """Write a small frame if that need not wait for anything; return whether it was written.
+        """Write a small frame if that is possible without waiting; return whether it was written.
 
         The kernel accepts such a small frame as a whole or not at all.
         """
@@ -115,9 +116,10 @@ class Channel:
         return True
 
     def send_from_finalizer(self, kind: int, parts: Sequence[Any]) -> None:
-        """Write a frame, or leave it to the thread that is sending.
+        """Write a frame, or leave it to the thread that is sending another frame.
 
-        This never waits for the lock, because a finaliser may interrupt a send of its own thread.
+        This method never waits for the lock, because a finaliser may interrupt a send in the same
+        thread.
         """
         if _forked:
             return
@@ -126,7 +128,8 @@ class Channel:
         self._send_deferred()
 
     def _send_deferred(self) -> None:
-        # If the lock is held, its holder sends these frames after releasing it.
+        # If another call holds the lock, that call sends the deferred frames after it has released
+        # the lock.
         while self._deferred_frames and self._send_lock.acquire(blocking=False):
             try:
                 self._send([self._deferred_frames.popleft()], None)
@@ -153,7 +156,7 @@ class Channel:
                 views[0] = memoryview(views[0])[sent:]
 
     def receive(self) -> tuple[int, bytearray]:
-        """Wait for the next frame; return its kind, and its body, which belongs to the caller.
+        """Wait for the next frame; return its kind and its body, which the caller may keep.
 
         Raises:
             LostError: the other end was closed.
@@ -173,7 +176,7 @@ class Channel:
     def buffered_frame(self) -> tuple[int, bytearray] | None:
         """Return the next frame if it is in the buffer, else None; errors are those of receive().
 
-        A frame that is larger than the buffer is waited for once its head is there.
+        If the head of a frame larger than the buffer has arrived, wait for the rest of the frame.
         """
         begin = self._start + _HEAD.size
         if begin > self._end:
@@ -193,7 +196,7 @@ class Channel:
     def read_available(self, flags: int = _NO_WAIT) -> bool:
         """Read into the buffer by one system call; return whether any bytes came.
 
-        Call this when buffered_frame() returns None. With flags 0 it waits for bytes.
+        Call this when buffered_frame() returns None. With flags=0 the call waits for bytes.
         """
         if self._start == self._end:
             self._start = self._end = 0

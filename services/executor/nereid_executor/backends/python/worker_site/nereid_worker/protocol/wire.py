@@ -1,9 +1,10 @@
 """The frames that an executor and a worker send each other over the socket between them.
 
-A frame has a kind and a body (see channel). Most bodies are JSON. Those of BATCH, RESPONSES, CALL
-and CALL_RESPONSE carry tensors: they begin with a table of 64-bit numbers, followed by the data
-whose sizes the table lists, each padded to a multiple of eight bytes. Everything is checked when it
-is read, because a model's own code runs in the worker and may write to the socket.
+A frame has a kind and a body (see channel). Most bodies are JSON. The bodies of BATCH, RESPONSES,
+CALL and CALL_RESPONSE frames carry tensors. Such a body begins with a table of 64-bit numbers,
+which lists the sizes of the data items. The items follow, each padded to a multiple of eight bytes.
+The readers check everything, because a model's own code runs in the worker and may write to the
+socket.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    # A Member or a Reply.
+    # Fields of a Member or a Reply.
     _Row = tuple[int, int, bytes, Sequence[Any]]
 
-# ---- to the worker
+# ---- frames to the worker
 
 # Load a model: arguments of initialize(), paths, and the shared memory for the model's requests.
 INITIALIZE = 1
 # Load a model like INITIALIZE, but call only auto_complete_config().
 DESCRIBE = 2
-# A form's number, and its JSON: the inputs and outputs of requests that refer to it.
+# A form's number, and the form as JSON: the inputs and outputs of all requests that refer to the
+# form.
 FORM = 3
 BATCH = 4
-# A request in flight was cancelled, or is paused because its client cannot keep up, or is resumed.
+# Cancels a request in flight, pauses it because its client cannot keep up, or resumes it.
 CONTROL = 5
 CALL_RESPONSE = 7
 # Call the model's is_ready(); the body is the query's number.
@@ -38,62 +40,67 @@ FINALIZE = 9
 SERVE = 10
 # Stop serving the stream after the current batch; true cuts it, because the scheduler is lost.
 STOP = 11
-# Response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment, or null without a buffer.
-# The last byte of a segment that the worker keeps is one of the states of nereid.shm.segments.
+# Response to REQUEST_OUTPUT_BUFFER: the request's number, and a place in a segment, or null if
+# there is no buffer. If the worker keeps the segment, the segment's last byte is its state (see
+# nereid.shm.segments).
 OUTPUT_BUFFER = 12
-# Response to REQUEST_LINK: the metadata of a link to the scheduler, and the domain of the memory
-# that this host's processes share; null means that calls go through the executor.
+# Response to REQUEST_LINK: the metadata for a link to the scheduler, and the name of the domain in
+# which processes share memory. null means that calls go through the executor.
 LINK = 13
 
-# ---- to the executor
+# ---- frames to the executor
 
-# The worker runs; nothing is loaded yet.
+# The worker runs, and has not loaded anything yet.
 STARTED = 20
-# Responses to INITIALIZE (whether the model has is_ready()) and to DESCRIBE (the configuration).
-# FAILED is the response to both with an exception's text.
+# INITIALIZED is the response to INITIALIZE, and says whether the model has is_ready(). DESCRIBED is
+# the response to DESCRIBE, with the configuration. FAILED, with an exception's text, is the
+# response to either of them after a failure.
 INITIALIZED = 21
 DESCRIBED = 22
 FAILED = 23
 RESPONSES = 24
 LOG = 25
 METRIC = 26
-# A call of the model to the mesh.
+# A call that the model makes to the mesh.
 CALL = 27
-# Response to READINESS_QUERY: its number, and the result of is_ready(); null while it is called.
+# Response to READINESS_QUERY: the query's number, and null before is_ready() is called; then the
+# number again, and the result of is_ready().
 READY = 28
 FINALIZED = 29
-# The stream ended: null without an error, else a status and a message; or a text if the worker
-# could not serve it.
+# The stream has ended. null means that there was no error; a list is an error's status and message;
+# a text says why the worker could not serve the stream.
 SERVED = 30
-# Request of shared memory for outputs: its number, the outputs' size in bytes, and whether the
-# worker keeps the segment for further outputs.
+# Request for shared memory for outputs: the request's number, the size of the outputs in bytes, and
+# whether the worker keeps the segment for further outputs.
 REQUEST_OUTPUT_BUFFER = 31
-# Times of a batch, for the traces of its members.
+# Times of a batch, for the traces of the batch's members.
 TRACED = 32
-# Requests of a batch that has run, and its Executed message; sent before SERVED if the stream was
-# lost.
+# The ids of a batch's requests and the Executed message with the responses. The frame is sent if
+# the stream was lost, before SERVED.
 KEPT = 33
 # Names of segments that the worker does not keep any more.
 RETURN_OUTPUT_BUFFERS = 34
-# Request of a link of the worker's own to the scheduler, because the model makes calls.
+# Request for the worker's own link to the scheduler, because the model makes calls.
 REQUEST_LINK = 35
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 
-# Maximum size of a frame, which is that of a protobuf message.
+# Maximum size of a frame in bytes, the same as for a protobuf message.
 MAX_FRAME = (1 << 31) - 1
-# Bit in the size of a tensor that is in a segment; the frame has a reference instead of its bytes.
+# Bit that marks the size of a tensor in a segment. The frame then has the tensor's place instead of
+# its bytes.
 _IN_SEGMENT = 1 << 63
-# Padding by size modulo eight.
+# Padding of an item; the index is the item's size modulo eight.
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-# Exceptions that reading a malformed body may raise.
+# Exceptions that the reading functions may hit in a malformed body.
 _MALFORMED = (ValueError, IndexError, OverflowError, struct.error)
 
 # Flag of a RESPONSES frame: execute() has returned.
 EXECUTED = 1
-# Flags of a reply, in this order: another reply will follow; it is an error; it is empty (the final
-# flag alone); there is no response, because the model wants the request again.
+# Flags of a reply. MORE: another reply will follow. ERROR: the reply is an error. EMPTY: the reply
+# is only the final flag. RESCHEDULED: there is no response, because the model wants the request
+# again.
 MORE = 1
 ERROR = 2
 EMPTY = 4
@@ -101,7 +108,7 @@ RESCHEDULED = 8
 
 
 class WireError(Exception):
-    """Raised for a malformed frame, or one that is too large to be sent."""
+    """Raised for a malformed frame, or for a frame that is too large to be sent."""
 
 
 class LostError(Exception):
@@ -109,7 +116,7 @@ class LostError(Exception):
 
 
 class SlowError(Exception):
-    """Raised when the other end takes too long."""
+    """Raised when the other end of the socket takes too long."""
 
 
 class Range(NamedTuple):
@@ -141,7 +148,8 @@ class Reply(NamedTuple):
 class Call(NamedTuple):
     """A call to the mesh, or a response to one.
 
-    It has the worker's number for the call, the flags of a reply, metadata as JSON, and tensors.
+    The fields are the worker's number for the call, the flags of a reply, metadata as JSON, and
+    tensors.
     """
 
     number: int
@@ -226,16 +234,16 @@ def size_of(tensor: Any) -> int:
 
 
 def as_bytes(tensor: Any) -> memoryview:
-    """Return the same memory as a view of bytes, which can be sliced."""
+    """Return a view of the same memory as bytes, which can be sliced."""
     return memoryview(tensor).cast("B")
 
 
-# The table is packed and unpacked at once, because a call for each field would take longer than all
-# the rest.
+# The functions below pack and unpack a whole table in one call. A call for each field would take
+# longer than all the rest.
 
 
 def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
-    """Return the body of a frame of members or replies, in parts."""
+    """Return the body of a BATCH or RESPONSES frame, in parts; a row is a member or a reply."""
     parts: list[Any] = [b""]
     for first, second, meta, tensors in rows:
         numbers += (first, second, len(meta), len(tensors))
@@ -244,7 +252,7 @@ def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
 
 
 def _read_rows(body: Any, count: int) -> tuple[list[int], list[_Row]]:
-    """Return the count numbers before the rows, and the rows; raise WireError if malformed."""
+    """Return the first `count` numbers, and the rows; raise WireError if the body is malformed."""
     view, numbers, at = _table(body)
     place = 1 + count
     rows: list[_Row] = []
@@ -303,7 +311,7 @@ def _table(body: Any) -> tuple[memoryview, list[int], int]:
 def _read_tensors(
     view: memoryview, at: int, meta_size: int, sizes: list[int]
 ) -> tuple[bytes, list[Any], int]:
-    """Return metadata, tensors (views of the body, or ranges of segments), and where they end."""
+    """Return metadata, tensors (views of the body, or places in segments), and the end's offset."""
     meta = b""
     if meta_size:
         meta = bytes(view[at : at + meta_size])
@@ -322,6 +330,6 @@ def _read_tensors(
 
 
 def _check_end(view: memoryview, at: int, numbers: list[int], place: int) -> None:
-    """Check that the data ends with the body, because slices past the end are cut silently."""
+    """Check that the data ends where the body ends; a slice past the end raises no error."""
     if at != len(view) or place != len(numbers):
         raise WireError("a frame is longer or shorter than its table says")

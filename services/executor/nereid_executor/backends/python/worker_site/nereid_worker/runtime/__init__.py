@@ -1,1 +1,1 @@
-"""The model's life in a worker: its start, its batches, and the requests that are still open."""
+"""Runs a model in a worker: starts it, executes its batches, and keeps track of open requests."""

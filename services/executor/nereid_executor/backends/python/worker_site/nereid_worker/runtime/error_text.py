@@ -1,4 +1,4 @@
-"""Exceptions of models as texts for clients, in the form that Triton gives them."""
+"""Formats exceptions that models raise as texts for clients, in Triton's form."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-# Directory of the Python backend's own files, and the file at the bottom of every stack, below the
-# worker's frames.
+# `_OWN` is the directory of the Python backend's own files. `_BOTTOM` is the file of the outermost
+# frame of every stack.
 _OWN = str(Path(__file__).parents[3])
 _BOTTOM = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 class ModelMisuse(Exception):
-    """Raised if a model returns something invalid; reported without its type and stack."""
+    """Raised if a model returns something invalid; reported without type and stack."""
 
 
 def error_text(error: BaseException) -> str:
     """Return the exception and its stack, innermost frame first, without the worker's frames."""
-    # File names may contain half a surrogate pair, which cannot be encoded.
+    # File names may contain lone surrogates, which UTF-8 cannot encode.
     return _describe(error).encode("utf-8", "backslashreplace").decode()
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the text that Python prints, without the worker's frames above the model's.
+    """Return the traceback as Python prints it, without the frames of the worker's own code.
 
-    It is for the log.
+    The text is for the log.
     """
     if isinstance(error, ModelMisuse):
         return str(error)
@@ -64,7 +64,8 @@ def _with_stack(error: BaseException, message: str) -> str:
         trace = trace.tb_next
     places = []
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        # The model misused the API, so that the stack begins where the model called it.
+        # The API raised the error because the model misused it. Skip the API's own frames, so that
+        # the stack begins with the model's call.
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
     while frame is not None and not frame.f_code.co_filename.startswith((_OWN, _BOTTOM)):
@@ -72,6 +73,6 @@ def _with_stack(error: BaseException, message: str) -> str:
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
     if all("importlib" in place for place in places):
-        # A syntax error has no frames of its own.
+        # A syntax error has no stack frames in the file.
         return text
     return f"{text}\n\nAt:\n{''.join(places)}"

@@ -1,7 +1,7 @@
-"""The batches that a worker executes, and their requests until the last response of each.
+"""State of a batch that a worker executes, and of its requests until their last responses.
 
-This module does not know whether responses go over the socket to the executor or to the instance's
-stream.
+This module does not depend on where responses go: over the socket to the executor, or to the
+instance's stream.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from ..pb_utils.requests import InferenceRequest
     from ..protocol.channel import Channel
 
-# Bound of the cache, because outputs may have any number of shapes.
+# Maximum number of cached metadata texts. The cache needs a bound, because outputs may have any
+# number of shapes.
 _MAX_METAS = 1024
 _metas: dict[Any, bytes] = {}
 _new_tuple = tuple.__new__
 
-# Kinds of controls, as in nereid.proto's MemberControl.
+# Kinds of controls, with the numbers of MemberControl in nereid.proto.
 CANCEL, PAUSE, RESUME = 0, 1, 2
 
 
 class ReplySink(Protocol):
-    """The destination of a batch's replies."""
+    """The destination that a batch's replies are sent to."""
 
     def send_replies(
         self,
@@ -46,10 +47,10 @@ class ReplySink(Protocol):
         *,
         executed: bool = False,
     ) -> None:
-        """Send the replies in the list, which is empty afterwards. Any thread may call this.
+        """Send the replies in the list, and empty the list. Any thread may call this.
 
-        inputs is mapped memory that replies may be views of; its owner reuses the memory as soon as
-        they are sent. executed means that execute() has returned.
+        inputs: mapped memory that replies may be views of. The owner of the memory reuses it as
+        soon as the replies are sent. executed: execute() has returned.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
@@ -57,7 +58,7 @@ class ReplySink(Protocol):
 
 
 class SocketReplies:
-    """Sends replies to the executor."""
+    """Sends replies to the executor over the socket."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -85,7 +86,7 @@ class SocketReplies:
 
 
 class RequestState:
-    """A request whose sender may send its responses, also after execute() has returned."""
+    """State of a request whose responses a sender may send, even after execute() has returned."""
 
     def __init__(self, batch: BatchExecution, member: int, outputs: frozenset[str]) -> None:
         self._batch = batch
@@ -93,16 +94,17 @@ class RequestState:
         self.member = member
         # True once the final response was sent.
         self.responded = False
-        # The event is made on the first pause, and cleared while the client cannot keep up.
+        # Event that senders wait for. It is made at the first pause, and cleared while the client
+        # cannot keep up.
         self.resumed: threading.Event | None = None
         self.has_sender = False
         # True if the model has asked to get the request again.
         self.rescheduled = False
 
     def make_sender(self) -> InferenceResponseSender:
-        """Return a response sender, to which no reference is kept here.
+        """Return a new response sender; only the model holds a reference to it.
 
-        So it is collected when the model drops it.
+        The sender is therefore collected when the model drops it.
         """
         self.has_sender = True
         return InferenceResponseSender(
@@ -114,7 +116,7 @@ class RequestState:
         return self._batch.is_cancelled(self.member)
 
     def on_control(self, kind: int) -> None:
-        """Handle a control: make senders wait after PAUSE, and continue after any other one."""
+        """Handle a control: after PAUSE senders wait, after any other control they continue."""
         if kind == PAUSE:
             self.resumed = self.resumed or threading.Event()
             self.resumed.clear()
@@ -138,7 +140,7 @@ class RequestState:
             self._batch.send_replies([reply._replace(flags=reply.flags | wire.MORE)])
 
     def __del__(self) -> None:
-        # The model holds neither the request nor its sender, so no response can come any more.
+        # The model holds neither the request nor its sender any more, so no response can follow.
         if not self.responded and self._batch.returned:
             text = "the model let go of a request without sending a final response"
             if self.rescheduled:
@@ -151,7 +153,7 @@ class RequestState:
 
 
 class BatchExecution:
-    """A batch from its execution until all of its requests have their last responses."""
+    """State of a batch, from its execution until all of its requests have their last responses."""
 
     def __init__(
         self,
@@ -174,30 +176,31 @@ class BatchExecution:
         self.iterative = iterative
         # Outputs that each member's client has requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # Requests that execute() will get, and their members; and the replies to the requests that
-        # it will not get.
+        # `requests` and `members`: the requests that execute() will get, and their member numbers.
+        # `rejected`: the replies to the requests that execute() will not get.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # Mapped inputs, the members that they belong to, and by member the segments that outputs
-        # may be written to.
+        # `inputs`: the batch's mapped inputs. `mapped_members`: the members that these inputs
+        # belong to. `output_buffers`: maps a member to the place where its outputs may be written.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
         self.cancelled: set[int] = set()
-        # Latest deadline of the requests (time.monotonic_ns); 0 if any of them has none.
+        # Latest deadline of the requests (time.monotonic_ns); 0 if any request has no deadline.
         self.deadline_ns = 0
         # True once execute() has returned.
         self.returned = False
-        # States of requests while execute() runs. Afterwards only the model holds them, through
-        # senders.
+        # Maps a member to its request's state while execute() runs. Afterwards the dictionary is
+        # empty: only the model's senders hold the states.
         self.held: dict[int, RequestState] = {}
         self._open_requests: weakref.WeakValueDictionary[int, RequestState] | None = None
 
     def state_of(self, request: InferenceRequest) -> RequestState:
-        """Return a request's state, which the first call makes.
+        """Return a request's state; the first call makes it.
 
-        Every request of a decoupled model has one, and those of other models that need one.
+        Every request of a decoupled model has a state. For other models, only the requests that
+        need one have a state.
         """
         if request._state is None:
             member = request._member
@@ -205,7 +208,7 @@ class BatchExecution:
         return request._state  # type: ignore[return-value]  # set by this function alone
 
     def add_state(self, request: InferenceRequest, state: RequestState) -> None:
-        """Hold a request's state while execute() runs."""
+        """Add a request's state, and hold it while execute() runs."""
         request._state = self.held[request._member] = state
         if self._open_requests is None:
             self._open_requests = weakref.WeakValueDictionary()
@@ -213,11 +216,11 @@ class BatchExecution:
 
     @property
     def has_open_requests(self) -> bool:
-        """True while response senders may still send for the batch."""
+        """True while response senders may still send responses for the batch."""
         return bool(self._open_requests)
 
     def map_input(self, member: int, place: wire.Range) -> memoryview:
-        """Return an input in a segment, copied or mapped.
+        """Return an input that is in a segment: a copy of it, or a mapping if it is large.
 
         Raises:
             TritonModelException: the segment does not exist any more.
@@ -231,7 +234,7 @@ class BatchExecution:
         return self.inputs.view(place)
 
     def is_cancelled(self, member: int) -> bool:
-        """Return whether a member was cancelled, after reading controls that have arrived."""
+        """Read the controls that have arrived; return whether a member is cancelled."""
         if member not in self.cancelled:
             self._poll_controls()
         return member in self.cancelled
@@ -245,7 +248,7 @@ class BatchExecution:
             state.on_control(kind)
 
     def send_replies(self, replies: list[wire.Reply], inputs: MappedInputs | None = None) -> None:
-        """Send replies of response senders, as `ReplySink.send_replies` does."""
+        """Send replies of response senders; see `ReplySink.send_replies`."""
         self._sink.send_replies(self.number, replies, inputs)
 
     def send_from_finalizer(self, reply: wire.Reply) -> None:
@@ -253,13 +256,13 @@ class BatchExecution:
         self._sink.send_from_finalizer(self.number, reply)
 
     def finish(self, replies: list[wire.Reply]) -> None:
-        """Send the replies that execute() has returned; senders respond for other members."""
+        """Send the replies that execute() has returned; response senders serve the others."""
         self.mark_responded(replies)
         self._sink.send_replies(self.number, replies, self.inputs, executed=True)
         self.release_requests()
 
     def mark_responded(self, replies: Sequence[wire.Reply]) -> None:
-        """Mark the members of replies that execute() has returned; their senders are of no use."""
+        """Mark members with a returned reply as responded, so that their senders send no error."""
         held = self.held
         if held:
             for reply in replies:
@@ -267,7 +270,7 @@ class BatchExecution:
                     held[reply[0]].responded = True
 
     def release_requests(self) -> None:
-        """Drop the requests' states after execute(); from now on only the model holds them."""
+        """Drop the requests' states after execute(), so that only the model's senders hold them."""
         self.returned = True
         self.held = {}
 
@@ -278,7 +281,7 @@ def reply_of(
     response: InferenceResponse,
     buffer: wire.Range | None = None,
 ) -> wire.Reply:
-    """Return the reply of a final response; outputs may be written to the buffer's segment."""
+    """Return the reply for a final response; write large outputs to the buffer if there is one."""
     if response._error is not None:
         return failure(member, response._error, by_model=True)
     about = []
@@ -291,12 +294,12 @@ def reply_of(
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
     tensors = raws if buffer is None else shared_tensors.write_outputs(raws, buffer)
-    # This is quicker than calling the class.
+    # This call is quicker than calling wire.Reply.
     return _new_tuple(wire.Reply, (member, 0, meta, tensors))
 
 
 def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
-    """Return the reply of an error; by_model means that the model itself has responded with it."""
+    """Return the reply for an error; by_model: the model itself has responded with this error."""
     meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 
@@ -311,11 +314,11 @@ def _meta_of(key: Any) -> bytes:
 
 
 def check_response(response: Any, state: RequestState | None) -> None:
-    """Raise ModelMisuse if execute() may not return this for a request."""
+    """Raise ModelMisuse if execute() may not return this response for a request."""
     has_sender = state is not None and state.has_sender
     rescheduled = state is not None and state.rescheduled
     if rescheduled and response is not None:
-        # The text is Triton's, with its typing error.
+        # This is Triton's text, including its typing error.
         raise ModelMisuse(
             "Expected a None object in the execute function return list for reschduled request, "
             f"found type '{type(response)}'."

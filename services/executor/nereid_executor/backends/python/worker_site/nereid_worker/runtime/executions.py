@@ -1,7 +1,7 @@
-"""The batches that a worker's model executes; controls and calls to the mesh refer to them.
+"""The batches that a worker executes; controls and the model's calls refer to batches.
 
-The number of the batch that was begun last, and the ids of the executing requests, are in memory
-that is shared with the executor, so that the executor finds them after the worker has died.
+The worker writes the number of the last batch, and the ids of the executing requests, to memory
+that it shares with the executor. The executor can still read them after the worker has died.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .execution import BatchExecution
 
 _LAST_BATCH = Struct("<Q")
-# The batch that a coroutine executes, inherited by the tasks that it starts.
+# Number of the batch that the current coroutine executes. Tasks that the coroutine starts inherit
+# the number.
 current_batch: contextvars.ContextVar[int] = contextvars.ContextVar("batch", default=0)
 
 
@@ -26,12 +27,12 @@ class Executions:
     """The batches of one worker, until their last responses."""
 
     def __init__(self, memory: Any, *, decoupled: bool) -> None:
-        """Keep the executing batch in memory that is shared with the executor."""
+        """Start without batches; memory: the memory that is shared with the executor."""
         self._memory = memory
         self._decoupled = decoupled
-        # Batches that the executor may send controls for.
+        # Maps a number to a batch that the executor may send controls for.
         self._open: weakref.WeakValueDictionary[int, BatchExecution] = weakref.WeakValueDictionary()
-        # Replaces caller_context() while the instance's stream is served in this process.
+        # Function that caller_context() calls while this process serves the instance's stream.
         self.stream_context: Callable[[int | None], dict[str, Any]] | None = None
 
     def __bool__(self) -> bool:
@@ -39,7 +40,7 @@ class Executions:
         return bool(self._open)
 
     def add(self, execution: BatchExecution) -> None:
-        """Add a batch; it is forgotten when nothing else holds it any more."""
+        """Add a batch; it is forgotten when nothing else refers to it."""
         self._open[execution.number] = execution
 
     def find(self, number: int) -> BatchExecution | None:
@@ -56,11 +57,11 @@ class Executions:
         pack_into(f"<{len(ids) + 1}Q", self._memory, _LAST_BATCH.size, len(ids), *ids)
 
     def caller_context(self) -> dict[str, Any]:
-        """Describe the requests on whose behalf this thread makes a call.
+        """Describe the requests that the calling thread makes a call for.
 
-        The result is empty if the executor knows that itself.
+        The result is empty if the executor already knows these requests.
         """
-        # execute() itself runs in the main thread alone.
+        # execute() itself runs only in the main thread.
         is_main = threading.current_thread() is threading.main_thread()
         batch = None if is_main else current_batch.get()
         if self.stream_context is not None:
@@ -68,7 +69,8 @@ class Executions:
         executing = _LAST_BATCH.unpack_from(self._memory)[0]
         if self._decoupled or batch in (None, executing):
             return {}
-        # The list of references is a copy, because other threads may add batches meanwhile.
+        # Iterate over a copy of the references, because other threads may add batches at the same
+        # time.
         batches = [reference() for reference in self._open.valuerefs()]
         if any(
             other and other.number != executing and other.has_open_requests for other in batches

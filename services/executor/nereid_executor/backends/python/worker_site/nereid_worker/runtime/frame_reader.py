@@ -1,4 +1,4 @@
-"""Reads the frames that the executor sends, in a waiting thread or in a thread of its own."""
+"""Reads the frames that the executor sends, in a thread that waits or in a dedicated thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FrameReader:
-    """Hands each frame to the handler of its kind, in the reading thread."""
+    """Reads frames and calls the handler of each frame's kind, in the reading thread."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -28,12 +28,12 @@ class FrameReader:
         self._thread: threading.Thread | None = None
 
     def add_handlers(self, handlers: Mapping[int, Handler]) -> None:
-        """Add handlers by the kind of their frames."""
+        """Add handlers; the dictionary maps a kind of frame to its handler."""
         self._handlers.update(handlers)
 
     @property
     def has_thread(self) -> bool:
-        """True if a dedicated thread reads."""
+        """True if a dedicated thread reads the frames."""
         return self._thread is not None
 
     def start_thread(self) -> None:
@@ -43,7 +43,7 @@ class FrameReader:
             self._thread.start()
 
     def in_thread(self) -> bool:
-        """Return whether this is the reading thread, which must not wait for a frame's effect."""
+        """Return whether the calling thread is the reading one, which must not wait for a frame."""
         return threading.current_thread() is self._thread
 
     def read_frame(self) -> None:
@@ -56,7 +56,7 @@ class FrameReader:
             self._handle(*self._channel.receive())
 
     def read_arrived(self) -> None:
-        """Handle the frames that have arrived, without waiting, unless another thread does."""
+        """Handle the frames that have arrived, without waiting, unless another thread reads."""
         if self._thread is None and self._lock.acquire(blocking=False):
             try:
                 while (frame := self._channel.receive_nowait()) is not None:
@@ -72,7 +72,8 @@ class FrameReader:
         except wire.LostError:
             pass
         except Exception:
-            # The executor broke the protocol. This process ends, and the executor starts another.
+            # The executor broke the protocol. End this process; the executor then starts another
+            # worker.
             traceback.print_exc()
             sys.stderr.flush()
         finally:

@@ -1,6 +1,7 @@
-"""Requests of models with iterative sequences, which may get a request again in a later batch.
+"""Tracks the requests of models with iterative sequences, which may get a request several times.
 
-The model may keep a response sender for all iterations of its request.
+Each iteration of a request is in another batch. The model may keep one response sender for all
+iterations of a request.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from ..pb_utils.responses import InferenceResponse
     from .execution import BatchExecution
 
-# Bound of responses that wait for their request's next iteration.
+# Maximum number of responses that may wait for their request's next iteration.
 _MAX_UNSENT = 256
 
 
 class IterativeState(RequestState):
-    """A `RequestState` for all iterations of a request.
+    """A `RequestState` that stays the same for all iterations of a request.
 
     Responses that senders send between two iterations wait for the next one.
     """
@@ -33,20 +34,20 @@ class IterativeState(RequestState):
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:
-        """Make a state; number identifies the request at its instance."""
+        """Make a state; number: identifies the request among those of the instance."""
         super().__init__(batch, member, outputs)
         self.number = number
         self._lock = threading.RLock()
-        # Responses that wait; None while the request is in a batch.
+        # Responses that wait for the next iteration. None while the request is in a batch.
         self._unsent: list[tuple[InferenceResponse | None, bool]] | None = None
 
     def suspend(self) -> None:
-        """Let responses wait from now on, because the iteration has ended."""
+        """Make responses wait from now on, because the iteration has ended."""
         with self._lock:
             self._unsent = []
 
     def resume(self, batch: BatchExecution, member: int) -> None:
-        """Continue in this batch, which begins, and send the responses that have waited."""
+        """Begin the next iteration, in this batch, and send the responses that have waited."""
         with self._lock:
             self._batch, self.member = batch, member
             self.rescheduled = self.responded = False
@@ -55,7 +56,7 @@ class IterativeState(RequestState):
                 super()._send(response, final)
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        # This waits without the lock, because the client may keep it waiting for long.
+        # Wait for the client without holding the lock, because the wait may be long.
         resumed = self.resumed
         if resumed is not None and not self.is_cancelled():
             resumed.wait()
@@ -72,17 +73,18 @@ class IterativeState(RequestState):
 
 
 class Iterations:
-    """The requests of one model that wait for their next iteration."""
+    """Keeps the states of one model's requests between their iterations."""
 
     def __init__(self) -> None:
-        # States by number. A state is forgotten if the model keeps no sender of its request.
+        # Maps a request's number to its state. A state is forgotten if the model keeps no sender of
+        # its request.
         self._suspended: weakref.WeakValueDictionary[str, IterativeState]
         self._suspended = weakref.WeakValueDictionary()
 
     def begin_request(
         self, execution: BatchExecution, request: InferenceRequest, iteration: str
     ) -> None:
-        """Give a request its state, which is that of earlier iterations if the model has kept it.
+        """Set a request's state: the state of earlier iterations if the model has kept it.
 
         iteration has the form <request's number>.<iteration's number>.
         """
@@ -106,7 +108,8 @@ class Iterations:
                 state.suspend()
                 self._suspended[state.number] = state
             else:
-                # A null request, or one of a warm-up, does not come again.
+                # A null request or a warm-up request does not come again, so its sender must not
+                # wait for it.
                 state.responded = True
             replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies

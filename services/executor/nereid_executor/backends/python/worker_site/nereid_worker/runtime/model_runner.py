@@ -1,4 +1,4 @@
-"""Runs a worker's model: executes requests and returns replies."""
+"""Calls a worker's model: executes requests and returns replies."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class ModelRunner:
-    """An initialised model. The main thread executes its batches."""
+    """Runs an initialised model. Only the main thread executes batches."""
 
     def __init__(self, model: Any, name: str, *, decoupled: bool, iterative: bool = False) -> None:
-        """Run a model; name is the instance's.
+        """Run a model; name: the name of the instance.
 
-        iterative means that the model may have requests rescheduled.
+        iterative: the model may ask to get requests again.
         """
         self._model, self._name = model, name
         self._execute = model.execute
@@ -46,7 +46,7 @@ class ModelRunner:
         return callable(getattr(self._model, "is_ready", None))
 
     def is_ready(self) -> bool:
-        """Return the result of the model's own method of this name.
+        """Ask the model whether it is ready, by calling its own method.
 
         Raises:
             TypeError: the result is not a bool.
@@ -60,7 +60,7 @@ class ModelRunner:
         return returned
 
     def _await_result(self, awaitable: Any) -> Any:
-        """Return an awaitable's result, in the event loop of execute() if there is one."""
+        """Run an awaitable, in the event loop of execute() if there is one; return its result."""
         if self._loop is None:
             return asyncio.run(_awaiting(awaitable))
         return asyncio.run_coroutine_threadsafe(_awaiting(awaitable), self._loop).result()
@@ -78,7 +78,7 @@ class ModelRunner:
         tensors: Sequence[Any],
         meta: bytes,
     ) -> None:
-        """Add the next member of a batch: a request for the model, or a reply if it was lost."""
+        """Add the next member of a batch: a request, or an error reply if its data is gone."""
         execution.requested_outputs.append(form.requested_outputs)
         try:
             request = make_request(form, tensors, execution, member)
@@ -90,13 +90,14 @@ class ModelRunner:
         if iteration and self.iterative:
             self._iterations.begin_request(execution, request, iteration)
         if self.decoupled:
-            # A request is complete when the model does not hold its state any more.
+            # Every request gets a state: the request is complete when the model no longer holds the
+            # state.
             execution.state_of(request)
         execution.requests.append(request)
 
     def execute(self, execution: BatchExecution) -> list[wire.Reply]:
-        """Execute a batch and return its replies; senders respond for members without a reply."""
-        # The requests are taken out of the execution, so that afterwards only the model holds them.
+        """Execute a batch and return replies; senders respond for members that have no reply."""
+        # Remove the requests from the execution, so that after execute() only the model holds them.
         requests, execution.requests = execution.requests, []
         execution.members = [request._member for request in requests]
         if not requests:
@@ -115,12 +116,12 @@ class ModelRunner:
         return execution.rejected + replies if execution.rejected else replies
 
     def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
-        """Return the result of an async execute(), which a decorator may hide."""
+        """Run an async execute() and return its result."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         if self.decoupled:
-            # The coroutine is not awaited, because the next batch may come while it still runs.
+            # Do not wait for the coroutine, because the next batch may come while it still runs.
             coroutine = self._watch_decoupled(coroutine, requests)
         elif requests[0]._execution is not None:
             current_batch.set(requests[0]._execution.number)
@@ -140,7 +141,7 @@ class ModelRunner:
                     request.get_response_sender().send(failed, FINAL)
 
     def _send_rescheduled(self, requests: list[InferenceRequest]) -> None:
-        """Send replies for the requests that an async execute() wants again."""
+        """Send replies for the requests that an async execute() asks to get again."""
         execution = requests[0]._execution
         if self.iterative and isinstance(execution, BatchExecution):
             replies = self._iterations.end_iteration(requests)
@@ -148,10 +149,10 @@ class ModelRunner:
                 execution.send_replies(replies)
 
     def _replies(self, execution: BatchExecution, returned: Any) -> list[wire.Reply]:
-        """Return the replies of the responses that execute() has returned.
+        """Return the replies for the responses that execute() has returned.
 
         Raises:
-            ModelMisuse: it has returned something invalid.
+            ModelMisuse: execute() has returned something invalid.
         """
         if self.decoupled:
             self._check_none(returned)
@@ -200,7 +201,7 @@ class ModelRunner:
     ) -> list[wire.Reply]:
         """Return error replies to the members of a failed batch.
 
-        With again they are for all members, and otherwise for those without a response.
+        again: return replies for all members; otherwise only for members without a response.
         """
         responded = {member for member, state in execution.held.items() if state.responded}
         return [

@@ -1,7 +1,7 @@
-"""Output that a model prints, as lines of the executor's log with the instance's name.
+"""Writes what a model prints as lines of the executor's log, with the instance's name.
 
-A model may print text that clients have sent. A printed line must not look like one of the
-server's, and must not send escape sequences to a terminal.
+A model may print text that clients have sent. Such a line must not look like a log line of the
+server, and must not contain escape sequences for a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_LINE = 1 << 16
 
 
 class PrintedLines:
-    """Replaces sys.stdout or sys.stderr; only text goes through it, other calls to the stream."""
+    """Replaces sys.stdout or sys.stderr. Text is written as lines; other calls go to the stream."""
 
     def __init__(self, stream: TextIO, instance: str) -> None:
         self._stream = stream
@@ -42,7 +42,7 @@ class PrintedLines:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write several texts."""
+        """Write several texts in order."""
         for line in lines:
             self.write(line)
 
@@ -55,7 +55,7 @@ class PrintedLines:
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return False, so that nothing is printed with colours."""
+        """Return False, so that libraries print without colours."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +72,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def begin_lines(instance: str) -> None:
-    """Write printed text as lines of this instance from now on."""
+    """Write printed text as lines with this instance's name from now on."""
     sys.stdout = PrintedLines(sys.stdout, instance)
     sys.stderr = PrintedLines(sys.stderr, instance)
 

@@ -1,4 +1,4 @@
-"""The worker's process: its arguments and its end; nereid_worker.__main__ runs it."""
+"""Starts and ends the worker's process; nereid_worker.__main__ calls it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def main(stream_server: type[StreamServer] | None = None) -> None:
-    """Run the worker and end the process; stream_server is passed on to run_worker()."""
+    """Run the worker, then end the process; stream_server is passed on to run_worker()."""
     descriptor, memory, parent = map(int, sys.argv[1:4])
     _die_with_parent(parent)
     sys.argv = [""]
     last_batch = mmap.mmap(memory, mmap.PAGESIZE)
     os.close(memory)
-    # Processes that the model starts must not keep the connection open.
+    # Child processes of the model must not inherit the connection and keep it open.
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     code = 1
     try:
         code = run_worker(channel, last_batch, stream_server)
     except wire.LostError:
-        # The executor has ended.
+        # The executor has ended, so the worker ends too.
         pass
     except BaseException:
         traceback.print_exc()
     finally:
         finish_lines()
-        # Threads of the model that never end must not keep the process alive.
+        # Exit at once, because threads of the model that never end would keep the process alive.
         os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its executor ends, however it ends."""
+    """Ask the kernel to kill this process when the executor ends, for whatever reason."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)

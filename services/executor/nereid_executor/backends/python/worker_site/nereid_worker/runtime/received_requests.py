@@ -18,7 +18,7 @@ _new = object.__new__
 
 
 class Form:
-    """Inputs and outputs that all requests with the same form have."""
+    """The inputs and requested outputs that all requests of one form have."""
 
     def __init__(self, text: bytes) -> None:
         about = json.loads(text)
@@ -30,9 +30,9 @@ class Form:
 def make_request(
     form: Form, raws: Sequence[Any], execution: BatchExecution, member: int
 ) -> InferenceRequest:
-    """Make the request of a member.
+    """Make the request of a batch's member.
 
-    raws has the inputs, and as a last element the buffer for outputs, if there is one.
+    raws: the inputs, and as the last element the buffer for outputs if there is one.
 
     Raises:
         TritonModelException: the segment of an input does not exist any more.
@@ -56,9 +56,9 @@ def make_request(
 
 
 def apply_metadata(request: InferenceRequest, meta: bytes) -> str:
-    """Set a request's metadata, which the executor has sent in addition to its tensors.
+    """Set a request's metadata, which the executor sends in addition to the tensors.
 
-    Returns the iteration of the request, which is empty if its sequence is not iterative.
+    Returns the iteration of the request, or an empty text if its sequence is not iterative.
     """
     about = json.loads(meta)
     request._request_id = about.get("id", "")

@@ -1,8 +1,8 @@
-"""A worker with an initialised model: it executes batches until the executor finalises it.
+"""Executes batches in a worker with an initialised model, until the executor finalises it.
 
 The main thread runs the model. It also reads the socket, unless requests may stay open after
-execute() has returned or the model has is_ready(): then another thread reads, because the main
-thread may be busy.
+execute() has returned, or the model has is_ready(). In these cases another thread reads the socket,
+because the main thread may be busy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
-# Bounds of the interval at which lost response senders are collected while requests are open.
+# Minimum and maximum interval of the garbage collections that find lost response senders while
+# requests are open.
 FIRST_COLLECT_S = 1.0
 MAX_COLLECT_S = 60.0
 
@@ -54,7 +55,7 @@ class StreamServer(Protocol):
     def stop(self, *, cut: bool) -> None:
         """Have serve() return once all batches have their responses.
 
-        The reading thread calls this. cut means that the scheduler is lost, and the stream with it.
+        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
         """
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
@@ -72,8 +73,8 @@ class StreamServer(Protocol):
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """Describe the requests on whose behalf this thread makes a call.
 
-        batch is the number of the batch that this thread executes, and 0 if that is not known. None
-        means the main thread.
+        batch: number of the batch that this thread executes; 0 if the number is not known, None for
+        the main thread.
         """
 
 
@@ -97,7 +98,8 @@ class Serving:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ending = False
         self._make_stream_server = stream_server
-        # Server of the current stream, if it is served here; the event means that it shall end.
+        # `_stream_server`: the server of the stream while this process serves it. `_stopped`: set
+        # when that server should end.
         self._stream_server: StreamServer | None = None
         self._stopped = threading.Event()
         reader.add_handlers(
@@ -122,7 +124,7 @@ class Serving:
         """
         gc.collect()
         gc.freeze()
-        # These models need frames that arrive while they execute.
+        # Decoupled models, and models with is_ready(), need frames that arrive while they execute.
         if self.runner.decoupled or self.runner.has_is_ready:
             self.reader.start_thread()
         while not self._ending:
@@ -139,8 +141,9 @@ class Serving:
             try:
                 return self._work.get(timeout=pause_s if self.executions else None)
             except queue.Empty:
-                # A lost sender responds when it is collected. If it is in a reference cycle, that
-                # takes the garbage collector, which does not run by itself in a waiting process.
+                # A response sender that the model has lost responds with an error when it is
+                # collected. A sender in a reference cycle is only collected by the garbage
+                # collector, which does not run by itself in a waiting process.
                 gc.collect()
                 pause_s = min(2 * pause_s, MAX_COLLECT_S)
 
@@ -187,9 +190,10 @@ class Serving:
 
     def _on_readiness_query(self, body: bytearray) -> None:
         number = json.loads(bytes(body))
-        # This response, before the model is asked, shows that this process does not hang.
+        # Respond once before the model is asked, which shows that this process is not hung.
         self.connection.notify(wire.READY, [number, None])
-        # is_ready() has a thread of its own, because it may take long and batches must not wait.
+        # is_ready() runs in a separate thread, because it may take long and batches must not wait
+        # for it.
         report = partial(self._report_ready, number)
         threading.Thread(target=report, name="is_ready", daemon=True).start()
 
@@ -224,7 +228,7 @@ class Serving:
         self._stream_server.on_output_buffer(*json.loads(bytes(body)))
 
     def _on_link(self, body: bytearray) -> None:
-        # The response may come when the stream is over.
+        # The response may arrive after the stream has ended.
         if self._stream_server is not None:
             self._stream_server.on_link(json.loads(bytes(body)))
 
@@ -243,7 +247,8 @@ class Serving:
         self.executions.stream_context = server.caller_context
         gc.collect()
         gc.freeze()
-        # The executor has numbered the warm-up's batches; the scheduler numbers the next ones.
+        # Reset the last batch: the executor has numbered the warm-up's batches, and the scheduler
+        # numbers the next batches from the start.
         self.executions.note_begun(0)
         self.connection.notify(wire.SERVED, server.serve())
         self._stream_server = self.executions.stream_context = None

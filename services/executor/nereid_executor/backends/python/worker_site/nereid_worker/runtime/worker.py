@@ -1,4 +1,4 @@
-"""A worker's life: load the model's file, initialise the model, serve until FINALIZE."""
+"""Runs a worker: loads the model's file, initialises the model, and serves until FINALIZE."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def run_worker(
 ) -> int:
     """Run until the executor finalises the model; return the process's exit code.
 
-    stream_server serves the instance's stream in this process, if that is possible.
+    stream_server: class that serves the instance's stream in this process; None if that is
+    impossible.
 
     Raises:
         wire.LostError: the executor has closed the socket.
@@ -82,14 +83,15 @@ def _model_class(about: dict[str, Any]) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        AttributeError: it has no such class.
+        AttributeError: the file has no such class.
         Exception: any exception that importing the file raises.
     """
     path = Path(about["version_path"])
     file = path / about["filename"]
     if not file.is_file():
         raise FileNotFoundError(f"Python model file not found in '{file}'")
-    # The file is imported as a module of the version's folder, so that relative imports work in it.
+    # Import the file as a module of the version's folder, so that relative imports in the file
+    # work.
     sys.path += [str(path), str(path.parent)]
     module = importlib.import_module(f"{path.name}.{file.stem}")
     if not hasattr(module, "TritonPythonModel"):
@@ -98,7 +100,7 @@ def _model_class(about: dict[str, Any]) -> Any:
 
 
 def _auto_completed(about: dict[str, Any]) -> Any:
-    """Return the configuration that auto_complete_config() leaves, or None if there is none."""
+    """Return the configuration that auto_complete_config() completes; None without it."""
     model_class = _model_class(about)
     if not hasattr(model_class, "auto_complete_config"):
         return None

@@ -1,1 +1,1 @@
-"""Errors, enumerations and checked arguments that the API of model.py files is made of."""
+"""Errors, enumerations and checks of arguments that the API of model.py files uses."""

@@ -1,8 +1,9 @@
 """Conversion of arguments that models pass, by the rules of Triton's API.
 
-Anything that these rules do not accept raises TypeError. The rules are pybind11's: bytes are texts,
-an object that converts to an integer is one unless it is a float, and only an object with a truth
-value of its own is a boolean. In all functions `what` names the argument in the error's text.
+Anything that these rules do not accept raises TypeError. The rules are those of pybind11. bytes
+count as a text. An object that converts to an integer counts as an integer, unless it is a float.
+Only an object with a truth value of its own (`__bool__`) counts as a boolean. In all functions,
+`what` names the argument in the error's text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _NO_LISTS = (str, bytes, dict)
 
 
 def text_of(value: Any, what: str) -> str:
-    """Return a text from str or from UTF-8 bytes; a str must be encodable as UTF-8."""
+    """Return a str, or UTF-8 bytes as a str; a str must be encodable as UTF-8."""
     try:
         if isinstance(value, bytes):
             return value.decode()
@@ -27,12 +28,12 @@ def text_of(value: Any, what: str) -> str:
 
 
 def unsigned(value: Any, what: str, bits: int = 32) -> int:
-    """Return an unsigned integer of this number of bits."""
+    """Return the value as an unsigned integer that fits this number of bits."""
     return _integer(value, what, 0, 1 << bits)
 
 
 def signed(value: Any, what: str) -> int:
-    """Return a signed integer of 64 bits."""
+    """Return the value as a signed integer that fits 64 bits."""
     return _integer(value, what, -(1 << 63), 1 << 63)
 
 
@@ -49,21 +50,21 @@ def _integer(value: Any, what: str, low: int, end: int) -> int:
 
 
 def number_of(value: Any, what: str) -> float:
-    """Return a number as a float."""
+    """Return the value, a number, as a float."""
     if not hasattr(value, "__float__"):
         raise _mismatch(what, "a number", value)
     return float(value)
 
 
 def boolean(value: Any, what: str) -> bool:
-    """Return a truth value; None, texts and collections are refused."""
+    """Return the value's truth value; refuse None, texts and collections."""
     if value is None or not hasattr(value, "__bool__"):
         raise _mismatch(what, "a bool", value)
     return bool(value)
 
 
 def list_of(value: Any, what: str) -> list[Any]:
-    """Return a new list of the elements of a sequence; texts and dictionaries are refused."""
+    """Return a new list of a sequence's elements; refuse texts and dictionaries."""
     if isinstance(value, _NO_LISTS) or not hasattr(value, "__getitem__"):
         raise _mismatch(what, "a list", value)
     return list(value)

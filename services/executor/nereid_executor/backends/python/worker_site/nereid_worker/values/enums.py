@@ -1,4 +1,4 @@
-"""Enumerations of the API, whose values print as those of Triton's backend."""
+"""Base class of the API's enumerations, whose values print as on Triton's backend."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ class ErrorCode(NamedEnum):
 
 
 ErrorCode.__name__ = ErrorCode.__qualname__ = "__ErrorCode"
-# Unpickling looks the class up by this name.
+# Unpickling looks up the class by this name.
 __ErrorCode = ErrorCode
 
 
 class TritonError:
-    """The failure of one request. It is part of a response and is not raised."""
+    """The failure of one request. An error is part of a response and is not raised."""
 
     UNKNOWN = ErrorCode.UNKNOWN
     INTERNAL = ErrorCode.INTERNAL
