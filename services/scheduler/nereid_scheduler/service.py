@@ -322,7 +322,7 @@ class SchedulerService:
             wait.cancel()
         if unfinished:
             _log.warning(
-                "requests are still pending after %g s; those that execute fail", timeout_s
+                "requests are still pending after %g s; executing requests are failed", timeout_s
             )
             self._return_entries(lambda _: True)
         error = Unavailable(STOPPING_MESSAGE, accepted=True, retry_after_ms=DEFAULT_MS)
