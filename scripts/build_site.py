@@ -33,6 +33,7 @@ SOURCES = (
     "deploy/prometheus/rules/alerts.yml",
     "deploy/prometheus/rules/slo.yml",
     "docs",
+    "tests/README.md",
     "tests/support/README.md",
 )
 # The attribute, by tag, that makes a browser fetch something.
