@@ -5,6 +5,7 @@ when a timeline is requested.
 """
 
 # layout: compiled
+# layout: not covered, tests of batch runners reach it
 
 from __future__ import annotations
 
