@@ -206,7 +206,7 @@ class BlockingStream:
     # --- inside, with the lock held
 
     def _open(self, timeout_s: float) -> None:
-        """Send the request and wait for the server's settings, which show that it speaks HTTP/2."""
+        """Send the request, and wait for the settings of the server, which must speak HTTP/2."""
         self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s

@@ -265,7 +265,7 @@ class ClientConnection:
 
     @property
     def settled(self) -> bool:
-        """True if the server's settings have arrived, which shows that it speaks HTTP/2."""
+        """True if the server's settings have arrived. They show that the server speaks HTTP/2."""
         return self._control.settled
 
     @property

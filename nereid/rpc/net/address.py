@@ -30,7 +30,10 @@ def is_local(address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Return an address without the port, which is different for each connection."""
+    """Return an address without its port. The path of a Unix socket is returned as it is.
+
+    A peer's port is different for each connection.
+    """
     return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 

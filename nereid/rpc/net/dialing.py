@@ -44,7 +44,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
 
 
 async def look_up(host: str) -> list[str]:
-    """Return a host's addresses from the system's resolver; an IP address is returned as it is.
+    """Return a host's addresses from the system's resolver. An IP address is returned unchanged.
 
     Raises:
         OSError: the name cannot be resolved.

@@ -89,7 +89,8 @@ class Listener:
     """Listener at one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # Actual address, with the port that the system chose.
+        # Address at which the listener listens. It has the actual port, even if the system chose
+        # the port.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []
@@ -110,8 +111,9 @@ class Listener:
 class _Acceptor:
     """Acceptor at one socket. It passes on each connection after the TLS handshake.
 
-    If other processes share the port, a connection is first left to a process that has fewer
-    connections, for some milliseconds.
+    If several processes share the port, this process leaves a connection to a process that has
+    fewer connections. If that process has not accepted the connection after some milliseconds, this
+    process does.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Accept again, in case the other process did not accept a connection left to it."""
+        """Record whether the other process has left a connection waiting, and accept again."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

@@ -1,10 +1,10 @@
 """Ports that several processes accept at, and that outlive these processes.
 
-A parent process binds the sockets, and its members, the child processes, inherit them. The ports
-stay bound while a member is restarted. Connections that a member has not accepted are accepted by
-other members, or by the restarted one. SO_REUSEPORT would not suffice: it spreads connections by a
-hash, which is uneven if there are few connections, and it also gives connections to members that
-hang.
+A parent process binds the sockets. Its child processes are the members of the group, and inherit
+the sockets. The ports stay bound while a member is restarted. If a member ends before it has
+accepted a connection, another member accepts the connection, or the member does so after its
+restart. SO_REUSEPORT would not suffice: it spreads connections by a hash, which is uneven if there
+are few connections, and it also gives connections to members that hang.
 
 If there are several members, they leave new connections to the member with the fewest connections.
 To this end, each member publishes its number of connections for the others. The module does not

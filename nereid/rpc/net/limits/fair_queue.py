@@ -1,4 +1,4 @@
-"""Queue that serves clients in turn and, within a client, its connections in turn.
+"""Queue that serves clients in turn. The connections of one client are served in turn as well.
 
 The module does no I/O. A peer is named as in rpc.Call: host:port, or unix:path. A peer's client is
 net.address.client_of(peer), unless the caller that adds an item names another client.
