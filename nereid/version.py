@@ -7,12 +7,13 @@ from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# Module that stands for all modules that pyproject.toml lists for compilation.
+# One of the modules that setup.py compiles. Either all of them are compiled or none, so checking
+# one module is enough.
 _COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:
-    """Return whether the modules that pyproject.toml lists for compilation run compiled.
+    """Return whether the modules that setup.py compiles are compiled in this installation.
 
     docs/operators/deploy.md describes the compiled form.
     """

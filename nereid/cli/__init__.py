@@ -45,7 +45,8 @@ def _print_usage() -> None:
         try:
             summaries.setdefault(command.name, command.summary())
         except ModuleNotFoundError:
-            # An image with a single service still has the metadata of all commands.
+            # The module is not installed. This is normal in an image with a single service, which
+            # still has the metadata of all commands.
             continue
     if not summaries:
         print(_NO_COMMANDS, file=sys.stderr)

@@ -55,7 +55,7 @@ def stand_by(environ: MutableMapping[str, str]) -> None:
 
 
 def _renumber(received: Sequence[int], numbers: Sequence[int]) -> None:
-    """Move the received descriptors to the numbers that the environment uses for them."""
+    """Move each received descriptor to the number that the environment names."""
     above = max(numbers, default=0) + 1
     moved = []
     for descriptor in received:

@@ -1,9 +1,9 @@
-"""Blocking client: one connection with one bidirectional stream, for a thread of its own.
+"""Blocking client: one connection with one bidirectional stream, which one thread owns.
 
 The owner's thread reads and writes the socket itself, without an event loop in between. While that
-thread is busy with other work, a background thread, one for the whole process, reads the socket.
-The peer's keepalive pings are therefore answered even during a long computation. A stopped process
-(SIGSTOP) does not answer pings.
+thread is busy with other work, a background thread reads the socket. The process has one background
+thread for all streams. The peer's keepalive pings are therefore answered even during a long
+computation. A stopped process (SIGSTOP) does not answer pings.
 """
 
 # layout: compiled
@@ -101,7 +101,7 @@ class BlockingStream:
             _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
-        """Block until the next message; return None if the stream ended well or was closed here."""
+        """Block until the next message; return None after a regular end, close() or cut()."""
         messages = self._messages
         with self._lock:
             while not messages:
@@ -129,7 +129,7 @@ class BlockingStream:
         return (ended_well or self._closed) and not self._messages
 
     def read_messages(self) -> list[bytes]:
-        """Return the messages that have arrived, without waiting; owners that poll call this."""
+        """Return the messages that have arrived, without waiting. This is for owners that poll."""
         with self._lock:
             messages = self._take_messages()
             if not messages and (self._ended or self._closed):
@@ -218,7 +218,7 @@ class BlockingStream:
         self._socket.settimeout(None)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless it was closed here."""
+        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._closed:
             with contextlib.suppress(OSError):
                 self._socket.close()

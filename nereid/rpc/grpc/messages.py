@@ -176,7 +176,7 @@ class MessageStream(Stream):
 
     @property
     def is_unary(self) -> bool:
-        """True if exactly one message arrives, and begins with the stream."""
+        """True if the peer sends exactly one message, which is due from the start of the stream."""
         return False
 
     def discard_partial_input(self) -> None:
@@ -211,7 +211,10 @@ class MessageHandler(Protocol[M_contra]):
         """Handle a DATA frame with so many small messages that it costs as much as many frames."""
 
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
-        """Return the allocator for messages that arrive in pieces; None means bytes."""
+        """Return the allocator for messages that arrive in pieces.
+
+        None means that messages are received as bytes, without an allocator.
+        """
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
         """Take over a message that takes long to inflate, or return False to have it inflated now.

@@ -791,13 +791,13 @@ class ServerConnection:
         self._receiver.end_turn()
 
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
-        """Return the allocator of the call's route; None means bytes."""
+        """Return the allocator of the call's route; None means that messages are bytes."""
         return None if stream.done or stream.route is None else stream.route.allocate
 
     def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
         """Have a message inflated elsewhere.
 
-        Until then, the stream's window is not reopened.
+        The stream's window is not reopened until the inflation is done.
         """
         if self.context.inflate is None or stream.done:
             return False

@@ -116,7 +116,7 @@ class ThreadStream:
     # ---- for the thread
 
     def receive(self) -> bytes | None:
-        """Block until the next message; return None if the stream ended well or was closed here."""
+        """Block until the next message; return None after a regular end, close() or cut()."""
         if self._closed or (self._ended and self._inbox.empty()):
             self._raise_error()
             return None
@@ -158,7 +158,7 @@ class ThreadStream:
             self._loop.call_soon_threadsafe(self._cancel_call)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless it was closed here."""
+        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._error is not None and not self._closed:
             raise self._error
 

@@ -19,7 +19,7 @@ def unix_path(address: str) -> str | None:
 
 
 def is_local(address: str) -> bool:
-    """Return whether only processes of this host can use an address, as its server or client."""
+    """Return whether an address is local, so that only processes of this host can use it."""
     if unix_path(address) is not None:
         return True
     host, _ = host_and_port(address)

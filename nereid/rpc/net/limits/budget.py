@@ -104,7 +104,11 @@ class ByteBudget:
 
 
 class _Client:
-    """Bytes held for one client on all of its connections."""
+    """Bytes held for one client on all of its connections.
+
+    held_bytes: bytes of requests and of responses.
+    unread_bytes: bytes of responses only.
+    """
 
     __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 

@@ -79,7 +79,7 @@ class ConnectionShare:
         self._publish()
 
     def should_accept(self) -> bool:
-        """Return whether this member should accept, as no member has clearly fewer connections."""
+        """Return whether this member should accept: no other has clearly fewer connections."""
         own = self._counts[self._member] - 1
         fewest = min((count - 1 for count in self._counts if count), default=0)
         return own <= fewest + fewest // _TOLERANCE
