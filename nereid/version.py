@@ -27,7 +27,8 @@ def version(pyproject: Path = _PYPROJECT) -> str:
     In a checkout that is not installed, the result is the version in pyproject.toml, or "unknown"
     if there is no such file.
     """
-    # Imported only when needed: at their start services call only is_compiled().
+    # Import tomllib only when needed. A service does not need it at its start, because it calls
+    # only is_compiled().
     import tomllib  # noqa: PLC0415
     from importlib import metadata  # noqa: PLC0415
 

@@ -229,8 +229,8 @@ class BlockingStream:
     def _take_messages(self) -> list[bytes]:
         """Read without waiting, and return all messages that have arrived.
 
-        A plain socket is read once, because poll() reports data that is left in the socket. It does
-        not report data that the TLS layer has already decrypted, so a TLS socket is read until
+        A plain socket is read once, because poll() reports data that is left in the socket. poll()
+        does not report data that the TLS layer has already decrypted, so a TLS socket is read until
         nothing is left.
         """
         if not isinstance(self._socket, ssl.SSLSocket):

@@ -50,9 +50,9 @@ def fail_with(call: Call, error: Exception) -> None:
 class Call(Protocol):
     """One RPC on the server. An engine creates it, and it is used only in the event loop's thread.
 
-    The class is a protocol with an implementation. The calls of the other engines derive from it.
-    The call of our own engine does not: it is compiled, and a compiled class can only extend
-    compiled classes.
+    The class is a protocol with an implementation. The call classes of the other engines extend
+    Call. The call class of our own engine does not: it is compiled, and a compiled class can only
+    extend compiled classes.
 
     A call is `done` after its response, a reset, a lost connection or a passed deadline. Replies to
     a call that is done are silently ignored.

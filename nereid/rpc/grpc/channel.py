@@ -333,7 +333,7 @@ class SocketChannel:
         self._queue.append(stream)
 
     def _dial(self) -> bool:
-        """Dial, unless a dial is in progress; return False if back-off or close() forbids it."""
+        """Dial, unless a dial is in progress; return False if back-off or close() forbids that."""
         if self._closed:
             self._last_error = "the channel is closed"
             return False

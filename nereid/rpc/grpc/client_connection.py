@@ -232,7 +232,7 @@ class ClientConnection:
 
     The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
     streams (messages.MessageHandler). The transport uses `http2`; streams use `sender`, which is a
-    part of it.
+    part of `http2`.
     """
 
     def __init__(

@@ -184,7 +184,7 @@ class MessageStream(Stream):
         self.partial_message = None
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes from the peer that are kept.
+        """Count bytes that the peer has sent and that are kept in memory.
 
         Raises:
             RpcError: the bytes exceed a limit.

@@ -79,7 +79,7 @@ def decode_message(text: bytes) -> str:
 def decode_binary(value: bytes) -> list[bytes]:
     """Decode the values of a -bin field.
 
-    They are base64, with or without padding; several values are joined by commas.
+    The values are base64, with or without padding. Several values are joined by commas.
 
     Raises:
         RpcError: a value is not base64.

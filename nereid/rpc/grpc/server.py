@@ -111,7 +111,7 @@ class Server:
         private: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Listen at another address; return it with the port that the system chose.
+        """Listen at one more address. Return the address with its actual port.
 
         tls: TLS settings, which must negotiate h2; None means no encryption.
         private: whether only this user may connect to a Unix socket.

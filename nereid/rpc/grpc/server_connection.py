@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
-# A whole HEADERS frame, followed by the header of a DATA frame and the prefix of the message.
+# Pack a whole HEADERS frame, the header of a DATA frame and the prefix of the message.
 _pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
 _pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
 _HEAD_SIZE = len(_HEAD_BLOCK)

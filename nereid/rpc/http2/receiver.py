@@ -39,7 +39,7 @@ class Expects(Enum):
 
     A server begins with PREFACE, a client with SETTINGS. A HEADERS frame without END_HEADERS leads
     to CONTINUATION, in which only CONTINUATION frames of the same stream are accepted. A frame with
-    END_HEADERS leads back.
+    END_HEADERS leads back to ANY_FRAME.
     """
 
     PREFACE = auto()

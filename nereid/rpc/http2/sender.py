@@ -245,7 +245,7 @@ class Sender(Generic[S]):
                 stream.above_low_water = False
                 drained.append(stream)
         self._count_queued(budget - _PUMP_BYTES)
-        # Run these callbacks after all turns, because owners may send from them.
+        # Call the owners after all turns, because an owner may send more content from the callback.
         for stream in drained:
             stream.notify_writable()
 
@@ -289,8 +289,8 @@ class Sender(Generic[S]):
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
         """Return a header block as encoded frames.
 
-        The frames must be written before the next header block is encoded, because the first block
-        may carry a table size update.
+        Write the frames before the next header block is encoded, because they may carry a table
+        size update that the peer has to get first.
         """
         if self._block_prefix:
             block = self._block_prefix + block

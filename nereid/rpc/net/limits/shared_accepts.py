@@ -1,8 +1,8 @@
-"""Decisions at ports that several processes serve: which one accepts, and whether any does.
+"""Decisions at ports that several processes serve: who accepts, or whether all refuse.
 
-The members of a group and their parent share memory. There each member writes how many connections
-it has at each port, and whether it serves (docs/protocols.md). The module only decides: it does no
-I/O.
+The members of a group and their parent share memory. Each member writes to this memory how many
+connections it has at each port, and whether it serves (docs/protocols.md). The module only decides:
+it does no I/O.
 """
 
 from __future__ import annotations
