@@ -1,6 +1,6 @@
 """Cache with a size limit, for values that are derived from bytes that clients repeat.
 
-A full cache is emptied and filled again. This bounds its memory without the bookkeeping of an LRU
+A full cache is emptied and filled again. This bounds the memory without the bookkeeping of an LRU
 cache. Look-ups are those of dict (`get`, `[]`); `remember` adds entries. The cache also gets bytes
 that clients never repeat, and the value of a long key is several times larger than the key. The
 total size of the keys is therefore limited as well.

@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command that argv names, and return its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
-        # Imported only when needed, because it reads the metadata of installed packages.
+        # Import nereid.version only when needed, because version() reads the metadata of packages.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
         print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")

@@ -97,7 +97,7 @@ class StandbySocket:
         self._theirs.close()
 
     def activate(self, activation: Activation) -> None:
-        """Tell the process that it is needed, and send it its activation.
+        """Tell the standby process that it is needed, and send the activation.
 
         Raises:
             OSError: the process has ended.

@@ -17,7 +17,7 @@ _REFILL_PER_S = 500.0
 # unit.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# One window update is free for each this many bytes of sent content. A client may therefore
+# After this many bytes of sent content, one more window update is free. A client may therefore
 # acknowledge even every small message twice.
 _BYTES_PER_UPDATE = 16
 

@@ -1,6 +1,6 @@
 """HTTP/2 connections on asyncio transports: reading, and back-pressure.
 
-The module writer does the writing. Calls are handled elsewhere.
+The module `writer` writes to the transports. Calls are handled elsewhere.
 """
 
 # layout: not compiled, extends asyncio.Protocol

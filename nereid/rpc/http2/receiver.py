@@ -1,4 +1,4 @@
-"""Receiving side of an HTTP/2 connection: it cuts bytes into frames, and keeps our windows.
+"""Receiving side of an HTTP/2 connection: it cuts bytes into frames, and manages our windows.
 
 The module does no I/O. The content of DATA frames is passed on as it arrives; all other frames are
 handled when they are complete. An error of the peer raises Http2ConnectionError, except that an

@@ -56,7 +56,7 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
 AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
 AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
 AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
-# Bit masks of states, used as in stream.state & REMOTE_CLOSED.
+# Bit masks that test a state, for example stream.state & REMOTE_CLOSED.
 LOCAL_CLOSED = 1
 REMOTE_CLOSED = 2
 

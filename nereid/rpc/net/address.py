@@ -69,7 +69,7 @@ def authority_of(address: str) -> str:
 
 
 def text_of(peer: object) -> str:
-    """Return the address in text form, from a socket's name as the socket module gives it."""
+    """Convert a socket's name, as the socket module returns it, to an address in text form."""
     if isinstance(peer, tuple):
         host, port = peer[0], peer[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

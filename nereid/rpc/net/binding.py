@@ -2,7 +2,7 @@
 
 A Unix socket's file has the mode that the process's umask leaves, or 0600 if the socket is private.
 The file of a dead server is replaced; the file of a live server is an error. Our own file is
-removed when we close.
+removed when the claim of the path is released.
 """
 
 from __future__ import annotations

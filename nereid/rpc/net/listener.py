@@ -1,4 +1,4 @@
-"""Listeners, which accept connections over TCP or Unix sockets, for any protocol, also with TLS.
+"""Listeners for any protocol, which accept connections at TCP ports or Unix sockets, also with TLS.
 
 Connections are accepted here, not by the event loop, for three reasons. First, uvloop accepts one
 connection per turn, so under load a thousand new connections would wait for seconds. Second, uvloop
@@ -56,7 +56,7 @@ async def listen(  # noqa: PLR0913 (by keyword)
 ) -> Listener:
     """Listen at host:port or unix:/path; raise OSError if that is not possible.
 
-    counts: limit on handshakes. The owner of the factory's protocols counts the connections itself.
+    counts: counts and limits the handshakes. The caller has to count the connections.
     private: whether only this user may connect to a Unix socket.
     inherited: sockets that are bound to this address, and that other processes serve as well.
     """

@@ -78,7 +78,7 @@ class SharedPorts:
         return (*sockets, self._counts_fd)
 
     def description(self, member: int) -> dict[str, Any]:
-        """Return the description from which a member's InheritedPorts opens the ports."""
+        """Return a description of the ports, with which a member creates its InheritedPorts."""
         return {
             "member": member,
             "members": self._members,
@@ -92,8 +92,8 @@ class SharedPorts:
         """Clear the counts of a member that has ended: it accepts nothing until it is restarted."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # Refuse connections: the system would otherwise continue to send this group its part of
-            # them.
+            # Refuse connections to the ports that other groups serve as well. Otherwise the system
+            # would continue to send a share of the connections to this group.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:

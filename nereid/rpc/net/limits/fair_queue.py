@@ -34,7 +34,7 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Queue of at most `max_bytes` and `max_items`, with half of each for one client.
+    """Queue of at most `max_bytes` and `max_items`. One client may use half of each.
 
     A single item of a client may exceed the client's half.
     """
