@@ -1,9 +1,9 @@
 """Cache with a size limit, for values that are derived from bytes that clients repeat.
 
-A full cache is emptied and filled again, which bounds its memory without the bookkeeping of an LRU
-cache. Look-ups are dict's own (`get`, `[]`); `remember` adds entries. Bytes that clients never
-repeat are added as well. The total size of the keys is therefore limited too, because the value of
-a long key is several times larger than the key.
+A full cache is emptied and filled again. This bounds the memory without the bookkeeping of an LRU
+cache. Look-ups are those of dict (`get`, `[]`); `remember` adds entries. The cache also gets bytes
+that clients never repeat, and the value of a long key is several times larger than the key. The
+total size of the keys is therefore limited as well.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Final, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# Total size of the keys of two thousand heads of a model with a dozen tensors.
+# Default limit of the total size of keys. It is enough for two thousand different requests to a
+# model with a dozen tensors, if the keys are the requests without their tensors' data.
 _MAX_TOTAL_BYTES: Final = 2 << 20
 
 
 class BoundedCache(dict[Key, Value]):
-    """Cache of at most `max_entries` entries, whose keys have at most `max_total_bytes` in all.
+    """Cache of at most `max_entries` entries.
 
-    If `max_key_bytes` is given, longer keys are not stored: callers derive the values of such keys
-    each time.
+    The keys of all entries together have at most `max_total_bytes`.
+
+    If `max_key_bytes` is given, longer keys are not stored, so callers have to derive the value of
+    such a key each time.
     """
 
     __slots__ = ("_max_entries", "_max_key_bytes", "_max_total_bytes", "_total_bytes")

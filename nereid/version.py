@@ -7,12 +7,13 @@ from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# Module that stands for all modules that pyproject.toml lists for compilation.
+# One of the modules that setup.py compiles. Either all of them are compiled or none, so checking
+# one module is enough.
 _COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:
-    """Return whether the modules that pyproject.toml lists for compilation run compiled.
+    """Return whether the modules that setup.py compiles are compiled in this installation.
 
     docs/operators/deploy.md describes the compiled form.
     """
@@ -26,7 +27,8 @@ def version(pyproject: Path = _PYPROJECT) -> str:
     In a checkout that is not installed, the result is the version in pyproject.toml, or "unknown"
     if there is no such file.
     """
-    # Imported only when needed: at their start services call only is_compiled().
+    # Import tomllib only when needed. A service does not need it at its start, because it calls
+    # only is_compiled().
     import tomllib  # noqa: PLC0415
     from importlib import metadata  # noqa: PLC0415
 

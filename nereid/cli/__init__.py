@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command that argv names, and return its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
-        # Imported only when needed, because it reads the metadata of installed packages.
+        # Import nereid.version only when needed, because version() reads the metadata of packages.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
         print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
@@ -45,7 +45,8 @@ def _print_usage() -> None:
         try:
             summaries.setdefault(command.name, command.summary())
         except ModuleNotFoundError:
-            # An image with a single service still has the metadata of all commands.
+            # The module is not installed. This is normal in an image with a single service, which
+            # still has the metadata of all commands.
             continue
     if not summaries:
         print(_NO_COMMANDS, file=sys.stderr)

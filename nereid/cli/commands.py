@@ -65,10 +65,10 @@ class Command(NamedTuple):
 
 
 def declared_commands(path: Sequence[str]) -> Iterator[Command]:
-    """Yield the commands that distributions in the folders of an import path declare.
+    """Yield the commands declared by the distributions on an import path.
 
-    Folders are read in the order of the path, each only when the caller's iteration reaches it. If
-    several distributions declare the same name, the first command counts.
+    Folders are read in the order of the path. A folder is read only when the caller's iteration
+    reaches it. If several distributions declare the same name, the first command counts.
     """
     for folder in path:
         try:

@@ -24,7 +24,8 @@ class GatewayGroup:
 
     number: int
     size: int
-    # Directory that only this user may enter. It exists for as long as the group does.
+    # Directory that the gateways share. Only this user may enter it. It exists for as long as the
+    # group.
     directory: Path
 
 

@@ -1,4 +1,4 @@
-"""Signs of life of processes: heartbeats of a service's event loop, and a check for stopped ones.
+"""Signs of life: heartbeats of a service's event loop, and a check for stopped processes.
 
 A supervisor passes the write end of a pipe to the process, and the number of that descriptor in an
 environment variable. Without the variable there are no heartbeats. If the pipe is full, the

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
-# The garbage collector runs when this many objects that may be in cycles have been made and not
-# freed since its last run.
+# The garbage collector runs when this many more objects have been created than freed since its last
+# run. Only objects that may be in cycles are counted.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
-# Delay before deferred imports. A small model is loaded in less time.
+# Seconds to wait before deferred modules are imported. Loading a small model takes less time.
 _DEFERRED_S = 0.3
 
 
@@ -78,10 +78,12 @@ class Shutdown:
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:
-        """Wait until a service has started that may wait long for others, such as object stores.
+        """Run the start of a service, and wait until it is done.
 
-        If a shutdown is requested meanwhile, the process ends at once: it has not accepted any
-        requests.
+        The start may take long, for example while an object store does not respond.
+
+        If a shutdown is requested meanwhile, the process ends at once, because it has not accepted
+        any requests yet.
         """
         task = asyncio.ensure_future(starting)
         requested = asyncio.ensure_future(self._requested.wait())
@@ -119,7 +121,8 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # Imported objects are never freed; see nereid.process.uncollected.
+    # The objects of imported modules are never freed, so exclude them from garbage collection. Then
+    # switch on the collector, which nereid.process.uncollected has switched off.
     gc.freeze()
     gc.enable()
     try:
@@ -144,7 +147,7 @@ def freeze_started_objects() -> None:
 
 
 async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
-    """Import the modules that the service started without, then freeze all objects.
+    """Import the modules that the start did not need, then freeze all objects.
 
     Run this as a task after the service has started to serve.
     """
@@ -157,7 +160,7 @@ async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
 
 @contextmanager
 def listening_for(flag: str) -> Iterator[None]:
-    """Turn an OSError of a listen call into a StartError that names the flag with the address."""
+    """Turn an OSError of a listen call into a StartError that names the flag of the address."""
     try:
         yield
     except OSError as error:
@@ -170,7 +173,7 @@ async def metrics_port(
     write: Callable[[Page], None],
     is_ready: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[None]:
-    """Serve the service's metrics and health within this context, if the settings ask for it."""
+    """Serve the service's metrics and health within this context, if the settings name a port."""
     endpoint = MetricsEndpoint(write, is_ready=is_ready)
     if settings.metrics_port >= 0:
         with listening_for("--metrics-port"):

@@ -55,7 +55,7 @@ def stand_by(environ: MutableMapping[str, str]) -> None:
 
 
 def _renumber(received: Sequence[int], numbers: Sequence[int]) -> None:
-    """Move the received descriptors to the numbers that the environment uses for them."""
+    """Move each received descriptor to the number that the environment names."""
     above = max(numbers, default=0) + 1
     moved = []
     for descriptor in received:
@@ -97,7 +97,7 @@ class StandbySocket:
         self._theirs.close()
 
     def activate(self, activation: Activation) -> None:
-        """Tell the process that it is needed, and send it its activation.
+        """Tell the standby process that it is needed, and send the activation.
 
         Raises:
             OSError: the process has ended.

@@ -1,9 +1,9 @@
-"""Import of this module switches the garbage collector off, for the imports of a service's program.
+"""Switch the garbage collector off while the program of a service imports its modules.
 
-The programs of services import this module before all others. Importing modules creates next to no
-garbage, but the collector would walk all of their objects again and again, which takes a twentieth
-of the time of the imports. run_service() (nereid.process.service_process) switches the collector on
-again. In any other program, such as a test, importing this module does nothing.
+The programs of services import this module before all others. Imports create next to no garbage,
+but the collector would walk all objects of the imported modules again and again. That would take a
+twentieth of the time of the imports. run_service() (nereid.process.service_process) switches the
+collector on again. In any other program, such as a test, importing this module does nothing.
 """
 
 from __future__ import annotations

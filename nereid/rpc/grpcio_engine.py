@@ -62,7 +62,7 @@ class GrpcioServer:
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Listen at another address; return it with the port that the system chose."""
+        """Listen at one more address. Return the address with its actual port."""
         path = unix_path(address)
         # Without a claim, grpc would take over the Unix socket of a server that is still running.
         claim = UnixClaim(path) if path is not None else None

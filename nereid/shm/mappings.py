@@ -1,7 +1,7 @@
-"""The reader's side of shared memory: segments of other processes, mapped into this process.
+"""Reader's side of shared memory: it maps segments of other processes into this process.
 
-A reference (nereid.shm.reference.SharedMemory) may be stale or forged, so its segment is checked
-before it is mapped. This module depends on no service.
+A reference (nereid.shm.reference.SharedMemory) may be stale or forged. The segment that it names is
+therefore checked before it is mapped. This module depends on no service.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SegmentMappings:
     def view(self, reference: SharedMemory) -> memoryview:
         """Return the bytes that a reference names, without a copy.
 
-        They stay valid for as long as the view exists.
+        The bytes stay valid for as long as the view exists.
 
         Raises:
             SegmentLostError: the segment is gone, or never existed.
@@ -88,7 +88,7 @@ def view(reference: SharedMemory) -> memoryview:
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """Return the part of its segment that a reference names.
+    """Return the part of a segment that a reference names. `view` is the whole segment.
 
     Raises SegmentLostError if the reference names bytes outside the segment.
     """
@@ -99,7 +99,7 @@ def part(view: memoryview, reference: SharedMemory) -> memoryview:
 
 
 def exists(segment_name: str) -> bool:
-    """Return whether the process that owns a segment still has it open."""
+    """Return whether the process that owns a segment still has the segment open."""
     path, inode = _path_and_inode(segment_name)
     try:
         return os.stat(path).st_ino == inode  # noqa: PTH116 (no object for a path as text)
@@ -118,8 +118,9 @@ def _path_and_inode(segment_name: str) -> tuple[str, int]:
 def _map(segment_name: str) -> memoryview:
     path, inode = _path_and_inode(segment_name)
     try:
-        # By now the descriptor may be a pipe or a terminal. The flags prevent that opening it
-        # blocks, or changes the controlling terminal.
+        # The owner may have closed the segment, and its descriptor may now be a pipe or a terminal.
+        # O_NONBLOCK and O_NOCTTY are set because opening a pipe could block, and opening a terminal
+        # could change the controlling terminal.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise SegmentLostError(

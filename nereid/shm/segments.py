@@ -1,19 +1,19 @@
-"""The writer's side of shared memory: segments of this process, which others on its host can map.
+"""Writer's side of shared memory: segments that other processes of this host can map.
 
-A segment is an anonymous memory file. The kernel frees it when no process holds it any more, so
-there is nothing to clean up after a process that was killed. It has no path that another user could
-open: a process of the same user opens it through /proc/<pid>/fd. A segment's name consists of the
-process id, the descriptor and the inode number; if the inode number differs, the descriptor was
-closed and used for another file. Segments can neither shrink nor grow, so a reader's mapping stays
-valid for as long as it is held, even if the writer dies.
+A segment is an anonymous memory file. The kernel frees the file when no process holds it any more,
+so nothing has to be cleaned up after a process was killed. The file has no path that another user
+could open. A process of the same user opens it through /proc/<pid>/fd. A segment's name consists of
+the process id, the descriptor and the inode number; if the inode number differs, the descriptor was
+closed and used for another file. Segments can neither shrink nor grow, so a reader may use a
+mapping for as long as it likes, even if the writer dies.
 
-One process writes a segment. Others read it until they notify its owner that they are done; then
-the owner reuses it for the next tensor. If the owner cannot know whether they are done (after a
-cancelled request or a broken link), it discards the segment instead. Readers that have mapped the
-segment are not affected.
+The process that owns a segment writes to it, and other processes read it. When the readers have
+notified the owner that they are done, the owner reuses the segment for another tensor. After a
+cancelled request or a broken link, the owner cannot know whether the readers are done. It then
+discards the segment. Readers that have mapped the segment are not affected.
 
-A segment may be granted to another process. That process may write to the segment whenever it is
-free, without asking the owner. This module depends on no service.
+A segment may be granted to another process. That process may write to the segment whenever the
+segment is free, without asking the owner. This module depends on no service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nereid.shm.reference import SharedMemory
 SHM_THRESHOLD_BYTES: Final = 1 << 16
 # Alignment of tensors in a segment, in bytes.
 ALIGNMENT: Final = 64
-# Approximate time after which a free segment is returned to the system.
+# Approximate seconds after which a free segment is returned to the system.
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
 # A segment is reused for a tensor only if it is at most this many times larger than the tensor.
@@ -74,7 +74,7 @@ def trim_interval_s(idle_s: float) -> float:
 
 
 def aligned(size_bytes: int) -> int:
-    """Return the next offset, from this one on, at which a tensor may start in a segment."""
+    """Round an offset up to the next one at which a tensor may start in a segment."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -104,8 +104,8 @@ class Segment:
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
             if not writable:
                 with contextlib.suppress(OSError):
-                    # From now on no process, not even of this user, can map the segment for
-                    # writing. Kernels support this since 5.1.
+                    # With this seal no process, not even one of this user, can make another
+                    # writable mapping. Kernels have the seal since 5.1.
                     fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
         except BaseException:
             os.close(self.descriptor)
@@ -124,7 +124,7 @@ class Segment:
         return SharedMemory(self.name, offset, size_bytes)
 
     def close(self) -> None:
-        """Close the segment. Views and the mappings of other processes stay valid."""
+        """Close the segment. Views of this process and mappings of other processes stay valid."""
         if self.granted:
             self.view[-1] = DISCARDED
         os.close(self.descriptor)
@@ -181,7 +181,10 @@ class SegmentPool:
             return segment
 
     def free_segment(self, name: str) -> None:
-        """Return a segment that nobody reads any more to the pool; no-op if it is not in use."""
+        """Make a segment available again, because nobody reads it any more.
+
+        No-op if the segment is not in use.
+        """
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted:
@@ -252,7 +255,7 @@ class SegmentPool:
 
 
 class Lease:
-    """Hold on a segment for one request.
+    """Lease of a segment for one request.
 
     A lease that is deleted before free() discards the segment.
     """

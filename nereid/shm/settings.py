@@ -11,7 +11,7 @@ from nereid.shm.segments import IDLE_S
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentPoolSettings:
-    """Flags of a service that may share memory with others."""
+    """Flags of a service that may share memory with other services."""
 
     TOPIC: ClassVar = Topic.SHARED_MEMORY
 

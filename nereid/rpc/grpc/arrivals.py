@@ -1,9 +1,9 @@
 """Detection of requests and messages that arrive too slowly, or not at all.
 
-A unary request must make progress within the read timeout, and so must a message of a stream after
-it has begun. While anything is arriving, the connection as a whole must reach a minimum rate, and
-no request or message may take longer than a total time. The module reads no clock: an `Arrivals`
-examines its connection whenever it is called.
+A unary request must make progress within the read timeout. The same holds for a message of a stream
+once its first byte has arrived. While anything is arriving, the connection as a whole must reach a
+minimum rate, and no request or message may take longer than a total time. The module reads no
+clock: an `Arrivals` examines its connection whenever it is called.
 """
 
 # layout: compiled
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals(Generic[M]):
-    """Requests and messages that are arriving on one connection, and the limits of their times."""
+    """Requests and messages that are arriving on one connection, and their time limits."""
 
     def __init__(self, limits: Limits, streams: dict[int, M], receiver: Receiver[M]) -> None:
         self._streams = streams
@@ -30,11 +30,12 @@ class Arrivals(Generic[M]):
         self._progress = ProgressWatch(limits.read_timeout_s)
         self._rate = UploadWatch(replace(limits.upload, total_s=None))
         self._total_s = limits.upload.total_s
-        # Maps a unary call's id to the time at which its request began to arrive. A
-        # `PartialMessage` has its own start time.
+        # Maps a unary call's id to the time at which its request began to arrive. For a message of
+        # a stream, `PartialMessage.seen_at` is that time.
         self._began: dict[int, float] = {}
         self._read_timeout_s = limits.read_timeout_s
-        # Size of an incomplete frame or header block, and the time since when it is incomplete.
+        # Received bytes of an incomplete frame or header block, and the time at which a check first
+        # found it incomplete.
         self._unfinished_bytes = 0
         self._unfinished_since: float | None = None
 
@@ -48,8 +49,8 @@ class Arrivals(Generic[M]):
                 if not call.is_arriving:
                     continue
                 partial = call.partial_message
-                # A whole frame is counted against the windows when it begins, so also look at its
-                # missing bytes.
+                # The unacknowledged bytes include a whole frame as soon as the frame begins. They
+                # do not change while the frame arrives, so its missing bytes are compared as well.
                 arriving = self._receiver.arriving_bytes(call)
                 progress[call.id] = call.unacknowledged_bytes, arriving
                 if call.is_unary:
@@ -71,7 +72,8 @@ class Arrivals(Generic[M]):
     def unfinished_too_long(self, now: float) -> bool:
         """Return whether a frame or header block has been incomplete for too long."""
         before, self._unfinished_bytes = self._unfinished_bytes, self._receiver.unfinished_bytes
-        # If there are fewer bytes than before, another frame has begun.
+        # Fewer bytes than at the last check mean that the earlier frame is complete and another one
+        # has begun.
         if not self._unfinished_bytes or self._unfinished_bytes < before:
             self._unfinished_since = None
         elif self._unfinished_since is None:

@@ -1,9 +1,9 @@
-"""Blocking client: one connection with one bidirectional stream, for a thread of its own.
+"""Blocking client: one connection with one bidirectional stream, which one thread owns.
 
 The owner's thread reads and writes the socket itself, without an event loop in between. While that
-thread is busy with other work, a background thread, one for the whole process, reads the socket.
-The peer's keepalive pings are therefore answered even during a long computation. A stopped process
-(SIGSTOP) does not answer pings.
+thread is busy with other work, a background thread reads the socket. The process has one background
+thread for all streams. The peer's keepalive pings are therefore answered even during a long
+computation. A stopped process (SIGSTOP) does not answer pings.
 """
 
 # layout: compiled
@@ -55,7 +55,7 @@ class BlockingStream:
     ) -> None:
         """Connect and open the stream.
 
-        timeout_s: seconds within which both must be done.
+        timeout_s: seconds to wait for the connection, and again for the server's settings.
         background_keepalive: whether the background thread reads the socket. False is for an owner
             that polls the socket itself all the time.
 
@@ -68,12 +68,12 @@ class BlockingStream:
         self._messages: deque[bytes] = deque()
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        # Every use of the connection writes its output, so the wake callback has nothing to do.
+        # Each method of this class that uses the connection also writes the output, so the wake
+        # callback has nothing to do.
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
         self._sender = self._http2.sender
-        # Guards the connection. The owner uses the connection, or the background thread while the
-        # owner is busy.
+        # Lock for the connection, which the owner and the background thread share.
         self._lock = threading.Lock()
         try:
             self._socket = connect(address, timeout_s, tls)
@@ -81,8 +81,9 @@ class BlockingStream:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        # On a Unix socket, recv() also wakes its thread when the peer reads what was sent, because
-        # the socket is writable again. poll() wakes only for the event that was asked for.
+        # A thread that blocks in recv() on a Unix socket also wakes up when the peer reads data,
+        # because the socket becomes writable. poll() avoids these wake-ups: it waits only for
+        # input.
         self._readable: select.poll | None = None
         if self._socket.family == socket.AF_UNIX:
             self._readable = select.poll()
@@ -100,7 +101,7 @@ class BlockingStream:
             _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
-        """Block until the next message; return None if the stream ended well or was closed here."""
+        """Block until the next message; return None after a regular end, close() or cut()."""
         messages = self._messages
         with self._lock:
             while not messages:
@@ -128,7 +129,7 @@ class BlockingStream:
         return (ended_well or self._closed) and not self._messages
 
     def read_messages(self) -> list[bytes]:
-        """Return the messages that have arrived, without waiting; owners that poll call this."""
+        """Return the messages that have arrived, without waiting. This is for owners that poll."""
         with self._lock:
             messages = self._take_messages()
             if not messages and (self._ended or self._closed):
@@ -163,8 +164,8 @@ class BlockingStream:
     def cut(self) -> None:
         """End the stream from any thread; a blocked receive() returns None.
 
-        The owner still has to close the stream. Until then the descriptor, at which the owner may
-        be waiting, is not given to another socket.
+        The owner still has to close the stream. Until the owner does, the system cannot give the
+        descriptor to another socket. The owner may still be waiting for input from that descriptor.
         """
         self._closed = True
         with contextlib.suppress(OSError):
@@ -174,7 +175,8 @@ class BlockingStream:
         """Cut the stream and close its socket. Only the owner may call this."""
         self.cut()
         _BACKGROUND_READER.remove_stream(self)
-        # The shutdown by cut() wakes a thread that holds the lock while it reads.
+        # A thread may hold the lock while it waits for input. cut() has shut the socket down, so
+        # that thread wakes up and releases the lock.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._socket.close()
@@ -204,7 +206,7 @@ class BlockingStream:
     # --- inside, with the lock held
 
     def _open(self, timeout_s: float) -> None:
-        """Send the request and wait for the server's settings, which show that it speaks HTTP/2."""
+        """Send the request, and wait for the settings of the server, which must speak HTTP/2."""
         self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s
@@ -216,7 +218,7 @@ class BlockingStream:
         self._socket.settimeout(None)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless it was closed here."""
+        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._closed:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -227,8 +229,8 @@ class BlockingStream:
     def _take_messages(self) -> list[bytes]:
         """Read without waiting, and return all messages that have arrived.
 
-        A plain socket is read once, because poll() reports data that is left in the socket. It does
-        not report data that the TLS layer has already decrypted, so a TLS socket is read until
+        A plain socket is read once, because poll() reports data that is left in the socket. poll()
+        does not report data that the TLS layer has already decrypted, so a TLS socket is read until
         nothing is left.
         """
         if not isinstance(self._socket, ssl.SSLSocket):

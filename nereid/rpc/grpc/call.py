@@ -1,4 +1,4 @@
-"""One RPC as its handler sees it, with any engine.
+"""One RPC as its handler sees it. The interface is the same for all engines.
 
 The module does not depend on sockets or frames. If a handler raises an exception other than
 RpcError, the call ends with INTERNAL and a fixed text; the log has the details.
@@ -22,8 +22,8 @@ log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
-# Slots for the call class of each engine. Call itself has no slots: the call of our own engine is a
-# stream as well, and only one of two base classes may have slots.
+# Slots that the call class of each engine declares. Call itself has no slots. The reason is our own
+# engine, whose call class also extends a stream class: only one of two base classes may have slots.
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
@@ -50,16 +50,16 @@ def fail_with(call: Call, error: Exception) -> None:
 class Call(Protocol):
     """One RPC on the server. An engine creates it, and it is used only in the event loop's thread.
 
-    The class is a protocol with an implementation. The calls of the other engines derive from it.
-    The call of our own engine does not: it is compiled, and a compiled class can only extend
-    compiled classes.
+    The class is a protocol with an implementation. The call classes of the other engines extend
+    Call. The call class of our own engine does not: it is compiled, and a compiled class can only
+    extend compiled classes.
 
-    A call is `done` after its response, a reset, a lost connection or a passed deadline. From then
-    on, replies are silently ignored.
+    A call is `done` after its response, a reset, a lost connection or a passed deadline. Replies to
+    a call that is done are silently ignored.
     """
 
-    # Use the name `_NONE`: with a literal, mypy would refuse assignments to the attributes declared
-    # here.
+    # The name `_NONE` hides the empty tuple from mypy. With a literal, mypy would refuse
+    # assignments to the attributes declared below.
     __slots__ = _NONE
 
     path: str
@@ -146,7 +146,7 @@ class Call(Protocol):
         raise NotImplementedError
 
     def send_now(self, message: bytes) -> None:
-        """Send one message of a stream at once, to a peer that has nothing else to do.
+        """Send one message of a stream at once, for a peer that waits for this message.
 
         The message leaves before this turn of the event loop is over, if the engine can do that.
         """
@@ -184,7 +184,7 @@ class Call(Protocol):
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
 
     def cancel(self) -> None:
-        """End the call because of the peer, the connection or the deadline, and call on_cancel."""
+        """End the call after a reset, a lost connection or a passed deadline; call on_cancel."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()

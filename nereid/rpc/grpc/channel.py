@@ -1,8 +1,8 @@
 """Client for asyncio: calls share one connection, which is dialled when it is needed.
 
 If there is no connection, a call starts a dial, or waits for the dial that is in progress. After a
-failed dial, calls fail at once with UNAVAILABLE until the back-off has passed; the next call after
-that dials again.
+failed dial, calls fail at once with UNAVAILABLE until the back-off has passed. The first call after
+the back-off dials again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         RpcError: the call failed, see Channel.unary.
     """
     received: list[bytes] = []
-    # List with the future of the response, which is removed when the call is over.
+    # List that holds the future of the response until the call is over.
     waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
     def closed(error: RpcError | None) -> None:
@@ -146,8 +146,8 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
-        # Remove the future: an error's traceback refers to this frame, and the frame to the future,
-        # which is a reference cycle. It may keep much memory.
+        # Remove the future, which may hold an error. The error's traceback refers to this frame, so
+        # a reference from the frame to the future would be a cycle that may keep much memory.
         waiting.clear()
         del message, stream
 
@@ -157,8 +157,8 @@ class ChannelOptions(Limits):
     """Limits of the connection, and options for dialling it."""
 
     trusts_peer: bool = True
-    # Seconds to wait for the look-up of the host's name, and for the attempt at each of its
-    # addresses.
+    # Seconds to wait for the look-up of the host's name. The same limit applies to the attempt to
+    # connect to each address of the host.
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     # TLS settings; `None` means a connection without encryption.
@@ -333,7 +333,7 @@ class SocketChannel:
         self._queue.append(stream)
 
     def _dial(self) -> bool:
-        """Dial, unless a dial is in progress; return False if back-off or close() forbids it."""
+        """Dial, unless a dial is in progress; return False if back-off or close() forbids that."""
         if self._closed:
             self._last_error = "the channel is closed"
             return False
@@ -396,8 +396,9 @@ class _ClientProtocol(Http2Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        # If a server refuses our certificate, it reports that only after the client's part of the
-        # handshake, or never.
+        # A server that refuses our certificate reports the refusal only after the client's part of
+        # the handshake, or not at all. The cause is therefore guessed if the connection was lost
+        # before the server's settings arrived.
         because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
         if self._options.tls is not None and not self.connection.settled:
             because = because or REFUSED

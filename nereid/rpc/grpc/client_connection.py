@@ -107,8 +107,8 @@ class ClientStream(MessageStream):
         "sign",
     )
 
-    # Connection of the stream. It is not set until a connection begins the stream, and neither is
-    # the stream's id.
+    # Connection of the stream. The attribute and the stream's id are set when a connection begins
+    # the stream.
     connection: ClientConnection
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -232,7 +232,7 @@ class ClientConnection:
 
     The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
     streams (messages.MessageHandler). The transport uses `http2`; streams use `sender`, which is a
-    part of it.
+    part of `http2`.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class ClientConnection:
 
     @property
     def settled(self) -> bool:
-        """True if the server's settings have arrived, which shows that it speaks HTTP/2."""
+        """True if the server's settings have arrived. They show that the server speaks HTTP/2."""
         return self._control.settled
 
     @property
@@ -412,8 +412,9 @@ class ClientConnection:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if self._decoder.generation != before:
-                # Clear the cache before a block can be refused, because a refused block changes the
-                # table as well.
+                # The block has changed the dynamic table, so the cached blocks are no longer valid.
+                # Clear the cache before the block can be refused, because a refused block has
+                # changed the table as well.
                 self._blocks.clear()
             if decoded.oversized:
                 raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")

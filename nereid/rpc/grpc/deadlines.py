@@ -2,7 +2,7 @@
 
 The module reads no clock: callers pass the time. Deadlines within the same hundredth of a second
 share a bucket, so adding or discarding one costs a single dictionary operation. A deadline never
-fires early, and at most a hundredth of a second late.
+fires early. It fires at most a hundredth of a second late.
 """
 
 # layout: compiled

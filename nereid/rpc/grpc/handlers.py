@@ -75,7 +75,10 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """References to the tasks of coroutine handlers, which are not garbage-collected meanwhile."""
+    """Tasks of coroutine handlers.
+
+    The object holds a reference to each running task, so that the task is not garbage-collected.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -126,8 +126,8 @@ class RoutedCall(Call):
         if item is not None:
             self._message = item
             return
-        # Drop the message now: call and stream refer to each other, and stay in memory until a
-        # garbage collection.
+        # Drop the message now. The call and the stream refer to each other, so they stay in memory
+        # until the next garbage collection, and the message would stay with them.
         message, self._message = self._message, None
         if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
@@ -299,8 +299,8 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        # Drop the reference to the error. When the error is raised, its traceback refers to the
-        # caller's frames, which refer to the stream: a reference cycle.
+        # Drop the reference to the error, to avoid a reference cycle. When the error is raised, its
+        # traceback refers to the caller's frames, and these frames refer to the stream.
         outcome, self._outcome = self._outcome, None
         self._on_close(outcome)
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# Size of the first piece of a message that an allocator gets, and size of the slices in which a
-# message is copied to its buffer. Copying holds the interpreter's lock, so the slice limits the
-# time of one copy.
+# An allocator gets this many bytes from the start of the message. The message is copied to its
+# buffer in slices, because the interpreter's lock is held while a slice is copied.
 _FIRST_PIECE_BYTES: Final = 16_384
 _SLICE_BYTES: Final = 1 << 20
 

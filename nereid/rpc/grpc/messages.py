@@ -32,8 +32,8 @@ _PREFIX_BYTES = MESSAGE_PREFIX.size
 # than 64 KiB.
 _DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
 _pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
-# Number of bytes that are inflated at once. If the handler can defer inflation, it gets the rest of
-# a larger message.
+# Size up to which a message is inflated at once. The handler may defer the inflation of a larger
+# message.
 _INLINE_INFLATION_BYTES = 32_768
 # A message may arrive in _FREE_PIECES pieces of any size. Further pieces are reported if the
 # average size is below _SMALL_PIECE_BYTES.
@@ -45,7 +45,7 @@ _MANY_MESSAGES = 64
 class MessageBuffer(Protocol):
     """Memory in which the pieces of a large message are put together."""
 
-    # View of the memory, which has the length of the message.
+    # View of the memory, exactly as long as the message.
     view: memoryview
 
 
@@ -78,7 +78,8 @@ class PartialMessage:
         self._max_bytes = max_bytes
         self._missing = -1
         self._pieces = 0
-        # Received content, without a buffer. It grows as pieces arrive, however small they are.
+        # Received part of the body if there is no buffer. A BytesIO makes adding cheap even if the
+        # pieces are tiny.
         self._content: io.BytesIO | None = None
         self.compressed = 0
         # Time at which the owner first saw that the message is arriving; 0 before that.
@@ -133,9 +134,9 @@ class PartialMessage:
 
 
 class HeldContent:
-    """Content of a stream that is held until the message before it has been inflated elsewhere.
+    """Content of a stream, held back until the preceding message has been inflated elsewhere.
 
-    The stream has this object in place of a partial message.
+    Meanwhile the object is the `partial_message` of the stream.
     """
 
     __slots__ = ("ended", "pieces")
@@ -175,7 +176,7 @@ class MessageStream(Stream):
 
     @property
     def is_unary(self) -> bool:
-        """True if exactly one message arrives, and begins with the stream."""
+        """True if the peer sends exactly one message, which is due from the start of the stream."""
         return False
 
     def discard_partial_input(self) -> None:
@@ -183,7 +184,7 @@ class MessageStream(Stream):
         self.partial_message = None
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes from the peer that are kept.
+        """Count bytes that the peer has sent and that are kept in memory.
 
         Raises:
             RpcError: the bytes exceed a limit.
@@ -204,13 +205,16 @@ class MessageHandler(Protocol[M_contra]):
         """Handle a stream whose content is invalid or too large. No more of its content is read."""
 
     def on_crumb(self) -> None:
-        """Handle a further piece of a message that is too small for the work that it causes."""
+        """Handle one more piece of a message whose pieces are too small for the work they cause."""
 
     def on_many_messages(self) -> None:
         """Handle a DATA frame with so many small messages that it costs as much as many frames."""
 
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
-        """Return the allocator for messages that arrive in pieces; None means bytes."""
+        """Return the allocator for messages that arrive in pieces.
+
+        None means that messages are received as bytes, without an allocator.
+        """
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
         """Take over a message that takes long to inflate, or return False to have it inflated now.
@@ -243,7 +247,7 @@ class MessageReader(Generic[M]):
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    # This is faster than struct.unpack_from() in the compiled form.
+                    # In the compiled form, this code is faster than struct.unpack_from().
                     compressed = data[start]
                     size = (
                         data[start + 1] << 24
@@ -310,7 +314,7 @@ class MessageReader(Generic[M]):
         self._handler.on_message(stream, inflated_message(inflation))
 
     def resume(self, stream: M, message: bytes | MessageBuffer) -> HeldContent:
-        """Deliver a deferred message that was inflated, and the content that was held behind it.
+        """Deliver a deferred message after its inflation, then the content that arrived after it.
 
         Returns the held content. If its `ended` is True, the caller has to handle the end of the
         peer's side now.
@@ -327,8 +331,8 @@ class MessageReader(Generic[M]):
             self.read(stream, piece, 0, len(piece))
         behind = stream.partial_message
         if held.ended and isinstance(behind, HeldContent):
-            # Another message of the held content was deferred. The end of the peer's side comes
-            # after that message.
+            # The held content contained another message that was deferred. The end of the peer's
+            # side must be handled after that message.
             behind.ended = True
             held.ended = False
         return held

@@ -63,7 +63,7 @@ def format_timeout(timeout_s: float) -> bytes:
 def encode_message(message: str) -> bytes:
     """Percent-encode a status message.
 
-    Long messages are cut, so that the header lists of all peers have room.
+    Long messages are cut so that every peer accepts the header list.
     """
     raw = message[:_MAX_MESSAGE_LENGTH].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
@@ -79,7 +79,7 @@ def decode_message(text: bytes) -> str:
 def decode_binary(value: bytes) -> list[bytes]:
     """Decode the values of a -bin field.
 
-    They are base64, with or without padding; several values are joined by commas.
+    The values are base64, with or without padding. Several values are joined by commas.
 
     Raises:
         RpcError: a value is not base64.
@@ -126,7 +126,7 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 def literal_at(index: int, value: bytes) -> bytes:
-    """Encode a header field as a literal without indexing, its name by static table index."""
+    """Encode a header field as a literal without indexing. The static table has its name."""
     return _length(index, 0, 4) + _length(len(value), 0, 7) + value
 
 

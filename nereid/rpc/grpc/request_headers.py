@@ -1,9 +1,10 @@
 """Request headers of gRPC over HTTP/2: each block of fields is validated and parsed only once.
 
-The parsed headers depend only on the block's fields, and clients repeat them. As long as the
-connection's dynamic table does not change, they are cached by the block's bytes (one dictionary
-look-up). Otherwise they are cached by the indexed fields: the cached base is copied, and the few
-literal fields (`traceparent`, `grpc-timeout`) are added to the copy.
+The parsed headers depend only on the block's fields, and clients repeat the fields. There are two
+caches. As long as the connection's dynamic table does not change, the block's bytes are the key,
+and the headers cost one dictionary look-up. Otherwise the indexed fields are the key. The cached
+headers are then copied, and the few literal fields (`traceparent`, `grpc-timeout`) are added to the
+copy.
 """
 
 # layout: compiled
@@ -193,8 +194,9 @@ class RequestHeadersReader:
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
         if decoder.generation != before:
-            # Clear the cache before the block can be refused, because a malformed block changes the
-            # table as well.
+            # The block has changed the dynamic table, so the cached blocks are no longer valid.
+            # Clear the cache before the block can be refused, because a malformed block has changed
+            # the table as well.
             self._blocks.clear()
         headers = self._parse(decoded)
         if decoder.generation == before:
@@ -202,7 +204,7 @@ class RequestHeadersReader:
         return headers
 
     def skip(self, block: bytes) -> None:
-        """Decode a block that is not used, to keep the dynamic table the same as the client's."""
+        """Decode an unused block, so that the dynamic table stays the same as the client's."""
         if block not in self._blocks:
             before = self._decoder.generation
             self._decoder.decode(block)
@@ -236,8 +238,8 @@ class RequestHeadersReader:
         if not fresh:
             return base
         if _has_any(base, fresh):
-            # The order of fields with the same name matters, and would be lost if fields were added
-            # to the base.
+            # Some literal fields have the name of an indexed field. Fields with the same name must
+            # keep their order, so parse all fields instead of adding the literal ones to the base.
             headers = parse_headers(tuple(decoded.fields))
             self._set_route(headers)
             return headers
@@ -252,7 +254,7 @@ class RequestHeadersReader:
 
 
 def parse_headers(fields: tuple[Field | None, ...]) -> RequestHeaders:
-    """Parse the fields of a request. None stands for a regular field that is added later."""
+    """Parse the fields of a request. None marks the place of a field that is added later."""
     headers = RequestHeaders()
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}

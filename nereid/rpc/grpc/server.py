@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _TIMER_S = 1.0
-# Seconds to wait for the reply to the ping that follows the first GOAWAY. After that, the client is
-# assumed to know of the drain.
+# Seconds to wait for the reply to the ping that follows the first GOAWAY. After this time, the
+# client is assumed to know of the drain.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 
@@ -111,7 +111,7 @@ class Server:
         private: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Listen at another address; return it with the port that the system chose.
+        """Listen at one more address. Return the address with its actual port.
 
         tls: TLS settings, which must negotiate h2; None means no encryption.
         private: whether only this user may connect to a Unix socket.
@@ -153,7 +153,7 @@ class Server:
         for protocol in leaving:
             protocol.http2.control.start_drain()
         with contextlib.suppress(TimeoutError):
-            # When its client knows of the drain, a connection without calls is closed.
+            # A connection without calls is closed as soon as the client has acknowledged the drain.
             async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
         for protocol in leaving:
@@ -168,7 +168,7 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection after the responses that were given have been sent."""
+        """Send the responses that handlers have already given, then close every connection."""
         self._stop_listening()
         for timer in (self._timer, self._deadline_timer):
             if timer is not None:
@@ -308,7 +308,10 @@ class _ServerProtocol(Http2Protocol):
             self._retire()
 
     def _abort_if_stalled(self, now: float) -> None:
-        """Abort if the client does not read its socket; end calls with unread responses."""
+        """Abort the connection if its client reads nothing from the socket.
+
+        If the client reads, but leaves a response unread for too long, end that call only.
+        """
         transport = self.writer.transport
         waiting_bytes = transport.get_write_buffer_size() if transport else 0
         if self._stall.stalled(waiting_bytes, now):

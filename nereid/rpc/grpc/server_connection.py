@@ -75,13 +75,14 @@ if TYPE_CHECKING:
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
-# A whole HEADERS frame, followed by the header of a DATA frame and the prefix of the message.
+# Pack a whole HEADERS frame, the header of a DATA frame and the prefix of the message.
 _pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
 _pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
 _HEAD_SIZE = len(_HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
-# Units of the flood budget. Decoding a block of thousands of fields takes milliseconds.
+# Units of the flood budget that are charged. An oversized block costs the most: it may have
+# thousands of fields, and decoding them takes milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
 _CRUMB_COST = 0.2
@@ -90,7 +91,7 @@ _TRAILERS_COST = 1.0
 _UNCHARGED_BYTES = 4096
 # Messages up to this size are compressed at once, which takes a fraction of a millisecond.
 _INLINE_COMPRESSION_BYTES = 4096
-# Bits of the reasons why a stream's window is not reopened.
+# Reasons not to reopen a stream's window. Each reason is one bit.
 _PAUSED_BY_HANDLER = 1
 _PAUSED_BY_INFLATION = 2
 
@@ -117,11 +118,12 @@ class ServerContext:
         on_earlier_deadline: called when a new deadline is earlier than all others.
         compression: level at which responses of compressible methods are compressed.
         budget: budget for clients' bytes; None means that bytes are not counted.
-        inflate: function that begins to inflate a call's message, and calls on_inflated() of the
-            call's connection at the end. None means that messages are inflated when they are read.
-        deflate: function that begins to compress a call's waiting messages: it calls
-            begin_deflation() and send_deflated() for each until none is left. None means that
-            messages are compressed when they are sent.
+        inflate: function that begins to inflate a call's message. When the inflation ends, the
+            function calls on_inflated() of the call's connection. None means that messages are
+            inflated when they are read.
+        deflate: function that begins to compress a call's waiting messages. For each message, the
+            function calls begin_deflation() and later send_deflated(). None means that messages are
+            compressed when they are sent.
         admit: see Handlers.
         """
         self.budget = budget
@@ -188,7 +190,7 @@ class ServerCall(MessageStream):
             return False
         if self.route is None or self.route.stream is None:
             return self.route is not None
-        # Between the messages of a stream nothing has to arrive.
+        # A client need not send anything between two messages of a stream.
         return self.partial_message is not None and not self.paused
 
     @property
@@ -381,7 +383,7 @@ class ServerCall(MessageStream):
             self.fail_with(error)
 
     def cancel(self) -> None:
-        """End the call because of the client or the connection, and call on_cancel."""
+        """End the call after the client has reset it or the connection is lost; call on_cancel."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()
@@ -433,7 +435,8 @@ class CompressingCall(ServerCall):
     """Call whose client accepts compression. A message is compressed if that makes it smaller.
 
     Only small messages are compressed at once. Larger messages wait until they have been compressed
-    elsewhere, and all later messages wait as well. The call may be done before they have been sent.
+    elsewhere, and all later messages wait as well. The call may be done before all waiting messages
+    have been sent.
     """
 
     __slots__ = ("_ending", "_reply_encoding", "_waiting_bytes", "waiting")
@@ -630,7 +633,7 @@ class ServerConnection:
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
-        """End calls whose responses wait too long for a window that the client does not open.
+        """End calls whose responses have waited too long because the client does not open a window.
 
         The method checks unary calls, and streams with more unsent bytes than the size of a
         stream's window.
@@ -733,7 +736,10 @@ class ServerConnection:
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """Reset a call that has ended before its request was complete; the rest is not needed."""
+        """Reset a call that has ended before its request was complete.
+
+        The rest of the request is not needed.
+        """
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:
@@ -743,7 +749,7 @@ class ServerConnection:
         """Do nothing: a client that leaves finishes its calls, then closes the connection."""
 
     def may_reopen_window(self) -> bool:
-        """Return False while the client has too many bytes of unary responses unread."""
+        """Return False while the client leaves too many bytes of unary responses unread."""
         limit = self._limits.max_unsent_bytes
         return limit is None or sum(call.queued_bytes for call in self._unread_calls()) <= limit
 
@@ -781,17 +787,17 @@ class ServerConnection:
         self._control.budget.spend(_CRUMB_COST)
 
     def on_many_messages(self) -> None:
-        """End this turn for the connection, so that other connections are served."""
+        """Leave further frames for a later turn, so that other connections are served."""
         self._receiver.end_turn()
 
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
-        """Return the allocator of the call's route; None means bytes."""
+        """Return the allocator of the call's route; None means that messages are bytes."""
         return None if stream.done or stream.route is None else stream.route.allocate
 
     def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
         """Have a message inflated elsewhere.
 
-        Until then, the stream's window is not reopened.
+        The stream's window is not reopened until the inflation is done.
         """
         if self.context.inflate is None or stream.done:
             return False
@@ -807,8 +813,8 @@ class ServerConnection:
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
-            # The stream's id is above the last one in our GOAWAY. Refuse it, and ignore its later
-            # frames.
+            # The stream's id is higher than the last id in our GOAWAY. Refuse the stream, and
+            # ignore its later frames.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
             self._headers.skip(block)
             return None

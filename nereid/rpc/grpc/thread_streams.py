@@ -1,8 +1,8 @@
 """Bidirectional streams between threads and handlers of the same process, without a socket.
 
-A ThreadStream is used like a BlockingStream, but needs no socket. Its thread owns one end and may
-block; the handler's end belongs to the event loop. A message to the thread costs one wake-up of
-the thread, and a message from the thread costs one wake-up of the loop. While the thread waits in
+A ThreadStream is used like a BlockingStream, but needs no socket. A thread owns one end, and may
+block. The handler's end belongs to the event loop. A message to the thread costs one wake-up of the
+thread, and a message from the thread costs one wake-up of the loop. While the thread waits in
 receive(), the loop may handle messages in the thread's place, one per turn, so that no wake-up is
 needed. Few messages wait at a time: streams are for protocols in which the thread sends one reply
 to each message.
@@ -96,7 +96,8 @@ class ThreadStream:
         # ended.
         self._inbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._closed = False
-        # Set by the loop before it puts the `None` into the inbox that wakes the thread.
+        # True if the stream has ended on the loop's side. The loop sets this attribute, and then
+        # wakes the thread by a `None` in the inbox.
         self._ended = False
         self._error: BaseException | None = None
         # The thread holds this lock except while it waits in receive(). The loop holds it while it
@@ -115,7 +116,7 @@ class ThreadStream:
     # ---- for the thread
 
     def receive(self) -> bytes | None:
-        """Block until the next message; return None if the stream ended well or was closed here."""
+        """Block until the next message; return None after a regular end, close() or cut()."""
         if self._closed or (self._ended and self._inbox.empty()):
             self._raise_error()
             return None
@@ -133,7 +134,7 @@ class ThreadStream:
         return message
 
     def send(self, message: bytes) -> None:
-        """Pass a message to the handler. Its reply may arrive before this method returns."""
+        """Pass a message to the handler. The reply may arrive before this method returns."""
         if self._closed:
             return
         if self._ended:
@@ -144,7 +145,7 @@ class ThreadStream:
             raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
 
     def close(self) -> None:
-        """End the stream. This is cut(), because the owner has no socket to close."""
+        """End the stream, like cut(): there is no socket to close."""
         self.cut()
 
     def cut(self) -> None:
@@ -157,7 +158,7 @@ class ThreadStream:
             self._loop.call_soon_threadsafe(self._cancel_call)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless it was closed here."""
+        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._error is not None and not self._closed:
             raise self._error
 
@@ -206,7 +207,7 @@ class ThreadStream:
             try:
                 reply = self._stand_in(message)
             except BaseException as error:
-                # The thread raises the error, as if it had occurred there.
+                # receive() raises the error in the thread, as if the error had occurred there.
                 self.on_end(error)
                 self._cancel_call()
                 return

@@ -65,8 +65,8 @@ class Http2Connection(Generic[S]):
     def receive_data(self, data: bytes) -> bool:
         """Process received bytes; return True if frames are left for another turn of the loop.
 
-        After True, the transport calls this method again in later turns, with no bytes, until it
-        returns False. Only then does it pass further bytes.
+        After True, the transport has to call this method again in later turns, with no bytes, until
+        the method returns False. Only then may the transport pass further bytes.
         """
         control = self.control
         if control.error is not None:
@@ -81,7 +81,7 @@ class Http2Connection(Generic[S]):
             return False
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return output to write now.
+        """Return the output that the transport has to write next.
 
         Call this again until it returns nothing, or until the socket is full.
         """
@@ -96,7 +96,8 @@ class Http2Connection(Generic[S]):
     def on_timer(self, now: float) -> bool:
         """Run the timers; return False if the peer is dead. Call this about once a second."""
         if self.receiver.window_withheld:
-            # Calls may have ended without sending anything, so the window may have to be reopened.
+            # Normally the window is reopened after output was sent. Calls may also have ended
+            # without output, so check here as well.
             self.receiver.reopen_connection_window()
         return self.control.on_timer(now)
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.sender import Sender
 
-# A reset costs little: clients that are no attackers reset many calls at once when deadlines pass.
+# Units of the flood budget for a reset. A reset costs little, because honest clients also reset
+# many calls at once when deadlines pass.
 _RESET_COST = 0.25
-# One unit of the budget pays for this many entries of SETTINGS, or for this many streams whose
-# windows change.
+# One unit of the flood budget pays for _ENTRIES_PER_UNIT entries of a SETTINGS frame, or for
+# _STREAMS_PER_UNIT streams whose windows the frame changes.
 _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
@@ -36,7 +37,7 @@ class ControlFrames(Generic[S]):
     """State of a connection that control frames change.
 
     error: error that ended the connection; None while the connection works.
-    settled: whether the peer's settings have arrived, which shows that the peer speaks HTTP/2.
+    settled: whether the peer's settings have arrived. They show that the peer speaks HTTP/2.
     draining: whether a drain was announced to the peer.
     refusing: whether new streams are refused.
     """
@@ -94,7 +95,7 @@ class ControlFrames(Generic[S]):
     def start_drain(self) -> None:
         """Announce a drain.
 
-        A ping follows; when the peer has replied to the ping, it knows of the drain.
+        A ping follows. The peer's reply to the ping shows that the peer knows of the drain.
         """
         if not self.draining:
             self.draining = True
@@ -161,8 +162,8 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         entries = frames.parse_settings(payload)
         self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
-        # If a setting is repeated, its last value counts. For header table sizes the smallest value
-        # counts as well (RFC 7541 4.2).
+        # If a frame repeats a setting, the last value counts. If it repeats the header table size,
+        # the smallest value counts as well (RFC 7541 4.2).
         tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
         if tables:
             self._sender.set_peer_header_table_bytes(min(tables))
@@ -188,7 +189,7 @@ class ControlFrames(Generic[S]):
         elif key == frames.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
         elif key == frames.ENABLE_PUSH and value > (1 if self.server else 0):
-            # A server must not even offer push.
+            # Only a client may send the value 1. A server must not even offer push.
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
-# Units that may be spent at once, and units that are added per second. Real clients stay far below
-# these limits.
+# _BURST units may be spent at once, and _REFILL_PER_S units are added per second. Real clients stay
+# far below these limits.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
 # Updates are charged in lots: this many updates cost _LOT_COST units, so one costs a fraction of a
 # unit.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# For this much sent content one window update is free. That is enough even for a client that
-# acknowledges every small message twice.
+# After this many bytes of sent content, one more window update is free. A client may therefore
+# acknowledge even every small message twice.
 _BYTES_PER_UPDATE = 16
 
 
@@ -43,7 +43,7 @@ class FloodBudget:
 
 
 class WindowUpdateBudget:
-    """Budget for window updates, which charges those that the sent content does not justify."""
+    """Budget that charges for window updates if there are more than the sent content justifies."""
 
     __slots__ = ("_budget", "_left", "_paid_bytes")
 

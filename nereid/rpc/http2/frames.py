@@ -66,7 +66,7 @@ class Code(IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """Raised if the peer broke a rule that ends the whole connection."""
+    """Raised if the peer broke a rule of HTTP/2 and the whole connection must end."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class Http2ConnectionError(Exception):
 
 
 class Http2StreamError(Exception):
-    """Raised if the peer broke a rule that ends one stream."""
+    """Raised if the peer broke a rule of HTTP/2 and only one stream must end."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

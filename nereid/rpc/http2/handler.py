@@ -1,4 +1,4 @@
-"""Interfaces that the owner of an HTTP/2 connection implements to receive its events."""
+"""Interfaces through which the owner of an HTTP/2 connection receives events and content."""
 
 # layout: not covered, a protocol
 # layout: not compiled, off the hot path
@@ -13,7 +13,7 @@ S_contra = TypeVar("S_contra", bound=Stream, contravariant=True)
 
 
 class ConnectionHandler(Protocol[S_contra]):
-    """Receiver of a connection's events, on a server or client. It opens and names the streams."""
+    """Receiver of a connection's events, on a server or client. It creates the stream records."""
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
         """Handle a complete header block, which is still encoded.
@@ -35,7 +35,7 @@ class ConnectionHandler(Protocol[S_contra]):
         """
 
     def on_half_closed(self, stream: S_contra) -> None:
-        """Handle the end of our side, all of it sent, while the peer's side is still open."""
+        """Handle a stream on which we have sent everything while the peer's side is still open."""
 
     def on_settings(self) -> None:
         """Handle the arrival of the peer's first settings."""

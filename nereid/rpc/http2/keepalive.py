@@ -1,4 +1,4 @@
-"""Keepalive pings: the decisions when to ping a silent peer, and when to give it up.
+"""Keepalive pings: decisions when to ping a silent peer, and when to consider it dead.
 
 The module reads no clock. The owner runs a timer at least `TIMERS` times in each interval and each
 timeout, and passes the time.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-# Minimum number of timer runs while a peer's reply is awaited. A longer gap between two runs counts
-# as a normal one: this process was slow or suspended, and the reply may already be in the socket.
+# Minimum number of timer runs while a peer's reply is awaited. Each run therefore adds at most
+# 1/TIMERS of the timeout to the waiting time, even after a longer gap. During a longer gap this
+# process was slow or suspended, and the reply may already be in the socket.
 TIMERS: Final = 4
 
 
@@ -29,7 +30,7 @@ class Keepalive:
     """
 
     def __init__(self, interval_s: float | None, timeout_s: float, *, when_idle: bool) -> None:
-        """Create the state of a peer; the limits are those of set_limits().
+        """Create the state of a peer.
 
         interval_s: seconds of silence after which the peer is pinged; None means never.
         timeout_s: seconds to wait for the reply to a ping.
@@ -43,7 +44,7 @@ class Keepalive:
         self.set_limits(interval_s, timeout_s)
 
     def set_limits(self, interval_s: float | None, timeout_s: float) -> None:
-        """Change the interval and the timeout, which are those of the constructor."""
+        """Change the interval and the timeout. They mean the same as in the constructor."""
         self.enabled = interval_s is not None
         self._interval_s = interval_s or 0.0
         self._timeout_s = timeout_s

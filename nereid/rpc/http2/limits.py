@@ -26,9 +26,10 @@ class Limits:
     keepalive_timeout_s: float = 20.0
     # True if peers without calls in flight are pinged as well.
     keepalive_without_calls: bool = True
-    # Server only: maximum seconds for which a client may read nothing of a response. After that its
-    # connection is ended or, if only the window is exhausted, the unary call. For streams, the
-    # owners of the queues limit them. `None` means no limit.
+    # Server only: maximum seconds for which a client may read nothing of a response. After that,
+    # the connection is ended. If only the window of a call is exhausted, only the call is ended.
+    # The windows of streams are checked only if more than stream_window_bytes are queued: the
+    # owners of streams limit smaller queues. `None` means no limit.
     write_timeout_s: float | None = None
     # Server only: maximum seconds for which no data of an incomplete unary request may arrive;
     # `None` means no limit.
@@ -36,8 +37,8 @@ class Limits:
     # Server only: minimum rate and maximum time for incomplete requests and messages.
     upload: UploadLimits = NO_UPLOAD_LIMITS
     # Server only: maximum bytes of unary responses that are queued for a client. Beyond the limit
-    # the client may send no more content. The connection's window is withheld for that purpose: the
-    # socket must still be read, because the client's WINDOW_UPDATEs arrive there.
+    # the client may send no more content. To enforce this, the connection's window is not reopened.
+    # The socket is still read, because the client's WINDOW_UPDATEs arrive there.
     max_unsent_bytes: int | None = None
     # Maximum ratio of a message's size to its compressed size. It applies to messages larger than
     # 64 MiB; `None` means no limit.

@@ -1,6 +1,6 @@
 """HTTP/2 connections on asyncio transports: reading, and back-pressure.
 
-The module writer does the writing. Calls are handled elsewhere.
+The module `writer` writes to the transports. Calls are handled elsewhere.
 """
 
 # layout: not compiled, extends asyncio.Protocol
@@ -24,8 +24,8 @@ _WRITE_HIGH_WATER_BYTES = 1 << 20
 class Http2Protocol(asyncio.Protocol):
     """One connection on one transport.
 
-    Servers and channels derive classes from this one. They set `http2` before they call its
-    `connection_made`.
+    Servers and channels derive classes from this one. A derived class sets `http2` before it calls
+    `super().connection_made()`.
     """
 
     http2: Http2Connection[Any]
@@ -58,8 +58,8 @@ class Http2Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes, and write the replies to them at once."""
-        # The replies leave in end_turn() below, so they need no turn of the event loop of their
-        # own.
+        # end_turn() below writes the replies, so they do not wait for a later turn of the event
+        # loop.
         self.writer.begin_turn()
         unread = self.http2.receive_data(data)
         self.writer.end_turn()

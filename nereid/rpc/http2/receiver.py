@@ -1,4 +1,4 @@
-"""Receiving side of an HTTP/2 connection: it cuts bytes into frames, and keeps our windows.
+"""Receiving side of an HTTP/2 connection: it cuts bytes into frames, and manages our windows.
 
 The module does no I/O. The content of DATA frames is passed on as it arrives; all other frames are
 handled when they are complete. An error of the peer raises Http2ConnectionError, except that an
@@ -39,7 +39,7 @@ class Expects(Enum):
 
     A server begins with PREFACE, a client with SETTINGS. A HEADERS frame without END_HEADERS leads
     to CONTINUATION, in which only CONTINUATION frames of the same stream are accepted. A frame with
-    END_HEADERS leads back.
+    END_HEADERS leads back to ANY_FRAME.
     """
 
     PREFACE = auto()
@@ -56,8 +56,8 @@ _PREFACE = Expects.PREFACE
 class Receiver(Generic[S]):
     """Parser and dispatcher of frames.
 
-    window_withheld: whether the connection's window is not reopened, because the handler does not
-    allow the peer to send more.
+    window_withheld: True while the connection's window is not reopened because the handler does not
+        allow the peer to send more.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
-        # Range of the frames that are read in one turn. A client has no limit: it has no other
-        # connections to serve, and its server accepts any delay.
+        # Range with one number for each frame that may be read in one turn. A client has no limit:
+        # it has no other connections to serve, and its server accepts any delay.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
         # Iterator over the frames left in the current turn; end_turn() exhausts it.
         self._turn_left = iter(self._turn)
@@ -131,7 +131,7 @@ class Receiver(Generic[S]):
             if end - pos < 9:
                 break
             start = pos + 9
-            # This is faster than struct.unpack_from() in the compiled form.
+            # In the compiled form, this code is faster than struct.unpack_from().
             size = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
             kind, flags = data[pos + 3], data[pos + 4]
             stream_id = (
@@ -172,7 +172,7 @@ class Receiver(Generic[S]):
         return False
 
     def end_turn(self) -> None:
-        """Leave further frames for another turn, because the current turn was expensive."""
+        """Leave further frames for another turn, because the frames of this turn were expensive."""
         deque(self._turn_left, maxlen=0)
 
     @property
@@ -182,7 +182,7 @@ class Receiver(Generic[S]):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Number of bytes held of an incomplete frame and of an incomplete header block."""
+        """Number of received bytes of an incomplete frame and of an incomplete header block."""
         block_bytes = self._block_bytes if self._expects is Expects.CONTINUATION else 0
         return len(self._rest) + block_bytes
 

@@ -2,8 +2,8 @@
 
 The sender does no I/O: output gathers in `out` until the transport takes it, and `wake` reports
 that there is output. Content goes directly to `out` if the windows allow it. Otherwise it is queued
-at its stream, so `out` is never ahead of the socket by more than one pump. The owner of a stream
-has to limit the stream's queue.
+at its stream. pump() moves at most 256 KiB of queued content to `out` at once, so that little
+output waits for the socket. The owner of a stream has to limit the stream's queue.
 
 The sender handles neither settings nor received frames: others tell it about windows, frame sizes
 and a blocked socket.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Bytes that are moved to `out` at once. This is enough to keep a socket busy, and little enough to
-# be fair to other streams.
+# Maximum bytes that pump() moves to `out` at once. The value is large enough to keep a socket busy,
+# and small enough to be fair to other streams.
 _PUMP_BYTES = 262_144
 # Content up to this size is joined before it is queued; larger content is queued in parts. The
 # value is also the maximum of a 16-bit size in the header of a DATA frame.
@@ -76,7 +76,8 @@ class Sender(Generic[S]):
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
-        # Maps an id to a stream that has queued content and a window for it, in the order of turns.
+        # Streams that have queued content and an open window, in the order of their turns. Maps a
+        # stream's id to the stream.
         self.ready: dict[int, S] = {}
         self.streams = streams
         self._on_half_closed = on_half_closed
@@ -85,8 +86,8 @@ class Sender(Generic[S]):
         self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
-        # Table size update that has to precede the next header block, because the peer has shrunk
-        # its header table. The update says that we do not use the table.
+        # Encoded table size update to send before the next header block; empty if none is due.
+        # After the peer has shrunk its header table, this update says that we do not use the table.
         self._block_prefix = b""
         self._header_table_off = False
 
@@ -154,8 +155,8 @@ class Sender(Generic[S]):
         stream.trailers = None
         self.ready.pop(stream.id, None)
         stream.state = AFTER_RESET[stream.state]
-        # A frame that is still arriving refers to the record, which would keep the earlier input
-        # alive.
+        # The receiver still refers to the record while a frame of the stream arrives. Drop the
+        # input that the record would keep in memory.
         stream.discard_partial_input()
 
     # --- what the socket and the peer allow
@@ -217,14 +218,14 @@ class Sender(Generic[S]):
             self.make_ready(stream)
 
     def make_ready(self, stream: S) -> None:
-        """Give a stream turns if it has something to send and a window for it."""
+        """Let a stream take turns if it has queued content and its window is open."""
         if stream.queue is not None and stream.send_window > 0:
             self.ready[stream.id] = stream
             if not self.blocked and self.send_window > 0:
                 self.wake()
 
     def pump(self) -> None:
-        """Move queued content to `out`: one frame per turn, at most one pump's size in all."""
+        """Move queued content to `out`. The streams take turns, and send one frame per turn."""
         budget = _PUMP_BYTES
         ready = self.ready
         drained: list[S] = []
@@ -244,7 +245,7 @@ class Sender(Generic[S]):
                 stream.above_low_water = False
                 drained.append(stream)
         self._count_queued(budget - _PUMP_BYTES)
-        # Run these callbacks after all turns, because owners may send from them.
+        # Call the owners after all turns, because an owner may send more content from the callback.
         for stream in drained:
             stream.notify_writable()
 
@@ -288,8 +289,8 @@ class Sender(Generic[S]):
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
         """Return a header block as encoded frames.
 
-        The frames must be written before the next header block is encoded, because the first block
-        may carry a table size update.
+        Write the frames before the next header block is encoded, because they may carry a table
+        size update that the peer has to get first.
         """
         if self._block_prefix:
             block = self._block_prefix + block

@@ -56,7 +56,7 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
 AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
 AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
 AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
-# Bit masks of states, used as in stream.state & REMOTE_CLOSED.
+# Bit masks that test a state, for example stream.state & REMOTE_CLOSED.
 LOCAL_CLOSED = 1
 REMOTE_CLOSED = 2
 
@@ -88,8 +88,8 @@ class Stream:
         self.above_low_water = False
         # Bytes received for which no WINDOW_UPDATE has been sent yet.
         self.unacknowledged_bytes = 0
-        # Bits of the reasons why the stream's window is not reopened; the stream's owner defines
-        # the bits.
+        # Reasons not to reopen the stream's window. Each reason is one bit, defined by the stream's
+        # owner; 0 means that the window may be reopened.
         self.paused = 0
         # Bytes that content-length announced and that have not arrived yet; `None` without a
         # content-length.

@@ -28,8 +28,9 @@ _LINGER_S: Final = 1.0
 class Http2Writer:
     """Writer of one connection on one transport.
 
-    The writer writes nothing before open() and after connection_lost(). It is separate from
-    Http2Protocol, which uses it, because that class extends asyncio's and cannot be compiled.
+    The writer writes nothing before open() and after connection_lost(). Http2Protocol uses the
+    writer. The two classes are separate because Http2Protocol extends a class of asyncio, so it
+    cannot be compiled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,7 +80,7 @@ class Http2Writer:
             self._loop.call_soon(self.end_turn)
 
     def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call `send` with the message, and write its output before this turn ends."""
+        """Call `send` with the message, and write the resulting output before this turn ends."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
         self.end_turn()
@@ -92,7 +93,7 @@ class Http2Writer:
         self._scheduled = scheduled
 
     def end_turn(self) -> None:
-        """Write all output, and close the transport if it was the connection's last output."""
+        """Write all output. If the connection will have no more output, close the transport."""
         transport, http2 = self.transport, self._http2
         if transport is None or http2 is None:
             return

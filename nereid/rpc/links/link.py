@@ -9,9 +9,10 @@ link does not depend on the meaning of its items.
     DOWN     (dialled links only)        the stream is opened again after a back-off
     any      close()                     DOWN for good, no callback
 
-A dialled link begins DOWN; an accepted one begins UP, and DOWN is final. Items sent while a link is
-DOWN are dropped, and items in flight when it breaks are lost. Only the owner knows which requests
-have no response yet, so it sends those again on_up.
+A dialled link begins DOWN. An accepted link begins UP, and is not opened again once it is DOWN.
+Items sent while a link is DOWN are dropped, and items in flight when the link breaks are lost. Only
+the link's owner knows which requests have no response yet, so the owner sends these requests again
+in on_up.
 """
 
 from __future__ import annotations

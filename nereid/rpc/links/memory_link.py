@@ -1,4 +1,4 @@
-"""Links within one event loop, which pass on the items of a turn as objects, without encoding."""
+"""Links within one event loop. Items are passed on as objects, without encoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class _MemoryLink(Link[Out]):
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # Other end, if its items of the same turn are handed over before those of this end.
+        # The other end, if it goes first: its items are handed over before the items that this end
+        # has sent in the same turn. `None` if this end goes first.
         self._precedent: _MemoryLink[Any] | None = None
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:

@@ -26,8 +26,8 @@ In = TypeVar("In")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
 # Maximum size of a frame; a larger item has a frame of its own. Without a limit, the items that
-# gather while the other end does not read would form one huge frame: messages have a maximum size,
-# and both ends hold a whole frame in memory.
+# gather while the other end does not read would form one huge frame. It could exceed the maximum
+# size of a message, and both ends hold a whole frame in memory.
 _FRAME_BYTES = 4 << 20
 
 
@@ -54,7 +54,7 @@ class _Writer(Protocol):
 
 
 class _StreamLink(Link[Out]):
-    """Link over a stream, base class of both ends."""
+    """Link over a stream. Both ends derive their classes from this one."""
 
     def __init__(
         self,

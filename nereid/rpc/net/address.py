@@ -19,7 +19,7 @@ def unix_path(address: str) -> str | None:
 
 
 def is_local(address: str) -> bool:
-    """Return whether only processes of this host can use an address, as its server or client."""
+    """Return whether an address is local, so that only processes of this host can use it."""
     if unix_path(address) is not None:
         return True
     host, _ = host_and_port(address)
@@ -30,7 +30,10 @@ def is_local(address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Return an address without the port, which is different for each connection."""
+    """Return an address without its port. The path of a Unix socket is returned as it is.
+
+    A peer's port is different for each connection.
+    """
     return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
@@ -66,7 +69,7 @@ def authority_of(address: str) -> str:
 
 
 def text_of(peer: object) -> str:
-    """Return the address in text form, from a socket's name as the socket module gives it."""
+    """Convert a socket's name, as the socket module returns it, to an address in text form."""
     if isinstance(peer, tuple):
         host, port = peer[0], peer[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,7 +2,7 @@
 
 A Unix socket's file has the mode that the process's umask leaves, or 0600 if the socket is private.
 The file of a dead server is replaced; the file of a live server is an error. Our own file is
-removed when we close.
+removed when the claim of the path is released.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Maximum number of connections that wait to be accepted; the system may allow fewer
-# (net.core.somaxconn). While a process restarts, all of its clients wait there at once.
+# (net.core.somaxconn). All clients of a process may wait at once while the process restarts.
 BACKLOG: Final = 4096
 _PROBE_S: Final = 1.0
 _PASSIVE: Final[Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
 
 
 class UnixClaim:
-    """Claim of a Unix socket's path. It removes a dead server's file, and ours at the end."""
+    """Claim of a Unix socket's path. It removes the file of a dead server, and later our own."""
 
     def __init__(self, path: str) -> None:
         """Claim a path.
@@ -61,7 +61,7 @@ class UnixClaim:
 
 def _stale(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # Limit the time, because a connection to a listener whose queue is full has to wait.
+        # Limit the time: if the queue of a live listener is full, connect() blocks.
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(path)
@@ -139,7 +139,7 @@ def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> 
 
 
 def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    """Return a socket like socket.create_server(), but without listening."""
+    """Return a bound socket like that of socket.create_server(), but do not listen."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,8 +149,8 @@ def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socke
         sock.bind(where)
         host, port, *rest = sock.getsockname()
         if where[1] != port:
-            # Bind a second socket to the port, by its number: when listening ends, the system gives
-            # up a port that it chose itself.
+            # The system has chosen the port. It would free such a port when the socket stops
+            # listening, so bind a second socket to the same port by its number.
             with sock:
                 return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
     except OSError:

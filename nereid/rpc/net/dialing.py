@@ -44,7 +44,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
 
 
 async def look_up(host: str) -> list[str]:
-    """Return a host's addresses from the system's resolver; an IP address is returned as it is.
+    """Return a host's addresses from the system's resolver. An IP address is returned unchanged.
 
     Raises:
         OSError: the name cannot be resolved.
@@ -67,10 +67,10 @@ def _text_of(sockaddr: tuple[object, ...]) -> str:
 class Dialer:
     """Dialler of one address, for one event loop.
 
-    The time limit applies separately to the look-up of the host's name and to the attempt at each
-    address, so a slow resolver or a silent address leaves the full time to the others. The
-    resolver's thread cannot be interrupted. If a look-up takes longer than the limit, the next
-    attempt uses its result, because a new look-up would be as slow.
+    The time limit applies separately to each step: the look-up of the host's name, and the attempt
+    at each address. A slow step therefore does not shorten the time of the others. The resolver's
+    thread cannot be interrupted. If a look-up takes longer than the limit, it goes on, and the next
+    connect() uses the result, because a new look-up would be as slow.
     """
 
     def __init__(self, address: str, timeout_s: float, look_up: LookUp = look_up) -> None:

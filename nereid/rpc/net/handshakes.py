@@ -1,9 +1,8 @@
 """TLS handshakes of accepted connections, a few in each turn of the event loop.
 
-A signature with an RSA key takes milliseconds, during which the loop serves nobody else. Therefore
-the data of a handshake waits for a turn, and clients have turns one after the other, however small
-the pieces are in which they send data. After the handshake, data goes directly from the socket to
-TLS.
+A signature with an RSA key takes milliseconds, during which the loop serves nobody else. The data
+of a handshake therefore waits in a queue that serves clients in turn. A client gains nothing by
+sending data in small pieces. After the handshake, data goes directly from the socket to TLS.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ _BUFFER_BYTES: Final = 16_384
 class HandshakeTurns:
     """Queue of handshake data that waits to be processed at one address.
 
-    The queue belongs to one event loop, and uses at most half of the loop's time.
+    The queue belongs to one event loop. Handshakes use at most half of the loop's time: after each
+    turn, the queue pauses for as long as the turn took.
     """
 
     def __init__(self, turn_s: float = _TURN_S) -> None:
@@ -83,7 +83,8 @@ async def accept_tls(
         )
     )
     try:
-        # In its first step, the task replaces the gate by TLS as the transport's protocol.
+        # The first step of the handshake task makes TLS the transport's protocol, in place of the
+        # gate. Wait for this step.
         while transport.get_protocol() is gate and not handshake.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         if not handshake.done():

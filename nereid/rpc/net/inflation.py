@@ -10,14 +10,16 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-# Bytes of output that the thread inflates at once, which takes some milliseconds.
+# Bytes of output that are inflated in one slice, which takes some milliseconds.
 _SLICE_BYTES: Final = 1 << 20
-# Size of the pieces of input: zlib copies the rest of its input that it has not used.
+# Maximum size of the pieces of input. Pieces are small because zlib copies the part of a piece that
+# it has not used.
 _INPUT_BYTES: Final = 1 << 16
 _FIRST_INPUT_BYTES: Final = 1 << 9
 _GZIP_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-# Each member of a gzip content counts as this many bytes of output.
+# Each member of a gzip content counts as this many bytes of output, because even an empty member
+# costs time.
 _MEMBER_BYTES: Final = 1 << 12
 # The ratio is not limited for content up to this size: a tensor of zeros is no attack.
 _FREE_BYTES: Final = 64 << 20
@@ -76,7 +78,8 @@ class Inflation:
             zlib.error: the content is damaged; the output before the damage is kept.
             InflatedTooLargeError: the content would exceed its limits.
         """
-        # Members may be empty, so each one counts as the bytes of output that cost the same time.
+        # Limit the number of members as well as the output, because thousands of members may be
+        # empty.
         stop_at = self.inflated_bytes + size_bytes
         stop_after = self._members + size_bytes // _MEMBER_BYTES
         while not self.done and self.inflated_bytes < stop_at and self._members <= stop_after:
@@ -133,8 +136,8 @@ class Inflation:
 def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
     """Return a damaged piece's output up to the damaged byte, at most `allowed` bytes.
 
-    If only the checksum at the end is wrong, that is all of the output. Python drops the output
-    that zlib has produced when zlib reports the damage.
+    If only the checksum at the end is wrong, the result is all of the output. This function is
+    needed because Python drops zlib's output when zlib reports damage.
     """
     out = bytearray()
     while len(piece) > 1 and len(out) < allowed:

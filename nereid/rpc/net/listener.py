@@ -1,4 +1,4 @@
-"""Listeners, which accept connections over TCP or Unix sockets, for any protocol, also with TLS.
+"""Listeners for any protocol, which accept connections at TCP ports or Unix sockets, also with TLS.
 
 Connections are accepted here, not by the event loop, for three reasons. First, uvloop accepts one
 connection per turn, so under load a thousand new connections would wait for seconds. Second, uvloop
@@ -56,7 +56,7 @@ async def listen(  # noqa: PLR0913 (by keyword)
 ) -> Listener:
     """Listen at host:port or unix:/path; raise OSError if that is not possible.
 
-    counts: limit on handshakes. The owner of the factory's protocols counts the connections itself.
+    counts: counts and limits the handshakes. The caller has to count the connections.
     private: whether only this user may connect to a Unix socket.
     inherited: sockets that are bound to this address, and that other processes serve as well.
     """
@@ -89,7 +89,8 @@ class Listener:
     """Listener at one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # Actual address, with the port that the system chose.
+        # Address at which the listener listens. It has the actual port, even if the system chose
+        # the port.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []
@@ -110,8 +111,9 @@ class Listener:
 class _Acceptor:
     """Acceptor at one socket. It passes on each connection after the TLS handshake.
 
-    If other processes share the port, a connection is first left to a process that has fewer
-    connections, for some milliseconds.
+    If several processes share the port, this process leaves a connection to a process that has
+    fewer connections. If that process has not accepted the connection after some milliseconds, this
+    process does.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Accept again, in case the other process did not accept a connection left to it."""
+        """Record whether the other process has left a connection waiting, and accept again."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

@@ -40,7 +40,7 @@ class AddressSpec(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[AddressSpec]:
-    """Return the elements of a comma-separated list, each only once.
+    """Return the elements of a comma-separated list, without duplicates.
 
     Raises:
         ValueError: an element is not an address.

@@ -1,10 +1,10 @@
 """Ports that several processes accept at, and that outlive these processes.
 
-A parent process binds the sockets, and its members, the child processes, inherit them. The ports
-stay bound while a member is restarted. Connections that a member has not accepted are accepted by
-other members, or by the restarted one. SO_REUSEPORT would not suffice: it spreads connections by a
-hash, which is uneven if there are few connections, and it also gives connections to members that
-hang.
+A parent process binds the sockets. Its child processes are the members of the group, and inherit
+the sockets. The ports stay bound while a member is restarted. If a member ends before it has
+accepted a connection, another member accepts the connection, or the member does so after its
+restart. SO_REUSEPORT would not suffice: it spreads connections by a hash, which is uneven if there
+are few connections, and it also gives connections to members that hang.
 
 If there are several members, they leave new connections to the member with the fewest connections.
 To this end, each member publishes its number of connections for the others. The module does not
@@ -78,7 +78,7 @@ class SharedPorts:
         return (*sockets, self._counts_fd)
 
     def description(self, member: int) -> dict[str, Any]:
-        """Return the description from which a member's InheritedPorts opens the ports."""
+        """Return a description of the ports, with which a member creates its InheritedPorts."""
         return {
             "member": member,
             "members": self._members,
@@ -92,8 +92,8 @@ class SharedPorts:
         """Clear the counts of a member that has ended: it accepts nothing until it is restarted."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # Refuse connections: the system would otherwise continue to send this group its part of
-            # them.
+            # Refuse connections to the ports that other groups serve as well. Otherwise the system
+            # would continue to send a share of the connections to this group.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:

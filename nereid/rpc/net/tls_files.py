@@ -191,7 +191,7 @@ class Tls:
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the DNS names in a peer's certificate; without any, return its common name.
+    """Return the DNS names in a peer's certificate. If it has none, return its common name.
 
     certificate: result of ssl.SSLSocket.getpeercert(); None if the peer showed no certificate.
     """

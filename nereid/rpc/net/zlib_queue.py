@@ -37,7 +37,10 @@ class ZlibQueue:
             hold(inflation.inflated_bytes - before)
 
     async def run_slice(self, peer: str, run: Callable[[], None]) -> None:
-        """Run a slice of a few milliseconds in a turn of the client; raises its exception."""
+        """Run a slice in a turn of the client. Exceptions of the slice are raised here.
+
+        A slice should take a few milliseconds.
+        """
         await self._take_turn(peer)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-# Maximum size of a direct write. If the socket is full, the rest of the data is copied.
+# Maximum size of a direct write. The size is limited because the data that a full socket does not
+# take is copied.
 _MAX_BYTES: Final = 1 << 18
 
 

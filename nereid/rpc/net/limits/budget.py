@@ -3,11 +3,12 @@
 These are the bytes of requests while the requests arrive and, if they are large, while they are
 pending. They are also the bytes of responses that clients have not read.
 
-Bytes are charged when they are kept. They are released when they are dropped, or when the request
-has been passed to other code that counts it from then on. Bytes that are received and used within
-one read are not charged, so small requests cost nothing. The bytes of a response are counted, but a
-response is never refused. While a client leaves too many bytes of responses unread, it may not
-begin new requests. The module does no I/O and does not depend on a protocol.
+Bytes are charged when they are kept. They are released when they are dropped. They are also
+released when the request has been passed to other code, which counts the bytes from then on. Bytes
+that are received and used within one read are not charged, so small requests cost nothing. The
+bytes of a response are counted, but a response is never refused. While a client leaves too many
+bytes of responses unread, it may not begin new requests. The module does no I/O and does not depend
+on a protocol.
 """
 
 from __future__ import annotations
@@ -103,7 +104,11 @@ class ByteBudget:
 
 
 class _Client:
-    """Bytes held for one client over all of its connections, in total and of responses."""
+    """Bytes held for one client on all of its connections.
+
+    held_bytes: bytes of requests and of responses.
+    unread_bytes: bytes of responses only.
+    """
 
     __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 
@@ -140,7 +145,7 @@ class Account:
 
     @property
     def account(self) -> Account:
-        """This account itself; the property makes the interface equal to that of Owner."""
+        """This account itself. With this property, accounts can be used like an Owner."""
         return self
 
     @property
@@ -151,7 +156,7 @@ class Account:
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
         """Charge bytes to the connection, its client and the budget.
 
-        request_bytes: bytes that were charged for the same request before.
+        request_bytes: bytes that have already been charged for the same request.
 
         Raises:
             OverBudgetError: a limit would be exceeded; nothing is charged.
@@ -183,8 +188,9 @@ class Account:
     def charge_pending(self, size_bytes: int) -> None:
         """Charge the client for a large request while the request is pending.
 
-        The bytes count against the limit of the client only: for all clients together,
-        pending_bytes of the budget has them. A single request may exceed the client's limit.
+        The bytes count only against the limit of the client. The limit for all clients already
+        includes them, because pending_bytes() of the budget returns the bytes of all pending
+        requests. A single request may exceed the client's limit.
 
         Raises:
             OverBudgetError: the client's limit would be exceeded; nothing is charged.
@@ -287,7 +293,7 @@ class Owner(NamedTuple):
 def account_of(sender: Account | Owner | None) -> Account:
     """Return the account to charge for a request of a sender.
 
-    Without a sender, as for requests that no client sent, the bytes are not counted.
+    If there is no sender, no client sent the request, and the bytes are not counted.
     """
     return NO_ACCOUNT if sender is None else sender.account
 

@@ -1,4 +1,4 @@
-"""Queue that serves clients in turn and, within a client, its connections in turn.
+"""Queue that serves clients in turn. The connections of one client are served in turn as well.
 
 The module does no I/O. A peer is named as in rpc.Call: host:port, or unix:path. A peer's client is
 net.address.client_of(peer), unless the caller that adds an item names another client.
@@ -34,7 +34,7 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Queue of at most `max_bytes` and `max_items`, with half of each for one client.
+    """Queue of at most `max_bytes` and `max_items`. One client may use half of each.
 
     A single item of a client may exceed the client's half.
     """

@@ -1,8 +1,8 @@
-"""Decisions at ports that several processes serve: which one accepts, and whether any does.
+"""Decisions at ports that several processes serve: who accepts, or whether all refuse.
 
-The members of a group and their parent share memory. There each member writes how many connections
-it has at each port, and whether it serves (docs/protocols.md). The module only decides: it does no
-I/O.
+The members of a group and their parent share memory. Each member writes to this memory how many
+connections it has at each port, and whether it serves (docs/protocols.md). The module only decides:
+it does no I/O.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class GroupCounts:
 class ConnectionShare:
     """Number of connections that one member has at one port, and the numbers of the other members.
 
-    The port's row has for each member the number of its connections plus one, or 0 while the member
-    does not accept connections.
+    In the port's row of the shared memory, each member has a number. The number is 0 while the
+    member does not accept connections; otherwise it is the member's number of connections plus one.
     """
 
     def __init__(self, counts: memoryview, member: int) -> None:
@@ -79,7 +79,7 @@ class ConnectionShare:
         self._publish()
 
     def should_accept(self) -> bool:
-        """Return whether this member should accept a connection: no member has clearly fewer."""
+        """Return whether this member should accept: no other has clearly fewer connections."""
         own = self._counts[self._member] - 1
         fewest = min((count - 1 for count in self._counts if count), default=0)
         return own <= fewest + fewest // _TOLERANCE
@@ -100,9 +100,11 @@ class Turn(enum.Enum):
     """Decision of a member about a connection that may be waiting."""
 
     ACCEPT = enum.auto()
-    # Return to the event loop, which calls again at once if another connection is waiting.
+    # Accept no more in this turn. The event loop calls again at once if another connection is
+    # waiting.
     LEAVE = enum.auto()
-    # Leave waiting connections to a member that has fewer, for a moment, then call on_yielded().
+    # Leave waiting connections to a member with fewer connections. Call on_yielded() after a
+    # moment.
     YIELD = enum.auto()
 
 
@@ -110,7 +112,7 @@ class AcceptTurns:
     """Sequence of a member's decisions at one socket."""
 
     def __init__(self, share: ConnectionShare | None) -> None:
-        """Begin without a yield.
+        """Create the sequence; no yield has been counted yet.
 
         share: None if no other process serves the port.
         """
@@ -128,7 +130,8 @@ class AcceptTurns:
             return Turn.LEAVE
         if self._yields < _MAX_YIELDS:
             return Turn.YIELD
-        # The member that has fewer connections does not accept this one.
+        # The member with fewer connections has not accepted the waiting connection, so accept it
+        # here.
         self._yields = 0
         return Turn.ACCEPT
 
@@ -138,17 +141,17 @@ class AcceptTurns:
 
 
 class ListeningSocket(Protocol):
-    """Methods of a socket that processes share, such as socket.socket."""
+    """The methods of a shared socket that this module calls. socket.socket has them."""
 
     def shutdown(self, how: int, /) -> None:
-        """Stop listening but stay bound: new connections are refused, and waiting ones as well."""
+        """Stop listening but stay bound. New connections and waiting connections are refused."""
 
     def listen(self, backlog: int, /) -> None:
         """Listen again after shutdown()."""
 
 
 def refuse(sockets: Iterable[ListeningSocket], counts: GroupCounts, how: int, backlog: int) -> None:
-    """Refuse new and waiting connections, unless a member serves by now."""
+    """Refuse new and waiting connections, unless a member has begun to serve meanwhile."""
     ended = []
     for sock in sockets:
         try:
@@ -158,6 +161,7 @@ def refuse(sockets: Iterable[ListeningSocket], counts: GroupCounts, how: int, ba
             continue
         ended.append(sock)
     if counts.is_served():
-        # A member began to listen at the same time, before or after its listening was ended here.
+        # A member has begun to listen at the same time. If it began before the shutdown above, the
+        # shutdown has ended its listening, so listen again.
         for sock in ended:
             sock.listen(backlog)

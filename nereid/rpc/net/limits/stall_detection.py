@@ -67,7 +67,7 @@ class UploadWatch:
         self._bytes = 0
 
     def restart(self) -> None:
-        """Start anew with the next check, because nothing is arriving or being read."""
+        """Let the next check begin a new arrival, because nothing is arriving or being read."""
         self._began = None
 
     def overdue(self, received_bytes: int, now: float) -> bool:
