@@ -17,7 +17,7 @@ GET /console/stream          the same document, as server-sent events, with quer
                              an RFC 7396 JSON merge patch for the last document: objects merge, null
                              deletes a member, and any other value replaces the old one.
 
-Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
+Errors are {"error": text}: 401 and 403 as for any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
 infer, drain) are those of /v2, with the viewer's own key.
 

@@ -4,8 +4,8 @@ A refused call ends as soon as the call's headers have arrived. The caller's rol
 configured:
 
     configured      the caller's roles
-    token           the role of its credential, whatever its certificate names
-    mTLS alone      the roles that its certificate names; all roles on unix sockets
+    token           the role of the caller's credential; certificates do not count
+    mTLS alone      the roles that the caller's certificate names; all roles on unix sockets
     neither         no guard: services may listen only on loopback and unix sockets
 """
 

@@ -1,7 +1,7 @@
 """The roles of a mesh's members, and the methods that each role may call.
 
-The role of a member comes from its credential (tokens, credentials) or from the names in its
-certificate.
+The role of a member comes from the member's credential (see the modules tokens and credentials), or
+from the names in the member's certificate.
 """
 
 from __future__ import annotations

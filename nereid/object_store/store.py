@@ -112,8 +112,8 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # Open the store once more, because the credentials may have been replaced since it was
-        # opened.
+        # Open the store once more, because the credentials may have been replaced since the last
+        # time.
         files = self._open(refused=files)
         try:
             return call(files)

@@ -48,9 +48,9 @@ class PlainItems:
 
     def __init__(self) -> None:
         self._ids = VarintSequence()
-        # Last head that was read, and the encoded field that contained the head. Below: size of the
-        # last payload that was read, and the bytes in front of that payload. The next item often
-        # has the same.
+        # Reading remembers parts of the last item, because the next item often has the same parts.
+        # These are the head and its encoded field; below, the payload's size and the bytes in front
+        # of the payload.
         self._head, self._head_field = b"", _sized(_HEAD, 0)
         self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
         # Caches for writing. Maps a head to its encoded field; below, a payload's size to the bytes

@@ -3,8 +3,8 @@
 A request is sent again if its link breaks, or if the scheduler returns the request. A scheduler
 returns requests when it shuts down, or when another scheduler has the model now. If no scheduler
 has the model, the request waits for one until the reconnect limit has passed. The sender of a
-request gets every response exactly once, up to the last one, and no more responses after a
-cancellation. This module depends neither on services nor on the protocols of clients.
+request gets every response exactly once, up to the last one. After a cancellation, the sender gets
+no more responses. This module depends neither on services nor on the protocols of clients.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class MeshRouter:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: its requests that have no response yet are sent again."""
+        """Handle a broken link: send the link's requests again unless a response has arrived."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -242,7 +242,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """Handle the greeting, the first item on a link that came up. A scheduler may repeat it."""
+        """Handle a scheduler's greeting, the first item on a link. A scheduler may repeat it."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared

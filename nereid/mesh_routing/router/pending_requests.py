@@ -1,8 +1,8 @@
-"""Requests that a client of the schedulers has sent, until the last response to each.
+"""Table of the requests that this process has sent to schedulers and that have not ended.
 
-The table numbers the requests, delivers responses, and reads responses from shared memory. When the
-client drains, the table waits until no request is left. The router (mesh_router) decides which link
-a request goes over. All of this runs in one event loop.
+A request ends with its last response. The table numbers the requests, delivers responses, and reads
+responses from shared memory. When the process drains, drain() waits until no request is left. The
+router (mesh_router) decides which link a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -81,8 +81,9 @@ class Attempts:
     lost_responses: int = 0
     # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Scheduler that returned the request last, and the number of announcements that it had made
-    # before. It is `None` if that scheduler has been disconnected since.
+    # Route to the scheduler that returned the request last, and the number of announcements that
+    # this scheduler had made before. The value is `None` if the scheduler has been disconnected
+    # since.
     returned_by: tuple[Route, int] | None = None
     # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
@@ -323,7 +324,7 @@ class PendingRequests:
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
         # Iterate over a copy, because a callback may cancel other requests. fail() skips cancelled
-        # requests. A frame may just be read that has further items for the failed requests.
+        # requests. The frame that is being read may have further items for the failed requests.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
@@ -397,7 +398,7 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Only in this case it is certain that no executor reads the segment any more. If
+                # Only in this case is it certain that no executor reads the segment any more. If
                 # the request ran twice, for example, the executor that did not respond may still
                 # read it.
                 request.lease.free()

@@ -56,7 +56,7 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return what to remove, the least recently used first.
+    """Return the trees and objects to remove. The least recently used go first.
 
     keep: names of objects that are about to be used. Returns `None` if removing everything that is
     not in use would not free enough bytes.
