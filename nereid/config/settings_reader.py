@@ -49,7 +49,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> list[Any]:
-    """Return several settings that share one command line, read like `read_settings()`.
+    """Read several settings classes from one command line, in the same way as `read_settings()`.
 
     Fields with equal names are one flag, declared by the first class that has it. common: names of
     the fields that --help shows; empty shows all. --help-all always shows all. ending: text that

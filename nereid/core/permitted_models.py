@@ -1,8 +1,8 @@
 """Models that a client may use as steps of an ensemble that it loads.
 
-If the grant of a principal names models, the gateway adds them as a parameter to the principal's
-load requests. If a message has the parameter more than once, the last one counts, so clients cannot
-set it.
+If the grant of a principal names models, the gateway appends these names as a parameter to the
+principal's load requests. If a message has a parameter more than once, the last one counts. A
+client therefore cannot replace the gateway's parameter.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
     digest = blake2b(text, digest_size=_DIGEST_BYTES)
     if isinstance(correlation_id, str):
         return digest.hexdigest()
-    # The result fits the protocols' signed fields as a positive number, and is not 0.
+    # The result is a positive number that fits the signed fields of the protocols.
     return int.from_bytes(digest.digest()[:8]) >> 1 | 1
 
 

@@ -31,7 +31,7 @@ _BATCHING_CODES: Final = frozenset(
 HELD_REQUESTS: Final = "held-requests"
 # A closing reason gets a statement only if at least this share of the batches was closed for it.
 _NOTABLE_SHARE: Final = 0.25
-# If executions have fewer rows than this on average, batching has hardly any effect.
+# If the mean number of rows per execution is below this, batching has hardly any effect.
 _BARELY_BATCHED: Final = 1.5
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",

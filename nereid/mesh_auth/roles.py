@@ -49,7 +49,7 @@ _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
     JOIN_PATH: frozenset({Role.EXECUTOR}),
     EXECUTE_PATH: frozenset({Role.EXECUTOR}),
-    # Executors may call this because models send requests to other models.
+    # Executors may call this method, because their models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
     PEER_PATH: frozenset({Role.SCHEDULER}),
     TIMELINE_PATH: _CONTROL,

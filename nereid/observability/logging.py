@@ -85,9 +85,9 @@ def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, 
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Set up the process's log as the settings say; JSON lines name the service.
+    """Set up the process's log as the settings say.
 
-    stream: replaces standard error and --log-file.
+    service: name of the service, for JSON lines. stream: replaces standard error and --log-file.
     """
     if stream is None and settings.log_file:
         # The file stays open until the process ends. All services of a host may append to one file.

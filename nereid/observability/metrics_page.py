@@ -44,8 +44,8 @@ class Page:
     def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
         """Create an empty page.
 
-        labels: labels that all series get, in front of their own. exemplars: whether to show the
-        exemplars of histograms.
+        labels: labels that all series get, in front of the series' own labels. exemplars: whether
+        to show the exemplars of histograms.
         """
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})

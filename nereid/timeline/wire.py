@@ -63,7 +63,7 @@ def _layout_of(record: type[Any]) -> _Layout:
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# Maps TimelineRecords.kind to the layout of the records. Kinds are never renumbered.
+# Maps TimelineRecords.kind to the layout of the records. The number of a kind never changes.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(

@@ -34,7 +34,7 @@ _JOINED_BYTES: Final = 8192
 class Layout(NamedTuple):
     """Inputs that a head declares, prepared for digests.
 
-    Layouts of heads that declare the same inputs in different orders give the same digests.
+    If two heads declare the same inputs in different orders, their layouts give the same digests.
     """
 
     # Hash state after hashing the declared inputs with the key. The digest of each request is

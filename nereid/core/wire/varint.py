@@ -24,7 +24,7 @@ _LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the encoded bytes of a number, which must not be negative."""
+    """Encode a number, which must not be negative, and return the bytes."""
     if value <= 0x7F:
         return _LAST[value]
     encoded = _FIRST[value & 0x7F]

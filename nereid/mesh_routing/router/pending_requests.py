@@ -90,7 +90,7 @@ class Attempts:
 
 
 class PendingRequest:
-    """Pending request, as its sender sees it."""
+    """A pending request, through which the sender can cancel it or pause its responses."""
 
     __slots__ = (
         "_attempts",

@@ -126,10 +126,10 @@ class RoutingTable(Generic[Key]):
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for models' calls if all live schedulers are shutting down.
+        """Return the scheduler for a call by a model, if all live schedulers are shutting down.
 
-        A scheduler that shuts down waits for the requests during which models make such calls, so
-        it still serves calls to the models that it has.
+        A scheduler that shuts down first finishes its requests. A model may call other models
+        during such a request, so the scheduler still serves calls to its models.
         """
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None

@@ -117,7 +117,7 @@ class CountStore:
         ]
 
     def shared(self) -> Iterator[pb.VersionCounts]:
-        """Yield the sum of the records of each version that has several records."""
+        """Yield one sum of records for each version that has several records."""
         for key, records in self._versions.items():
             if len(records) > 1:
                 if key not in self._sums:
