@@ -97,8 +97,9 @@ class Flag:
     # The default when --hardened is given; `None` keeps the usual default.
     hardened: str | None = None
     platform: PlatformVariable | None = None
-    # Function that takes the environment and the given texts and returns all texts. It adds texts
-    # from another standard's variables, which have lower priority. The added texts must be valid.
+    # Function that adds texts from another standard's environment variables, with lower priority.
+    # It takes the environment and the given texts, and returns all texts. The added texts must be
+    # valid.
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None
 
 
@@ -154,7 +155,7 @@ class DeclaredFlag:
 
     @property
     def default_text(self) -> str:
-        """The default as a user would write it; empty if there is no default or it is empty."""
+        """The default as a user would write it; empty if there is none."""
         default = self.field.default
         if default in (dataclasses.MISSING, None, (), ""):
             return ""
@@ -162,7 +163,10 @@ class DeclaredFlag:
 
 
 def declared_flags(*settings: type[Any]) -> list[DeclaredFlag]:
-    """Return all flags of these settings classes; of flags with one name, the first counts."""
+    """Return the flags of these settings classes.
+
+    If several classes declare a flag of the same name, the first declaration counts.
+    """
     flags: dict[str, DeclaredFlag] = {}
     for cls in settings:
         for field in dataclasses.fields(cls):

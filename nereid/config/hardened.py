@@ -1,7 +1,7 @@
 """--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
 
-A flag that is given explicitly takes precedence over --hardened, so a user can open a single thing
-again.
+A flag that is given explicitly takes precedence over --hardened, so a user can relax a single
+restriction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Secrets that a process of `nereid serve` reads from an inherited file descriptor.
 
-Everybody on the machine can see a secret in argv. All processes of the same user, Python models
-included, can see a secret in a process's environment. The file with the secrets exists in memory
-only, and is closed once it is read.
+A file is used because everybody on the machine can see a secret in argv, and all processes of the
+same user, Python models included, can see a secret in the environment. The file exists in memory
+only. The process closes the file once the secrets are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SecretsFile:
     """A file in memory that holds a child's secrets until the child has been started."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """Write the secrets to the file. They are environment variables of the child's settings."""
+        """Write the secrets to the file. Maps an environment variable of the child to its text."""
         self._descriptor = os.memfd_create("nereid-secrets", os.MFD_CLOEXEC)
         os.write(self._descriptor, json.dumps(dict(secrets)).encode())
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -47,12 +47,12 @@ class SecretsFile:
 
 
 def read_environ() -> Mapping[str, str]:
-    """Return this process's environment with the inherited secrets added; close their file."""
+    """Return this process's environment with the inherited secrets; close the secrets' file."""
     descriptor = os.environ.pop(_VARIABLE, None)
     if descriptor is not None:
         with os.fdopen(int(descriptor), encoding="utf-8") as file:
-            # /proc does not show these changes to the environment, and public_environ() withholds
-            # them from workers.
+            # /proc still shows the process's original environment, without these secrets.
+            # public_environ() withholds the secrets from workers.
             os.environ.update(json.load(file))
     return os.environ
 

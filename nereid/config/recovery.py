@@ -1,7 +1,7 @@
 """Times that decide how long a failure inside the mesh lasts, derived from two settings.
 
-One setting says after how much silence a service counts as failed, the other how long a restart may
-take. Both are flags that all services share, and they should be equal on all services.
+One setting is the silence after which a service counts as failed. The other is the time that a
+restart may take. Both are flags of all services, and should be the same for all services.
 docs/reference/recovery.md is the table of all times.
 
 Other modules hold four kinds of times: bounds on clients (uploads, idle connections, deadlines),
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 DEFAULT_SILENCE_S: Final = 7.0
 DEFAULT_RESTART_S: Final = 30.0
-# Factor for the ping times of a connection to one of several schedulers. These times are shorter
-# than usual because the scheduler's peers take over its models.
+# Factor by which ping times are shorter for a connection to one of several schedulers. If such a
+# scheduler fails, its peers take over its models, so an early decision is better.
 _PEER_SHARE: Final = 0.4
-# Shorter silences are no failure: a garbage collection of a large heap, or a moment without the
-# CPU, may cause them.
+# Minimum of the silence setting. A shorter silence may be a garbage collection of a large heap, or
+# a moment without the CPU, and is no sign of a failure.
 _MIN_SILENCE_S: Final = 0.5
 
 
@@ -50,16 +50,19 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def ping_reply_s(self) -> float:
-        """A connection whose ping has no reply ends; a stopped Python worker is restarted."""
+        """A connection ends if a ping gets no reply in this time.
+
+        A Python worker that has been stopped for this long is restarted.
+        """
         return self.silence_s - self.ping_after_s
 
     @property
     def peer_ping_after_s(self) -> float:
-        """A silent connection to one of several schedulers is pinged.
+        """A connection to one of several schedulers that has been silent for this long is pinged.
 
         This time is shorter than ping_after_s because peers take over the scheduler's models:
-        waiting costs more than giving the scheduler up wrongly. It is also the interval at which
-        such a scheduler checks whether it stood still itself.
+        waiting costs more than giving the scheduler up wrongly. The time is also the interval at
+        which such a scheduler checks whether it stood still itself.
         """
         return self.ping_after_s * _PEER_SHARE
 
@@ -67,14 +70,17 @@ class RecoveryTimes(NamedTuple):
     def peer_ping_reply_s(self) -> float:
         """A connection to one of several schedulers ends if its ping gets no reply in this time.
 
-        It is also the pause after which a scheduler concludes that it stood still and that its
+        If a scheduler notices a pause of this length, it concludes that it stood still and that its
         peers gave it up. Such a scheduler takes no models back before it has seen its peers.
         """
         return self.ping_reply_s * _PEER_SHARE
 
     @property
     def watchdog_s(self) -> float:
-        """`nereid serve` kills a process without a heartbeat; its peers gave it up already."""
+        """`nereid serve` kills a process that has sent no heartbeat for this long.
+
+        By then, the process's peers have already given it up.
+        """
         return self.silence_s
 
     @property
@@ -122,9 +128,10 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def claim_s(self) -> float:
-        """A lost scheduler's model that no scheduler names yet counts as about to be taken over.
+        """A lost scheduler's model counts as about to be taken over for at most this long.
 
-        This time is longer than a scheduler that stood still waits for its peers.
+        It counts so while no other scheduler names the model. This time is longer than the time for
+        which a scheduler that stood still waits for its peers.
         """
         return 2 * self.start_wait_s
 
@@ -142,14 +149,14 @@ class RecoveryTimes(NamedTuple):
     def start_wait_s(self) -> float:
         """A scheduler that starts or stood still waits this long for peers and their executors.
 
-        Meanwhile it holds requests that were sent again, until the executors that may have run them
-        have joined.
+        Meanwhile the scheduler holds requests that were sent again, until the executors that may
+        have run these requests have joined.
         """
         return self.silence_s * 2 / 7
 
     @property
     def settle_s(self) -> float:
-        """Models move to new members once no other member has joined for this long."""
+        """If no further member has joined for this long, models move to the new members."""
         return self.silence_s / 14
 
     @property
@@ -166,15 +173,16 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def state_s(self) -> float:
-        """A scheduler that cannot read its state at start, or cannot write a record, tries again.
+        """A scheduler that cannot read or write its state tries again after this time.
 
-        It keeps serving meanwhile.
+        It reads the state at its start, and writes single records later. The scheduler keeps
+        serving meanwhile.
         """
         return self.restart_s / 3
 
     @property
     def unserved_s(self) -> float:
-        """Ports of `nereid serve` refuse connections after no gateway served them this long."""
+        """A port of `nereid serve` that no gateway serves for this long refuses connections."""
         return self.restart_s * 2 / 3
 
     @property
@@ -197,14 +205,15 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def abandoned_s(self) -> float:
-        """A model whose scheduler was lost may continue its batch, which may be sent again.
+        """A model whose scheduler was lost may continue to run its batch for this long.
 
-        This time is longer than a gateway waits for a scheduler.
+        The batch's requests may be sent again meanwhile. This time is longer than a gateway waits
+        for a scheduler.
         """
         return 2 * self.restart_s
 
 
-# The times of a service for which neither flag is given.
+# Times of a service if neither flag is given.
 DEFAULT_TIMES: Final = RecoveryTimes()
 
 
@@ -240,7 +249,7 @@ class RecoverySettings:
         return RecoveryTimes(self.mesh_silence_secs, self.mesh_restart_secs)
 
     def with_keepalive(self, options: Options, *, replaceable: bool = False) -> Options:
-        """Return the options of a connection between services with these flags' times filled in.
+        """Return connection options with the ping times that follow from these flags.
 
         replaceable: true if the connection is to one of several schedulers. When such a scheduler
         counts as lost, its peers take over its models.

@@ -49,7 +49,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> list[Any]:
-    """Return several settings that share one command line, read like `read_settings()`.
+    """Read several settings classes from one command line, in the same way as `read_settings()`.
 
     Fields with equal names are one flag, declared by the first class that has it. common: names of
     the fields that --help shows; empty shows all. --help-all always shows all. ending: text that
@@ -65,7 +65,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     _warn_of_deprecated(given, flags, program)
     errors = _unknown_arguments(surplus, flags)
     values: dict[str, Any] = {}
-    # --hardened comes first: the other flags' defaults depend on it.
+    # Read --hardened first, because the other flags' defaults depend on it.
     for flag in sorted(flags, key=lambda flag: flag.field.name != _HARDENED):
         texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
         if flag.option.merge is not None:
@@ -88,8 +88,8 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:
-    """If there are errors, print a line for each and exit with code 2."""
-    # Services that share a flag report the same error in it.
+    """Print a line for each error and exit with code 2; return if there are no errors."""
+    # Drop duplicates: several services that share a flag report the same error.
     for error in dict.fromkeys(errors):
         sys.stderr.write(f"{program}: {error}\n")
     if errors:
@@ -147,7 +147,7 @@ def _parser(flags: Iterable[DeclaredFlag], program: str) -> argparse.ArgumentPar
 
 
 def _deprecated_dest(flag: DeclaredFlag) -> str:
-    # No field has this name: it contains a space.
+    # The name contains a space, so it differs from the names of all fields.
     return f"deprecated {flag.field.name}"
 
 
@@ -161,7 +161,10 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """Return a flag's texts in argv, with those of deprecated forms first; `None` if not given."""
+    """Return a flag's texts in argv; `None` if the flag is not given.
+
+    Texts of the flag's deprecated forms come first.
+    """
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
@@ -169,7 +172,7 @@ def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] |
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
     """Return an error for each unknown flag, with a similar known flag if there is one.
 
-    The value that follows an unknown flag is not reported separately.
+    If a value follows an unknown flag, no further error is reported for the value.
     """
     names = ["--help", "--help-all"]
     for flag in flags:

@@ -27,7 +27,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Pointer), ctypes.c_int),
     "cuCtxSetCurrent": (Pointer,),
 }
-# The table replaces cuGetErrorName, which may be missing in a caller's library.
+# Texts of CUresult numbers. cuGetErrorName is not used, because the library that a caller passes
+# may lack it.
 _ERRORS: Final = {
     1: "invalid value",
     2: "out of memory",
@@ -54,15 +55,16 @@ class DriverError(Exception):
 
 
 class CudaDriver:
-    """Driver functions that callers select, used on the primary context of each GPU.
+    """Calls the driver's functions in the primary context of each GPU.
 
     Any thread may use the object. Each thread has its own current GPU.
     """
 
     def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
-        """Look up functions and initialise the driver.
+        """Look up the driver's functions and initialise the driver.
 
-        functions: maps a function's name to its argument types. Each function must return 0 or an
+        functions: the functions that the caller needs. Maps a function's name to its argument
+        types. Each function must return 0 or an
             error number.
 
         Raises:

@@ -41,11 +41,11 @@ class NereidError(Exception):
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """Create an error; its text is cut at 65,536 characters.
 
-        accepted: whether the request was found valid and failed only afterwards. An HTTP response
-            then has the content type text/plain.
+        accepted: true if the request was found valid and failed only afterwards. The HTTP response
+            for the error then has the content type text/plain.
         """
         if len(message) > _MAX_MESSAGE:
-            # A text of this length quotes data that the client sent.
+            # Cut the text: only a text that quotes a client's data can be this long.
             message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
@@ -138,9 +138,9 @@ class MovedError(Unavailable):
 # Maps a gRPC status code to its error; each direct subclass above has a different code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# Maps a gRPC status code to the HTTP status. The entries are those of Triton (HttpCodeFromError);
-# all other codes give 400. Triton lacks the entries for DeadlineExceeded, PermissionDenied and
-# Aborted.
+# Maps a gRPC status code to the HTTP status. Triton's table (HttpCodeFromError) has the same
+# entries, except those for DeadlineExceeded, PermissionDenied and Aborted. All other codes give
+# 400.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
@@ -155,7 +155,7 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 def cause_of(error: BaseException) -> str:
     """Return the text of another library's exception for use in a message.
 
-    An exception without text gives the name of its type.
+    If the exception has no text, return the name of its type.
     """
     return str(error).strip() or type(error).__name__
 

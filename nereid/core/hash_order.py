@@ -1,8 +1,8 @@
 """Order of names in a C++ hash table. Triton sends and checks some things in this order.
 
-The table is an unordered container of std::string in libstdc++ on a 64-bit machine, into which the
-names are inserted one after the other. The same names, inserted in the same order, give the same
-result on every machine.
+The table is an unordered container of std::string in libstdc++ on a 64-bit machine. The names are
+inserted into the table one after the other. The same names, inserted in the same order, give the
+same result on every machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SIZES: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names in the order of the hash table; no name may occur twice.
 
-    If there are more names than the largest known table holds, their order is not changed.
+    If there are more names than the largest known table holds, the names are returned in the given
+    order.
     """
     if len(names) > _SIZES[-1]:
         return tuple(names)
@@ -33,8 +34,8 @@ def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
     ordered: list[str] = []
     left = iter(hashes)
     for size in _SIZES[: bisect_left(_SIZES, len(hashes)) + 1]:
-        # When the table grows, its names are inserted into the larger one in the order of the
-        # smaller one.
+        # When the table grows, the names are inserted into a larger table, in the order in which
+        # the smaller table listed them.
         ordered += islice(left, size - len(ordered))
         buckets: dict[int, list[str]] = {}
         for name in ordered:

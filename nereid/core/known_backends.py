@@ -21,7 +21,10 @@ PYTHON_FILE: Final = "model.py"
 
 
 class KnownBackend(NamedTuple):
-    """Backend, with the platform and the file name that imply it. A platform of "" means none."""
+    """A backend, and the platform and model file name by which it is recognised.
+
+    If no platform implies the backend, platform is empty.
+    """
 
     backend: str
     platform: str
@@ -41,7 +44,7 @@ KNOWN_BACKENDS: Final = (
 
 
 def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
-    """Return the (backend, platform) that the files of a version directory imply, or None."""
+    """Return (backend, platform) for the files of a version directory; None if they imply none."""
     for known in KNOWN_BACKENDS:
         if known.filename in filenames:
             return known.backend, known.platform

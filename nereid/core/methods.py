@@ -17,8 +17,9 @@ EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
 READ_STATE_PATH: Final = "/nereid.v1.Cache/ReadState"
 WRITE_STATE_PATH: Final = "/nereid.v1.Cache/WriteState"
 
-# Metadata of an executor's streams: a random number that the process chose when it started. With
-# this number a process can replace its own streams, but not those of another process.
+# Metadata of an executor's streams: a random number that the executor's process chose when it
+# started. A new stream with this number replaces the same process's earlier stream. A stream of
+# another process cannot be replaced.
 EXECUTOR_KEY: Final = "nereid-executor"
 # Metadata of an Execute stream: the number of the instance that the stream belongs to.
 INSTANCE_KEY: Final = "nereid-instance"

@@ -1,8 +1,8 @@
 """Models that a client may use as steps of an ensemble that it loads.
 
-If the grant of a principal names models, the gateway adds them as a parameter to the principal's
-load requests. If a message has the parameter more than once, the last one counts, so clients cannot
-set it.
+If the grant of a principal names models, the gateway appends these names as a parameter to the
+principal's load requests. If a message has a parameter more than once, the last one counts. A
+client therefore cannot replace the gateway's parameter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from nereid.pb import kserve_pb2
 
 # Name of the parameter of the load request.
 PERMITTED_MODELS: Final = "nereid_permitted_models"
-# Names longer than this do not match: matching takes longer for long names, and no model's folder
-# has a name of this length.
+# Names longer than this never match. Matching takes longer for long names, and no model's folder
+# can have such a long name.
 _MAX_MODEL_NAME: Final = 1024
 
 
@@ -50,7 +50,7 @@ class PermittedModels:
     models: NamePatterns
 
     def entry(self) -> bytes:
-        """Return the bytes to append to a serialised RepositoryModelLoadRequest."""
+        """Return the serialised parameter, to append to a serialised RepositoryModelLoadRequest."""
         text = json.dumps({"principal": self.principal, "models": self.models.patterns})
         request = kserve_pb2.RepositoryModelLoadRequest()
         request.parameters[PERMITTED_MODELS].string_param = text

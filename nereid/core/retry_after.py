@@ -8,26 +8,28 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-# Delay after a drain or a reconnect, or for a refusal before a rate has been measured.
+# Delay for refusals that no measured rate applies to, for example: the service drains or has lost
+# its connection, or no rate has been measured yet.
 DEFAULT_MS: Final = 1000
 
 # Bounds of an estimate. A value outside them is more likely a measurement error.
 _MIN_MS: Final = 50
 _MAX_MS: Final = 30_000
-# Time over which a rate is measured. The rate is measured between two refusals: while requests are
-# refused the queue is full, so the measured rate is the rate of the model.
+# Minimum time over which a rate is measured. A measurement begins and ends with a refusal. The
+# queue is full at a refusal, so the measured rate is the model's own rate.
 _WINDOW_NS: Final = 250_000_000
-# Maximum time between two refusals for a measurement. If they are further apart, the queue may have
-# been empty meanwhile.
+# Maximum time over which a rate is measured. If the two refusals are further apart, the queue may
+# have been empty between them.
 _MAX_WINDOW_NS: Final = 10 * _WINDOW_NS
 
 
 def spread_ms(retry_after_ms: int, random: float) -> int:
     """Return a random delay near this one, so that clients refused together do not retry together.
 
-    The result is between half of the delay and one and a half. random: a random number in [0, 1).
+    The result is between 0.5 and 1.5 times the delay. random: a random number in [0, 1).
 
-    At most five binary digits of the result are significant, so that headers with it can be cached.
+    Only the five highest binary digits of the result can be non-zero, so there are few different
+    results and headers that contain them can be cached.
     """
     exact_ms = max(1, int(retry_after_ms * (0.5 + random)))
     rounded = max(0, exact_ms.bit_length() - 5)
@@ -42,20 +44,21 @@ def whole_seconds(retry_after_ms: int) -> int:
 class DrainEstimate:
     """Estimate of the time in which a queue drains.
 
-    Work is done only when a request is refused.
+    The estimate is updated only when a request is refused, so accepted requests cost nothing.
     """
 
     __slots__ = ("_completed", "_per_ns", "_since_ns")
 
     def __init__(self) -> None:
-        # Start of the current window, and the number of requests completed before it.
+        # Start of the current measurement, and the number of requests that were completed before
+        # that.
         self._since_ns = 0
         self._completed = 0
         # Completed requests per nanosecond; 0.0 before the first measurement.
         self._per_ns = 0.0
 
     def retry_after_ms(self, pending: int, completed: int, now_ns: int) -> int:
-        """Return the milliseconds until `pending` requests are completed; call at a refusal.
+        """Return the milliseconds until `pending` requests are completed. Call this at a refusal.
 
         completed: number of requests completed since the start.
         """

@@ -1,9 +1,10 @@
 """Owners of sequences: texts that a gateway adds to requests that have a correlation id.
 
 Each principal has its own sequences: if two principals use the same id, they have two different
-sequences. Clients without a principal share one set of ids whatever their addresses, since a client
-may use several addresses, and several clients one address. An address only identifies a client that
-takes turns with others, and whose sequences are counted.
+sequences. Clients without a principal share one set of ids, because a client may use several
+addresses, and several clients may use one address. An address therefore does not separate
+sequences. It only serves to limit a client's share of a model's slots, and to let clients take
+turns.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.core.correlation_ids import CorrelationId
 
-# Parameter of a request with the id of its sequence. Only requests that have this parameter have an
-# owner.
+# Request parameter that holds the correlation id. Only a request with this parameter has an owner.
 SEQUENCE_ID: Final = "sequence_id"
 _PRINCIPAL, _LIMITED_ADDRESS, _ADDRESS = "p", "a", "t"
 _DIGEST_BYTES: Final = 12
@@ -35,14 +35,14 @@ def principal_owner(*identity: str) -> str:
 def address_owner(client: str, *, limited: bool) -> str:
     """Return the owner for a client that is known by its address only.
 
-    client: a name by net.address.client_of.
+    client: name of the client, as net.address.client_of returns it.
     limited: whether the client may have only its share of a model's slots.
     """
     return (_LIMITED_ADDRESS if limited else _ADDRESS) + client
 
 
 def is_principal(owner: str) -> bool:
-    """Return whether the owner is a principal, not an address or nobody."""
+    """Return whether the owner is a principal; false for an address, and for the empty text."""
     return owner.startswith(_PRINCIPAL)
 
 
@@ -52,15 +52,16 @@ def is_limited(owner: str) -> bool:
 
 
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
-    """Return the id that a model sees if another owner's sequence uses this correlation id.
+    """Return the id to show to a model if another owner's sequence has the same correlation id.
 
-    The result is a text or a number like the correlation id, and no other owner gets the same one.
+    The result has the type of the correlation id (text or number). Each owner gets a different
+    result.
     """
     text = f"{owner} {correlation_id!r}".encode("utf-8", "surrogatepass")
     digest = blake2b(text, digest_size=_DIGEST_BYTES)
     if isinstance(correlation_id, str):
         return digest.hexdigest()
-    # The result fits the protocols' signed fields as a positive number, and is not 0.
+    # The result is a positive number that fits the signed fields of the protocols.
     return int.from_bytes(digest.digest()[:8]) >> 1 | 1
 
 

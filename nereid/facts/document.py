@@ -17,12 +17,12 @@ GET /console/stream          the same document, as server-sent events, with quer
                              an RFC 7396 JSON merge patch for the last document: objects merge, null
                              deletes a member, and any other value replaces the old one.
 
-Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
+Errors are {"error": text}: 401 and 403 as for any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
 infer, drain) are those of /v2, with the viewer's own key.
 
 A viewer who may see only some models (permissions.for_all_models lacks "console") gets the figures
-of these models; figures that are not known by model are absent.
+of these models only. Figures that are not counted per model are then absent.
 
 New versions may add fields, but never change or remove one.
 """
@@ -55,8 +55,8 @@ class Server(TypedDict):
     grpc_port: int
     # Value of --timeline-seconds; 0 means that no timeline is recorded.
     timeline_seconds: float
-    # Facts that could not be collected from the mesh, with the reasons; empty if all were
-    # collected.
+    # Texts about facts that could not be collected, with the reason. The list is empty if all facts
+    # were collected.
     problems: list[str]
 
 
@@ -66,15 +66,14 @@ class Permissions(TypedDict):
     # Name of the viewer; empty if nobody needs credentials.
     principal: str
     rights: list[str]
-    # Rights that hold for all models. The other rights hold for those models whose row lists them
-    # in `may`.
+    # Rights that the viewer has for all models. If the viewer has a right for some models only, the
+    # rows of these models list the right in `may`.
     for_all_models: list[str]
     # True if the viewer may load and unload models. With --open-control-apis=false nobody may be
     # allowed to.
     may_load: bool
     may_infer: bool
-    # True if the viewer may call POST /v2/nereid/executors/NAME/drain. As with may_load, this holds
-    # for all models.
+    # True if the viewer may call POST /v2/nereid/executors/NAME/drain, which affects all models.
     may_drain: bool
 
 
@@ -93,9 +92,9 @@ class _Counts(TypedDict):
     pending: int
     requests_per_s: float
     errors_per_s: float
-    # Latency of all requests, in the last interval in which there were any.
+    # Latency of all requests, in the last interval that had requests.
     latency_us: Latency
-    # True if the rates cover the shown models only, because the mesh has very many models.
+    # True if the mesh has so many models that the rates cover only the shown ones.
     partial: bool
 
 
@@ -155,8 +154,8 @@ class Batches(TypedDict):
     # Number of executions since the load, by size. The keys are upper bounds of sizes ("1", "2",
     # "4", ..., "+Inf").
     sizes: dict[str, int]
-    # Number of batches by the reason for which they were closed (metrics.CLOSING_REASONS): since
-    # the load, and in the last interval.
+    # Number of batches by closing reason (metrics.CLOSING_REASONS). closed counts since the load;
+    # the next field counts in the last interval.
     closed: dict[str, int]
     closed_recently: dict[str, int]
 
@@ -165,8 +164,8 @@ class Queue(TypedDict):
     """Requests that wait to be executed."""
 
     pending: int
-    # Description of what the requests wait for, such as "an instance: all 2 are busy"; empty if
-    # nothing waits.
+    # Text that says what the requests wait for, such as "an instance: all 2 are busy". The text is
+    # empty if no request waits.
     waits_for: str
 
 
@@ -183,8 +182,8 @@ class Model(TypedDict, total=False):
     # Rights that the viewer has for this model. It is present only if the viewer's rights differ
     # between models.
     may: list[str]
-    # "failed" if the version should be served but is not, "problem" if one of the statements is a
-    # problem; otherwise "busy", "idle" or "out".
+    # One of: "failed" (the version should be served but is not), "problem" (one of the statements
+    # is a problem), "busy", "idle" and "out".
     health: str
     statements: list[Statement]
 
@@ -200,7 +199,7 @@ class Model(TypedDict, total=False):
     cache: dict[str, int]
     # Bytes of memory that the loads took, by device.
     memory_bytes: dict[str, int]
-    # Counters since the load: all counters, and the failures by reason.
+    # Counters since the load. Below: failures since the load, by reason.
     totals: dict[str, int]
     failures: dict[str, int]
     load_seconds: float
@@ -253,7 +252,7 @@ class Executor(TypedDict):
     """An executor that has joined."""
 
     name: str
-    # Opaque name of the executor's machine; it is equal for everything that runs on that machine.
+    # Opaque name of the executor's machine. Executors on the same machine have the same name here.
     host: str
     backends: list[str]
     instances: int
@@ -295,8 +294,8 @@ class SlowRequest(TypedDict, total=False):
     model: str
     version: str
     request_id: str
-    # Number of the request in the mesh, for `nereid timeline --request`. It is decimal text,
-    # because it may be above 2^53.
+    # Number of the request in the mesh, for `nereid timeline --request`. It is a decimal text,
+    # because it may be above 2^53, and many JSON readers round such numbers.
     number: str
     duration_us: float
     # Error text; empty if the request succeeded.
@@ -335,7 +334,7 @@ class Batch(TypedDict):
 
 
 class Difference(TypedDict, total=False):
-    """A field whose value in the effective configuration differs from the value in the file."""
+    """A field that has another value in the effective configuration than in the file."""
 
     # Path of the field as in config.pbtxt, such as dynamic_batching.preferred_batch_size.
     field: str
@@ -373,7 +372,7 @@ class _Sections(TypedDict):
     permissions: Permissions
     summary: Summary
     models: Models
-    # Maps from the names of executors and of schedulers.
+    # Keys are the names of executors and of schedulers.
     executors: dict[str, Executor]
     schedulers: dict[str, Scheduler]
     # The slowest request comes first.

@@ -23,7 +23,8 @@ def explanation(
 ) -> dict[str, Any]:
     """Return the document.
 
-    seconds: time between the two looks whose counters were compared; 0 if there was only one look.
+    seconds: time between the two looks at the mesh whose counters were compared. It is 0 if there
+    was only one look.
     """
     return {
         "format": FORMAT,

@@ -10,7 +10,7 @@ class Severity(Enum):
     """Weight of a finding.
 
     ERROR: the model would not be served. WARNING: the model's author probably meant something else.
-    NOTE: neither of the two.
+    NOTE: any other finding.
     """
 
     ERROR = "error"
@@ -20,11 +20,11 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know about a model.
+    """Something to know about a model.
 
     code: a stable name for programs, such as no-batching. message: the text of the finding; for an
-    error, the text with which loading fails. hint: the change to make; empty if there is none in
-    particular.
+    error, the text with which loading fails. hint: the change to make; empty if no particular
+    change is recommended.
     """
 
     severity: Severity

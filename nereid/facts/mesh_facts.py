@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
 
 
-# Beginning of the reason that the repository index gives for a model which its next request loads.
+# If a model is loaded only by its next request, the reason in the repository index begins with this
+# text.
 _NOT_IN_MEMORY: Final = "not in memory"
 
 
@@ -27,7 +28,7 @@ def is_in_memory(state: str, reason: str) -> bool:
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """The completed configuration of a version, and facts derived from it, each computed once."""
+    """The completed configuration of a version, and facts derived from the configuration."""
 
     proto: ModelConfig
 
@@ -68,13 +69,13 @@ class VersionFacts:
 
     @property
     def in_memory(self) -> bool:
-        """True if the version is ready without a further load."""
+        """True if the version is ready and loaded, so that a request to it causes no load."""
         return is_in_memory(self.state, self.reason)
 
 
 @dataclass(frozen=True)
 class MeshFacts:
-    """One look at a mesh.
+    """Facts from one look at a mesh.
 
     versions are the versions of the model; empty if the model is in no repository. names are the
     names of all models. metrics is `None` if the metrics page cannot be read; metrics_error then
@@ -87,17 +88,17 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
-    # Facts of an earlier look, if two looks are compared. Counters then count from the earlier look
-    # on.
+    # Facts from an earlier look at the mesh, if two looks are compared. Counters then count from
+    # the earlier look on.
     earlier: MeshFacts | None = field(default=None, repr=False)
 
     def count(self, name: str, **labels: str) -> float:
-        """Return a counter of the metrics page, counted since the earlier look if there is one."""
+        """Return a counter of the metrics page, counted from the earlier look if there was one."""
         now = (None if self.metrics is None else self.metrics.total(name, **labels)) or 0.0
         return now - (0.0 if self.earlier is None else self.earlier.count(name, **labels))
 
     def counts(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Return counters by the values of one label, counted in the same way as in `count()`."""
+        """Return counters by the values of one label. Like count(), count since an earlier look."""
         now = {} if self.metrics is None else self.metrics.by_label(name, label, **labels)
         before = {} if self.earlier is None else self.earlier.counts(name, label, **labels)
         return {key: value - before.get(key, 0.0) for key, value in now.items()}

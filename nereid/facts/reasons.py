@@ -27,11 +27,11 @@ _BATCHING_CODES: Final = frozenset(
         "target-decides",
     }
 )
-# The code of the statement that counts the requests of all models, not of one.
+# Code of a statement whose number of requests covers all models, not only the explained model.
 HELD_REQUESTS: Final = "held-requests"
-# Minimum share of the batches that a closing reason must have to get a statement.
+# A closing reason gets a statement only if at least this share of the batches was closed for it.
 _NOTABLE_SHARE: Final = 0.25
-# If executions have fewer rows than this on average, batching has hardly any effect.
+# If the mean number of rows per execution is below this, batching has hardly any effect.
 _BARELY_BATCHED: Final = 1.5
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
@@ -229,8 +229,8 @@ def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iterator[Statement]:
     labels = _labels(facts, version)
     if facts.metrics is None:
-        # Statistics have the same counts as the metrics page, but always since the load, not since
-        # the earlier look.
+        # Without a metrics page, use the statistics. They have the same counts, but always since
+        # the load and never since the earlier look.
         statistics = version.statistics or {}
         rows = float(statistics.get("inference_count", 0))
         executions = float(statistics.get("execution_count", 0))

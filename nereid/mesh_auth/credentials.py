@@ -1,4 +1,4 @@
-"""Credentials of calls within the mesh: a credential proves that its sender has a role's key.
+"""Credentials of calls within the mesh. A credential proves that the caller has a role's key.
 
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nereid.mesh_auth.tokens import MeshToken
 
 AUTH_KEY: Final = "nereid-mesh-auth"
-# Maximum difference of two clocks in seconds, and number of seconds for which a nonce is
-# remembered.
+# Maximum difference between the clocks of sender and receiver, in seconds. A nonce is remembered
+# for the same time.
 WINDOW_S: Final = 30.0
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
@@ -36,7 +36,7 @@ _MAX_TIME: Final = 15
 class CredentialError(Exception):
     """Error for a credential that is not accepted.
 
-    transient: true if the next credential of the same sender may be accepted.
+    transient: true if the sender may succeed with a new credential.
     """
 
     def __init__(self, reason: str, *, transient: bool = False) -> None:
@@ -61,7 +61,7 @@ class Credentials:
 
 
 class CredentialVerifier:
-    """Verifies credentials of every role whose key the token gives; for use by one event loop."""
+    """Verifies credentials of all roles whose keys follow from the token, in one event loop."""
 
     def __init__(
         self,
@@ -73,10 +73,12 @@ class CredentialVerifier:
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
         self._max_nonces = max_nonces
-        # Maps each nonce within the window to the time of its credential, in the order of arrival.
+        # Nonces of credentials within the window, in the order of arrival. Maps a nonce to the time
+        # at which the credential was made.
         self._nonces: dict[str, float] = {}
         # Credentials from before this time are refused, because their nonces may be forgotten. It
-        # is the time of this start, or later if nonces had to make way for more than max_nonces.
+        # is the time at which this object was created, or a later time if nonces were forgotten
+        # because there were more than max_nonces.
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:

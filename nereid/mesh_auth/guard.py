@@ -1,11 +1,11 @@
 """The guard of a mesh port, which refuses calls that the caller's role may not make.
 
-A call is refused as soon as its headers have arrived. The caller's roles depend on what is
+A refused call ends as soon as the call's headers have arrived. The caller's roles depend on what is
 configured:
 
     configured      the caller's roles
-    token           the role of its credential, whatever its certificate names
-    mTLS alone      the roles that its certificate names; all roles on unix sockets
+    token           the role of the caller's credential; certificates do not count
+    mTLS alone      the roles that the caller's certificate names; all roles on unix sockets
     neither         no guard: services may listen only on loopback and unix sockets
 """
 
@@ -42,7 +42,8 @@ class GuardRules:
     """Requirements of a mesh port. Without a token, only the caller's certificate decides."""
 
     token: MeshToken | None
-    # True if, without a token, any certificate gives every role, whatever it names.
+    # If there is no token, true means that any certificate gives every role, even if the
+    # certificate names no role.
     any_certificate: bool = False
     # True if executors may load and unload models; see roles.method_roles.
     executor_control: bool = False
@@ -58,7 +59,7 @@ class Guard:
         self._refusals = RefusalLog(_log)
 
     def guarded(self, handlers: Handlers) -> Handlers:
-        """Return these handlers with the guard in front of them.
+        """Return these handlers behind the guard, which checks each call first.
 
         Raises:
             KeyError: no roles are defined for a method.
@@ -68,7 +69,7 @@ class Guard:
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Check that the caller may make this call; log refusals per peer, kind and interval.
+        """Check that the caller may make this call; log a refusal, but not too often per peer.
 
         Raises:
             RpcError: the caller may not make the call.
@@ -105,7 +106,7 @@ class Guard:
 
 
 def guarded(handlers: Handlers, rules: GuardRules | None) -> Handlers:
-    """Return these handlers with a guard in front that has these rules; `None` means no guard."""
+    """Return these handlers behind a guard with these rules; `None` means no guard."""
     return handlers if rules is None else Guard(rules).guarded(handlers)
 
 

@@ -1,7 +1,7 @@
 """The roles of a mesh's members, and the methods that each role may call.
 
-The role of a member comes from its credential (tokens, credentials) or from the names in its
-certificate.
+The role of a member comes from the member's credential (see the modules tokens and credentials), or
+from the names in the member's certificate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
     JOIN_PATH: frozenset({Role.EXECUTOR}),
     EXECUTE_PATH: frozenset({Role.EXECUTOR}),
-    # Executors may call this because models send requests to other models.
+    # Executors may call this method, because their models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
     PEER_PATH: frozenset({Role.SCHEDULER}),
     TIMELINE_PATH: _CONTROL,

@@ -30,7 +30,8 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     """The flags for access between services; every service's settings have these flags."""
 
     TOPIC: ClassVar = Topic.MESH
-    # The roles whose tokens suffice for this service; empty if it needs the mesh's own token.
+    # The roles whose tokens suffice for this service; empty if the service needs the mesh's own
+    # token.
     MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
 
     mesh_token: str = flag(
@@ -108,7 +109,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose, which every holder of the mesh's own token can derive.
+        """Return a secret for one purpose; all holders of the mesh's own token get the same one.
 
         The secret is empty if this service does not have the mesh's own token.
         """

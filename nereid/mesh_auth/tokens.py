@@ -1,8 +1,8 @@
 """The mesh's token, and the tokens of single roles, which are derived from it.
 
 The holder of the mesh's token can make every role's token and check every role's credentials. The
-holder of a role's token has that role only. A token is never sent; credentials are (see the module
-credentials).
+holder of a role's token can act in this role only. A token is never sent; credentials are (see the
+module credentials).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 
 from nereid.mesh_auth.roles import Role
 
-# Without TLS, credentials can be overheard. A token must be so long that it cannot be guessed from
-# them.
+# Without TLS, credentials can be overheard. A token must be so long that nobody can find it by
+# trying tokens until one matches an overheard credential.
 _MIN_LENGTH: Final = 16
 _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32

@@ -26,7 +26,7 @@ class OneScheduler:
         return self._channels
 
     def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
-        """Report the only address, the empty text, at once."""
+        """Report the only scheduler's address immediately. The address is the empty text."""
         on_addresses([""])
 
     def open_link(self, _: str) -> OpenLink:
@@ -34,7 +34,7 @@ class OneScheduler:
         return self._open_link
 
     def close_channel(self, address: str) -> None:
-        """Raise an error: this is never called, because the address never disappears."""
+        """Raise an error. This method is never called, because the address never disappears."""
         raise AssertionError(address)
 
 

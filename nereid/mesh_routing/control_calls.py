@@ -25,7 +25,8 @@ _LOST: Final = (
     " call, which does no harm"
 )
 _RECONNECT_PAUSE_S: Final = 0.1
-# Number of equal parts of the time for accepting a call. A timer checks at the end of each part.
+# Number of times that a timer has to expire before a call counts as not accepted. The time limit is
+# split into this many equal parts, so that a pause of this process uses up one part at most.
 _CHECKS: Final = 4
 
 
@@ -52,8 +53,8 @@ async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
     """Make a call that may safely run twice, and return the response.
 
     If the connection breaks during the call, the call is made once more, at the next scheduler that
-    can be reached within `reconnect_s`. It is not repeated further, because the call itself may be
-    the reason why schedulers end.
+    can be reached within `reconnect_s`. There is no third attempt, because the call itself may be
+    what makes schedulers crash.
 
     next_channel: function that returns the channel for the second call; by default the same channel
         is used.
@@ -85,15 +86,16 @@ async def call_any(
     """Make a call that any scheduler can serve, at the first channel that has a connection.
 
     channels: channels to the schedulers, best first.
-    is_read: whether the call changes nothing. It is then made at another scheduler if one cannot
-        serve it.
+    is_read: true if the call changes nothing. If a scheduler cannot serve such a call, the call is
+        made at the next scheduler.
     """
     failure = Unavailable(UNREACHABLE)
     for channel in channels:
         try:
             return await call(channel)
         except Unavailable as error:
-            # Try the next channel: without a connection nothing was sent, so the call has not run.
+            # Try the next channel if the call changes nothing, or if there was no connection: then
+            # nothing was sent, so the call has not run.
             if not is_read and error.message != UNREACHABLE:
                 raise
             failure = error
@@ -105,9 +107,9 @@ async def call_responsive_scheduler(
 ) -> bytes:
     """Make a call that the scheduler must accept within `accept_s` and complete in `timeout_s`.
 
-    The two limits distinguish a scheduler that hangs from a scheduler that waits for other
-    services: the latter accepts the call first. If this process itself is paused, the pause counts
-    as at most a quarter of `accept_s`.
+    There are two limits because a scheduler that waits for other services accepts the call first,
+    and a scheduler that hangs does not accept it. If this process itself is paused, the pause
+    counts as at most a quarter of `accept_s`.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[bytes] = loop.create_future()

@@ -1,9 +1,10 @@
 """A cache of models from object stores, shared by all processes of a host.
 
-The cache has four directories. objects/ holds complete files, named by URL, tag and size; partial/
-holds incomplete ones. trees/ holds model directories, which consist of hard links to objects; they
-are complete and never change. locks/ holds one file per tree, which is locked by the processes that
-use the tree. There is no index, because a process may be killed at any time.
+The cache has four directories. objects/ holds complete files, whose names are made from URL, tag
+and size; partial/ holds incomplete files. trees/ holds model directories, which consist of hard
+links to objects; they are complete and never change. locks/ holds one file per tree, which is
+locked by the processes that use the tree. There is no index, because a process may be killed at any
+time.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _MANIFEST: Final = "objects"
 _PARTIAL: Final = "partial/"
 _TEMPORARY: Final = ".tmp"
 _OBJECTS_AT_A_TIME: Final = 4
-# More than one attempt is needed: another process may evict an object before it is linked.
+# Number of attempts to link an object. Another process may evict the object before it is linked.
 _ATTEMPTS: Final = 3
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV})
 
 
 class _Abort(threading.Event):
-    """Event that is also set once its parent event is set."""
+    """Event that also counts as set once its parent event is set."""
 
     def __init__(self, parent: threading.Event) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class TreeLease:
 
 
 def _touch(lock: int) -> None:
-    # The time is passed explicitly because the time that the kernel would set is less precise.
+    # Pass the time explicitly, because the kernel's own time for files is less precise.
     now = time.time_ns()
     os.utime(lock, ns=(now, now))
 
@@ -128,7 +129,8 @@ class HostCache:
         while path.is_dir():
             lock = try_lock(self._locks / tree, shared=True)
             if lock is None:
-                # Another process has just built the tree, or is looking for trees to remove.
+                # Another process has just built the tree or is looking for trees to remove, and
+                # still holds the lock.
                 wait_for_lock(None)
             elif path.is_dir():
                 _touch(lock)
@@ -145,9 +147,10 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> TreeLease:
-        """Return a lease of a model's directory with these files and folders; build it if need be.
+        """Return a lease of a model's directory; build the directory if it does not exist yet.
 
-        files: maps each path in the directory to its file.
+        files, folders: the content of the directory. files maps a path in the directory to the file
+        to download.
 
         Raises:
             CacheFullError: there is no space for the files.
@@ -212,7 +215,8 @@ class HostCache:
                     for placed in as_completed(places):
                         placed.result()
                 except BaseException:
-                    # The other objects are useless without the one that failed.
+                    # Cancel the other downloads, because the directory cannot be completed without
+                    # the failed object.
                     abort.set()
                     raise
             (temporary / _MANIFEST).write_text("\n".join(sorted(by_name)), encoding="ascii")
@@ -314,7 +318,7 @@ class HostCache:
         return self._objects / name
 
     def _content(self, held: ExitStack) -> CacheContent:
-        """Return the cache's content; locks whatever is not in use until held is closed."""
+        """Return the cache's content. Lock all unused files and trees until held is closed."""
         objects = {}
         with os.scandir(self._objects) as entries:
             for entry in entries:

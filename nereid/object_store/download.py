@@ -32,9 +32,9 @@ _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 class DownloadRules:
     """Rules for reading objects from a store.
 
-    threads: number of threads that read. range_bytes: size of a range. ranges: number of ranges of
-    one object that are read at a time. attempts: maximum number of attempts per range. backoff:
-    pauses between attempts.
+    threads: number of threads that read. range_bytes: size of a range. ranges: maximum number of
+    ranges of one object that are read at the same time. attempts: maximum number of attempts per
+    range. backoff: pauses between attempts.
     """
 
     threads: int = 8
@@ -46,7 +46,10 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download. read(start, end) returns the bytes from start to before end."""
+    """An object to download.
+
+    read(start, end) returns the bytes from position start up to, but not including, end.
+    """
 
     url: str
     stored: StoredObject
@@ -54,7 +57,7 @@ class SourceFile:
 
     @property
     def object_name(self) -> str:
-        """Name of the object in a cache; the name changes with the object's content."""
+        """Name of the object in a cache. If the object's content changes, so does the name."""
         text = f"{self.url}\0{self.stored.tag}\0{self.stored.size}"
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
@@ -76,7 +79,7 @@ class Downloader:
         Raises:
             StoreError: the object cannot be read, or has changed since it was listed; the file
                 keeps the bytes written until then.
-            DamagedObjectError: the content has another MD5 than the listed one; the file is then
+            DamagedObjectError: the MD5 of the content differs from the listed MD5; the file is then
                 empty.
             OSError: the file cannot be written.
         """
@@ -99,14 +102,14 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # The file is about to get the name of a complete object. Its content must survive a crash
-        # of the machine.
+        # Write the content to disk now: the file is about to get the name of a complete object, and
+        # must then be complete even after a crash of the machine.
         os.fsync(file.fileno())
 
     def _chunks(
         self, source: SourceFile, begun: int, cancelled: threading.Event
     ) -> Iterator[Chunk]:
-        """Yield the object's chunks in order; reads some ranges ahead."""
+        """Yield the object's chunks in order. Some ranges are read in advance."""
         rules, size = self._rules, source.stored.size
         starts = iter(range(begun, size, rules.range_bytes))
         pending: deque[Future[Chunk]] = deque()
@@ -140,7 +143,7 @@ class Downloader:
                     f"{source.url}: received {len(chunk.content)} bytes of {end - start} at {start}"
                 )
             except StoreError as error:
-                # Subclasses of StoreError stand for failures that another attempt cannot mend.
+                # For a subclass of StoreError, another attempt would fail as well.
                 if type(error) is not StoreError or not attempts_left:
                     raise
             cancelled.wait(backoff.next_delay_s())

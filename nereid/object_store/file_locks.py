@@ -21,8 +21,8 @@ _PAUSE_S: Final = 0.05
 def try_lock(path: Path, *, shared: bool = False) -> int | None:
     """Create and lock a file, and return a descriptor that holds the lock until it is closed.
 
-    `None` means that another process or thread holds the lock. The returned descriptor is always of
-    the file that is now at this path, never of a file that the last owner has just deleted.
+    `None` means that another process or thread holds the lock. The descriptor always refers to the
+    file that is now at this path, never to a file that the last owner has just deleted.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -55,7 +55,7 @@ def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int
 
 
 def wait_for_lock(cancelled: threading.Event | None) -> None:
-    """Pause between two attempts to lock; a wait inside flock() could not be cancelled.
+    """Pause between two attempts to lock, because a wait in flock() could not be cancelled.
 
     Raises:
         FetchCancelledError: cancelled is set.

@@ -54,11 +54,11 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
-# Maximum seconds for a listing. Without this limit a store could keep listing after nobody waits
-# for the result.
+# Maximum seconds for a listing. Without this limit a listing could continue after nobody waits for
+# the result any more.
 _MAX_LISTING_S: Final = 600.0
-# Key in botocore's context of a request for one page of a listing. The value is the token at which
-# the page begins.
+# botocore passes a context to the handlers of a request. In the context of a request for one page
+# of a listing, this key has the token at which the page begins.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
 
@@ -122,7 +122,7 @@ class StoreFiles(ABC):
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return the bytes from start to before end of the object that was listed.
+        """Return the listed object's bytes from position start up to, but not including, end.
 
         Raises:
             ObjectChangedError: the object has changed since it was listed.
@@ -134,15 +134,15 @@ class NoListingError(Exception):
 
 
 def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
-    """Record where a page begins; handles the event that botocore sends before ListObjectsV2."""
+    """Record the token of a page. botocore calls this handler before a ListObjectsV2 request."""
     context[_PAGE_BEGIN] = params.get("ContinuationToken")
 
 
 def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """Check one page of a listing; handles botocore's event for a ListObjectsV2 response.
+    """Check one page of a listing. botocore calls this handler after a ListObjectsV2 response.
 
-    botocore ignores unknown elements, so any other document would look like a bucket without
-    objects. botocore also accepts a page that names itself as the next page.
+    botocore ignores unknown XML elements, so a document that is no listing would look like an empty
+    bucket. botocore also accepts a page that names itself as the next page.
 
     Raises:
         NoListingError: the response is no listing, or the listing does not end.
@@ -170,7 +170,10 @@ class S3Files(StoreFiles):
         return StoredObject(info["size"] or 0, tag or _without_tag(info, "LastModified"), md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return bytes of the object if its ETag (or date, if it has no ETag) is the listed one."""
+        """Return bytes of the object, if its ETag is the listed one.
+
+        For an object without an ETag, the date is compared instead.
+        """
         from fsspec.asyn import sync  # noqa: PLC0415
 
         fs = self._fs
@@ -195,7 +198,8 @@ class S3Files(StoreFiles):
             raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
         if tag != stored.tag:
             raise ObjectChangedError(f"s3://{path} has changed since it was listed")
-        # With such an encryption key, the ETag is not the MD5 of the content.
+        # If the object is encrypted with a key from KMS or from the customer, the ETag is not the
+        # MD5 of the content.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
         return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
 
@@ -205,14 +209,14 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _date_tag(date: Any) -> str:
-    """Return a tag made from a date, in whole seconds: dates in HTTP are no more precise."""
+    """Return a tag made from a date in whole seconds, because HTTP's dates are not more precise."""
     if date is None:
         return ""
     return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
 
 
 def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
-    """Return a substitute tag, for an object without ETag or generation, that changes with content.
+    """Return a tag made from MD5 or date, for an object that has neither ETag nor generation.
 
     Raises:
         StoreError: the object has neither MD5 nor date, so that a change could not be noticed.
@@ -267,7 +271,7 @@ class AzureFiles(StoreFiles):
         return StoredObject(info["size"] or 0, tag, md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return bytes of the object if its ETag is the listed one."""
+        """Return bytes of the object. The object's ETag must be the listed one."""
         from azure.core import MatchConditions  # noqa: PLC0415
         from fsspec.asyn import sync  # noqa: PLC0415
 
@@ -321,7 +325,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
 def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     arguments = dict(access.arguments)
     sessions = importlib.import_module("aiobotocore.session")
-    # By default aiobotocore logs the source of its credentials each time that a store is opened.
+    # Suppress aiobotocore's line about the source of the credentials each time a store is opened.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
     session.register("before-parameter-build.s3.ListObjectsV2", note_token)
@@ -339,7 +343,7 @@ def _azure_arguments(access: StoreAccess) -> dict[str, Any]:
 
 
 def store_error(what: str, error: Exception) -> StoreError:
-    """Return the StoreError that stands for an error of a store's library.
+    """Return the StoreError for an error that a store's library raised.
 
     what: the URL that was being read, for the message.
     """
@@ -350,7 +354,7 @@ def store_error(what: str, error: Exception) -> StoreError:
     if isinstance(error, TimeoutError) and not text:
         text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS
-    # gcsfs, aiohttp and Azure each give their errors' HTTP status an attribute of another name.
+    # The errors of gcsfs, aiohttp and Azure have the HTTP status in attributes of different names.
     status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))
     if refused or status in _REFUSED_STATUSES:
         return AccessRefusedError(f"{what}: access was refused: {text or name}")

@@ -38,8 +38,8 @@ class ObjectStore:
     ) -> None:
         """Create a repository that is not opened yet.
 
-        environ: environment variables with the credentials; object_store.plans.credentials reads
-        them.
+        environ: environment variables, from which object_store.plans.credentials reads the
+        credentials.
         """
         self.url = url
         self._environ = environ
@@ -72,7 +72,7 @@ class ObjectStore:
         return [name for name in names if is_plain_key(name) and may_be_model(name)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return the bytes of an object from start to before end.
+        """Return an object's bytes from position start up to, but not including, end.
 
         key: the object's path in the repository.
 
@@ -112,8 +112,8 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # The credentials may have been replaced since the store was opened, so open the store once
-        # more.
+        # Open the store once more, because the credentials may have been replaced since the last
+        # time.
         files = self._open(refused=files)
         try:
             return call(files)

@@ -1,4 +1,4 @@
-"""Downloads of model versions from object stores to this host; executors use them."""
+"""Downloads of model versions from object stores to this host, for executors."""
 
 from __future__ import annotations
 

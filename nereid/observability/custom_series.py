@@ -21,7 +21,8 @@ def series_key(series: pb.CustomSeries) -> SeriesKey:
 def sum_of(known: pb.CustomSeries | None, series: pb.CustomSeries) -> pb.CustomSeries:
     """Return the sum of two counters or histograms that have the same key.
 
-    If the two differ in kind or bounds, the known one is returned.
+    known: the sum so far; `None` if there is none yet. It is returned unchanged if the two differ
+    in kind or bounds.
     """
     if known is None:
         return series

@@ -85,9 +85,9 @@ def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, 
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Set up the process's log as the settings say; JSON lines name the service.
+    """Set up the process's log as the settings say.
 
-    stream: replaces standard error and --log-file.
+    service: name of the service, for JSON lines. stream: replaces standard error and --log-file.
     """
     if stream is None and settings.log_file:
         # The file stays open until the process ends. All services of a host may append to one file.
@@ -144,7 +144,7 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
 
 
 class _Plain(logging.Formatter):
-    """Base class of the formats that are not JSON. They write a traceback below its line."""
+    """Base class of formats that are not JSON. A traceback is written below the record's line."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """Return an indented traceback, with control characters escaped."""
@@ -223,5 +223,5 @@ def _ids_at_end(record: logging.LogRecord) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text that a client chose; quoted if it could end the line or look like a field."""
+    """Return a client's text; quote the text if it could end the line or look like a field."""
     return text if text.isprintable() and not set(text) & set(' "=[]') else json.dumps(text)

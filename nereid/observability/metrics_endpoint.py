@@ -1,8 +1,8 @@
 """An HTTP listener for /metrics and health checks, in the event loop of a service.
 
-Services without an HTTP server of their own use it. Its health paths are the same as the gateway's.
-A connection serves one request, of limited size and time. This module holds no metric: a callback
-writes the page.
+The listener is for services that have no other HTTP server. The health paths are the same as the
+gateway's. A connection serves one request, and the size and the duration of the request are
+limited. This module holds no metric: a callback writes the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MetricsEndpoint:
         """Create an endpoint that does not listen yet.
 
         write: adds the service's series to a page. labels: labels that all series get. is_ready:
-        returns the result of a readiness probe.
+        returns whether the service is ready.
         """
         self._write = write
         self._labels = labels

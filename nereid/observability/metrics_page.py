@@ -44,8 +44,8 @@ class Page:
     def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
         """Create an empty page.
 
-        labels: labels that all series get, in front of their own. exemplars: whether to show the
-        exemplars of histograms.
+        labels: labels that all series get, in front of the series' own labels. exemplars: whether
+        to show the exemplars of histograms.
         """
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})
@@ -112,8 +112,8 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
     """Return one page with the series of all pages, in which each family appears once.
 
     summed: names of the families whose series are added up. If several pages have the same series,
-    the result has their sum if summed names the family and the series is no quantile; otherwise it
-    has the first page's value. The first exemplar is kept.
+    the result has the first page's value and the first exemplar. In a family that summed names, the
+    result has the sum of the values instead, except for quantiles.
     """
     heads: dict[bytes, list[bytes]] = {}
     # Maps a family's name to its series. Each series' name and labels map to a value and an
@@ -149,10 +149,10 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """Return the page with its series replaced by those of the replacements.
+    """Return the page with the values of series replaced by those from other pages.
 
-    Series that only a replacement has are added. A replacement that shares no series with the page
-    is ignored.
+    replacements: pages with newer values. If a replacement has a series that the page lacks, the
+    series is added. A replacement that shares no series with the page is ignored.
     """
     shown = _samples(page)
     chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]
@@ -167,12 +167,12 @@ def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
         name, _, value = sample.rpartition(b" ")
         lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
     replaced = b"".join(lines)
-    # Series that the page lacks are added to their families.
+    # Replacements may have series that the page lacks. merge_pages() adds these to their families.
     return replaced if values.keys() <= shown.keys() else merge_pages((replaced, *chosen))
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:
-    """Return the values of all series, by the text of their names and labels."""
+    """Return the values of all series. Keys are the texts of a series' name and labels."""
     samples: dict[bytes, bytes] = {}
     for line in page_lines(page):
         if not line.startswith(b"# "):
@@ -222,7 +222,7 @@ class Histogram:
 
 
 class Summary:
-    """The sum and count of all values, and the latest values, from which quantiles are computed."""
+    """The sum and count of all values. Quantiles are computed from the latest values only."""
 
     __slots__ = ("_latest", "count", "total")
 
@@ -256,7 +256,7 @@ class Summary:
 
 
 def _exemplar_texts(observed: Histogram) -> dict[int, str]:
-    """Return the texts of exemplars that end buckets' lines, by the indexes of the buckets."""
+    """Map the index of a bucket to the text of its exemplar, which ends the bucket's line."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return {
         index: f'{EXEMPLAR.decode()}{exemplar.trace_id.hex()}"}} {exemplar.value!r}'

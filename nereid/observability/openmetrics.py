@@ -21,13 +21,13 @@ _VERSIONS: Final = frozenset({"0.0.1", "1.0.0"})
 _HELP: Final = b"# HELP "
 _TYPE: Final = b"# TYPE "
 _TOTAL: Final = b"_total"
-# Matches bounds that are whole numbers, which OpenMetrics writes with a fraction. It matches no
-# label's value, since quotes in values are escaped.
+# Matches bounds that are whole numbers, because OpenMetrics requires 1.0 in place of 1. The pattern
+# cannot match within a label's value, since quotes in values are escaped.
 _WHOLE_BOUND: Final = re.compile(rb'([{,](?:le|quantile)="[0-9]+)"')
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Return whether an Accept header wants OpenMetrics at least as much as the text format."""
+    """Return whether an Accept header gives OpenMetrics at least the text format's quality."""
     openmetrics = text = 0.0
     for part in accept.lower().split(","):
         kind, *given = (field.strip() for field in part.split(";"))

@@ -1,8 +1,9 @@
 """OpenTelemetry's own environment variables, which count where --trace-config has no setting.
 
-They become settings in front of the given --trace-config settings, so that the given ones override
-them. Variables that only an exporter needs, among them secrets, are read when an exporter is
-opened. An invalid value is logged and ignored, as OpenTelemetry requires. The module does no I/O.
+The variables are turned into --trace-config settings, in front of the given settings, so that the
+given settings override the variables. Variables that only an exporter needs, among them secrets,
+are read when an exporter is opened. An invalid value is logged and ignored, as OpenTelemetry
+requires. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ class ExportOptions:
 
 
 def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """Return the --trace-config settings: first those of the variables, then the given ones.
+    """Return the --trace-config settings from the variables, followed by the given settings.
 
     Later settings override earlier ones.
     """
     to_files = any(text.replace(" ", "").startswith("triton,file=") for text in given)
     if environ.get(_DISABLED, "").strip().lower() == "true":
-        # OpenTelemetry is switched off, so no spans are made. Trace files are Triton's and remain.
+        # OpenTelemetry is switched off, so no spans are made. Trace files are not part of
+        # OpenTelemetry and are still written.
         return [*given, "mode=triton", *([] if to_files else ["level=OFF"])] if given else []
     if to_files:
         return list(given)
@@ -72,7 +74,7 @@ def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str
 
 
 def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Return the settings that the variables give; none if the exporter is not OTLP."""
+    """Return the settings from the variables; no settings if the exporter is not OTLP."""
     exporter = environ.get(_EXPORTER, "").strip()
     if exporter not in ("", "otlp"):
         return Variables([], [f"{_EXPORTER}: '{exporter}' is not supported; only otlp is"])
@@ -80,7 +82,8 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     ignored: list[str] = []
     url = _url(environ, ignored)
     sampling = _sampling(environ, ignored)
-    # The sampler always_off alone does not turn traces on.
+    # A sampler, an exporter or an endpoint turns traces on, unless the sampler is always_off
+    # (sampling is then None).
     named = bool(url and _of(environ, "ENDPOINT")[1])
     if sampling is not None and (sampling or exporter or named):
         texts.append("mode=opentelemetry")
@@ -133,7 +136,7 @@ def _positive(text: str) -> int:
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the name and text of an exporter's variable; one for traces alone has priority."""
+    """Return the name and text of an exporter's variable; variables for traces have priority."""
     for variable in (_TRACES + name, _ALL + name):
         if text := environ.get(variable, "").strip():
             return variable, text
@@ -169,8 +172,8 @@ def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
     if protocol == _GRPC or (not protocol and port == _GRPC_PORT):
         return base
     path = parts.path.rstrip("/")
-    # The endpoint for traces alone is a whole URL. The general endpoint lacks the path, which is
-    # added.
+    # An endpoint for traces alone is a complete URL. The general endpoint lacks the path for
+    # traces, so add it.
     return base + (path or _TRACES_PATH if variable.startswith(_TRACES) else path + _TRACES_PATH)
 
 

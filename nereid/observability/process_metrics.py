@@ -40,9 +40,9 @@ def process_families() -> list[Family]:
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Yield each metric with its family, which is named after the metric's series.
+    """Yield each metric with its family. The family has the name of the metric's series.
 
-    (A counter's own name lacks the _total that its series have.)
+    The metric's own name is not used, because a counter's name lacks the _total of its series.
     """
     for collector in _collectors():
         for metric in collector.collect():

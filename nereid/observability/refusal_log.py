@@ -18,7 +18,7 @@ _MAX_PEERS: Final = 1024
 class RefusalLog:
     """Logs warnings about refusals.
 
-    If there are too many peers, the additional ones share lines.
+    If there are too many peers, all further peers are logged as one peer.
     """
 
     def __init__(

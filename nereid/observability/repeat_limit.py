@@ -25,7 +25,7 @@ _OTHERS: Final = ("", "")
 
 
 class _Event:
-    """One kind of line. left is the number of lines that could be logged at the time at_s."""
+    """One kind of line. left: number of lines that may still be logged, as of the time at_s."""
 
     __slots__ = ("at_s", "left", "omitted")
 

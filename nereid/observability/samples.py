@@ -31,8 +31,9 @@ class Samples:
     ) -> None:
         """Read a page; ignore lines that are no samples of metrics with this prefix.
 
-        known: a cache that maps the text of a line before its value to the parsed name and labels.
-        This method fills the cache, so that equal lines of the next page need not be parsed.
+        known: a cache of parsed names and labels, which this method fills. Keys are the texts of
+        lines without the value. If the next page has a line with the same text, the line need not
+        be parsed.
         """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
@@ -55,7 +56,7 @@ class Samples:
                 self._samples.setdefault(parsed[0], []).append(sample)
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Yield the labels and the value of each sample of a metric that has these labels."""
+        """Yield labels and value of each sample of a metric, if the sample has these labels."""
         for own_labels, value in self._samples.get(name, ()):
             if labels.items() <= own_labels.items():
                 yield own_labels, value
@@ -66,7 +67,7 @@ class Samples:
         return sum(values) if values else None
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Return the sums of a metric's samples with these labels, by values of another label."""
+        """Sum a metric's samples that have these labels, by the values of the label `label`."""
         sums: dict[str, float] = {}
         for own_labels, value in self.samples(name, **labels):
             if label in own_labels:
@@ -105,7 +106,7 @@ class Samples:
         return joined
 
     def same_as(self, other: Samples) -> bool:
-        """Return whether both have the same samples with the same values."""
+        """Return whether the other object has the same samples with the same values."""
         return self._samples == other._samples
 
 

@@ -37,11 +37,11 @@ _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
 # Flag that gateways send to schedulers: the trace shows tensors.
 _WITH_TENSORS: Final = 0x80
-# Flag used within the scheduler only: the span is that of an ensemble and is the parent of the
-# steps' spans.
+# Flag used within the scheduler only: the context is an ensemble's span, which is the parent of the
+# spans of the ensemble's steps.
 _OF_ENSEMBLE: Final = 0x40
-# Maximum nanoseconds between two readings of a clock if the other clock, read between them, is to
-# count as read at the same time.
+# To compare two clocks, the second clock is read between two readings of the first. The comparison
+# is precise enough if the two readings are at most this many nanoseconds apart.
 _CLOCK_ERROR_NS: Final = 20_000
 _CLOCK_TRIES: Final = 5
 
@@ -55,7 +55,7 @@ def is_sampled(context: bytes) -> bool:
 
 
 def child_context(context: bytes) -> bytes:
-    """Return a new sampled child context; for an empty context, the root of a new trace."""
+    """Return a new sampled context, a child of this one; if this is empty, begin a new trace."""
     if len(context) < CONTEXT_BYTES:
         return _VERSION + secrets.token_bytes(24) + _SAMPLED
     span_id = secrets.token_bytes(8)
@@ -83,9 +83,9 @@ def is_above_steps(context: bytes) -> bool:
 
 
 def monotonic_to_unix_ns() -> int:
-    """Return the number to add to monotonic nanoseconds to get Unix time in nanoseconds.
+    """Return the offset between the clocks: Unix time minus monotonic time, in nanoseconds.
 
-    Each trace reads the clocks again, because clocks get adjusted.
+    The offset changes when the system clock is adjusted, so each trace measures it anew.
     """
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
@@ -95,7 +95,8 @@ def monotonic_to_unix_ns() -> int:
         offset_ns = now_ns - (before_ns + after_ns) // 2
         if after_ns - before_ns < _CLOCK_ERROR_NS:
             break
-        # The thread was preempted between the readings. With such an offset, spans would not nest.
+        # The thread was interrupted between the readings, so the offset is not precise: child spans
+        # could begin before their parents. Try again.
     return offset_ns
 
 
@@ -184,8 +185,8 @@ def _shown(
 class Sampler:
     """Chooses the requests that a gateway traces, by Triton's rule.
 
-    The sampler chooses every request that arrives sampled. Of the others it chooses every rate-th
-    one, up to a limit.
+    Every request that arrives sampled is traced. Of the other requests, every rate-th one is
+    traced, up to a limit.
     """
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
@@ -209,7 +210,7 @@ class Sampler:
         return self.takes_next()
 
     def takes_next(self) -> bool:
-        """Return whether to trace the next request of those that the rate applies to."""
+        """Count one request to which the rate applies; return whether to trace it."""
         if not self._left:
             return False
         self._seen += 1

@@ -1,4 +1,4 @@
-"""Collection of timelines: a stream of a service's own frames, and of the frames of other services.
+"""Collection of timelines: streams of a service's own frames and of other services' frames.
 
 A service makes its frames in small pieces with pauses in between, so that requests continue to be
 served. It makes frames for one caller at a time. This module depends on no service: gateways and
@@ -49,7 +49,9 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """Yield the frames of the last last_ns; making one takes a fraction of a millisecond.
+        """Yield frames with the records of the last `last_ns` nanoseconds.
+
+        Making one frame takes a fraction of a millisecond.
 
         Raises:
             Unavailable: too many callers are waiting.
@@ -76,7 +78,7 @@ class OwnFrames:
 
 
 class _NoFrames(OwnFrames):
-    """Stands in for OwnFrames in a service that records nothing."""
+    """Replacement for OwnFrames in a service that records nothing."""
 
     def __init__(self) -> None:
         pass
@@ -91,7 +93,7 @@ NO_FRAMES: Final = _NoFrames()
 
 
 class TimelineStreams:
-    """The server's side of timeline calls, which sends each caller the frames of `collect`."""
+    """The server's side of timeline calls. It sends the frames of `collect` to each caller."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
@@ -134,10 +136,13 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Alignment:
-    """Aligns the clocks of another service, and of services behind it, with this service's."""
+    """Converts other services' clocks to this service's clock.
+
+    The other services are one service and the services whose frames it passes on.
+    """
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure; create the object at the moment when the request is sent.
+        """Begin to measure. Create the object at the moment when the request is sent.
 
         clock: identity of this service's clock (TimelineService.clock).
         """
@@ -147,9 +152,9 @@ class Alignment:
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """Return a frame of the other service, with the offset from that clock to this one.
+        """Return a frame of the other service, with the offset to add to the frame's times.
 
-        Call this for the first frame as soon as the frame arrives: its arrival is part of the
+        Call this as soon as the first frame arrives, because the time of the call is part of the
         measurement.
         """
         if not self._replied_ns:
@@ -159,8 +164,8 @@ class Alignment:
             return frame
         service = message.service
         if service.now_ns:
-            # Only the service that was asked sets now_ns. It read its clock about halfway between
-            # request and reply.
+            # Only the service that got the request sets now_ns. The service read its clock about
+            # halfway between request and reply.
             self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
             self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
@@ -173,7 +178,7 @@ class Alignment:
 
 
 class RemoteFrames:
-    """The frames of another service. Creating the object requests them; close() ends the call."""
+    """The frames of another service. The constructor requests the frames; close() ends the call."""
 
     def __init__(
         self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
@@ -216,7 +221,7 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the frames, each with the offset of its times from this service's clock.
+        """Yield the frames. Each has the offset of the frame's times from this service's clock.
 
         Raises:
             RpcError: the call fails, or the other service is silent for too long.
@@ -251,7 +256,7 @@ class RemoteFrames:
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
     """Yield the frames of the named services, one service after the other; close each source.
 
-    For a service that fails, a frame is yielded that says that the service is missing.
+    If a service fails, a frame is yielded that says that this service is missing.
     """
     for name, source in sources:
         try:

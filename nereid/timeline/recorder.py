@@ -1,4 +1,4 @@
-"""The recorder of one service: its rings, and frames with their records of the last seconds."""
+"""The recorder of one service, which keeps records in rings and makes frames of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RecordEvent(Protocol):
     """
 
     def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. The parameters are those of the fields of `records.Event`."""
+        """Record an event. The parameters have the meaning of the fields of `records.Event`."""
 
 
 class Recorder:
@@ -61,8 +61,8 @@ class Recorder:
     ) -> None:
         """Create the recorder of a service; kind and name are those of `ServiceTimeline`.
 
-        seconds: age from which records are no longer shown. clock: replaces this process's
-        clock_identity(). max_records: maximum number of records per ring.
+        seconds: records that are older than this are no longer shown. clock: replaces this
+        process's clock_identity(). max_records: maximum number of records per ring.
         """
         self.kind = kind
         self.name = name
@@ -79,7 +79,7 @@ class Recorder:
     def add_ring(
         self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
     ) -> Ring:
-        """Return a new ring for a kind of records; the other parameters are those of `Ring`."""
+        """Return a new ring for a kind of records. The other parameters are passed to `Ring`."""
         ring = Ring(read, max_records or self._max_records)
         self._rings[record].append(ring)
         return ring
@@ -89,13 +89,13 @@ class Recorder:
         record: type[Any],
         read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
     ) -> PackedRing:
-        """Return a new packed ring. A kind of records may have one packed ring per thread."""
+        """Return a new packed ring. A kind of records may have one packed ring for each thread."""
         ring = PackedRing(read, self._last_ns)
         self._rings[record].append(ring)
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Forget a ring that gets no more records, once its records are too old to be shown.
+        """Forget a ring that gets no more records, as soon as all its records are too old to show.
 
         Any thread may call this.
         """
@@ -118,7 +118,9 @@ class Recorder:
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
-        """Yield a frame about the service, then frames of its records of the last last_ns.
+        """Yield a frame about the service, then frames of its records.
+
+        The records are those of the last `last_ns` nanoseconds.
 
         The rings are read before the first frame is yielded. Each further frame is made when it is
         requested.

@@ -1,4 +1,4 @@
-"""Records of timelines: the kinds of records that services make, and the service's own details.
+"""Records of timelines: the kinds of records that services make, and details of a service.
 
 All times are in nanoseconds of the recording service's monotonic clock; 0 means that an event did
 not happen, or that its time is unknown. Ids link records of different services: a request's number
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 class BatchRecord(NamedTuple):
     """A batch at the scheduler.
 
-    An instance has executed it, is executing it, or was lost with it.
+    An instance has executed the batch, is executing it, or was lost while it had the batch.
     """
 
     model: str
@@ -65,7 +65,8 @@ class BatchRecord(NamedTuple):
     number: int
     size: int
     members: tuple[Member, ...]
-    # Time since which the instance had no batch; equal to sent_ns if it had a batch until then.
+    # Time from which the instance had no batch. If the instance was busy until it got this batch,
+    # the time is equal to sent_ns.
     idle_since_ns: int
     sent_ns: int
     # Start of the execution. It is later than sent_ns if the batch waited behind another batch.
@@ -83,8 +84,9 @@ class BatchRecord(NamedTuple):
 class EndedRequest(NamedTuple):
     """A request that ended at the scheduler without an execution of its own.
 
-    Its response came from the cache; or it was refused in the queue, cancelled or timed out; or it
-    is an ensemble's request, whose steps were executed instead.
+    There are three cases. The response came from the cache. Or the request was refused, cancelled
+    or timed out in the queue. Or the request was for an ensemble, whose steps were executed
+    instead.
     """
 
     number: int
@@ -129,8 +131,9 @@ class ExecutionRecord(NamedTuple):
     size: int
     # Time at which the whole frame had been read.
     received_ns: int
-    # Ends of four phases: the inputs are ready (as views, joined, or copied to the device); the
-    # model has run; the outputs are split and copied; the reply is written.
+    # Ends of four phases, in the order of the fields. At these times, the inputs are ready (as
+    # views, joined, or copied to the device), the model has run, the outputs are split and copied,
+    # and the reply is written.
     input_ns: int
     infer_ns: int
     output_ns: int
@@ -165,8 +168,8 @@ class ServiceTimeline:
     # The service's kind ("gateway", "scheduler" or "executor") and its name in the mesh.
     kind: str
     name: str
-    # Number to add to this service's times to get times of the service that was asked, and the
-    # maximum error of that number. Both are 0 on the same host.
+    # Number to add to this service's times, to get times of the service that was asked for the
+    # timeline. Below: maximum error of this number. Both are 0 on the same host.
     offset_ns: int = 0
     error_ns: int = 0
     # The records are complete between these two times.
@@ -179,8 +182,8 @@ class ServiceTimeline:
 class Timeline:
     """Records of all services of a mesh.
 
-    epoch_ns: number to add to times of the service that was asked to get UNIX time. missing:
-    services that did not respond, each with the reason.
+    epoch_ns: number to add to times of the service that was asked for the timeline, to get UNIX
+    time. missing: services that did not respond, each with the reason.
     """
 
     epoch_ns: int = 0

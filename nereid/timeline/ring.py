@@ -1,8 +1,8 @@
 """Rings of the last records of one kind, in memory: bounded in size, and cheap to add to.
 
 Hot paths record plain numbers, written one after the other into bytes, so that a record costs no
-object. Objects are expensive: the garbage collector visits them, and they are freed one by one,
-long after they have left the processor's caches.
+object. Objects would be expensive: the garbage collector visits each, and each is freed on its own,
+long after it has left the processor's caches.
 """
 
 # layout: compiled
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 # Maximum number of records of a Ring. A record takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
-# Maximum number of bytes of a PackedRing. A gateway's request takes 38 bytes, a batch 88, and each
-# member of a batch 28.
+# Maximum number of bytes of a PackedRing. A gateway's record of a request takes 38 bytes. A record
+# of a batch takes 88 bytes, and 28 more for each member.
 _MAX_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
 
 
 class AnyRing(Protocol):
-    """A ring, as code that reads records sees it."""
+    """Interface of all rings, for code that reads records."""
 
     @property
     def lost_until_ns(self) -> int:
-        """Latest end time of records that may have been dropped for newer ones; 0 if none were."""
+        """Latest end time of records that may have been dropped; 0 if no record was dropped."""
 
     def since(self, from_ns: int) -> Iterator[Any]:
         """Return the records that ended at this time or later, the oldest first.
@@ -105,9 +105,9 @@ class PackedRing:
     ) -> None:
         """Create an empty ring.
 
-        read: returns the written records, each with the time at which the record ended. kept_ns:
-        age from which a record may be dropped although there is space. max_bytes: maximum size of
-        all pieces. piece_bytes: size at which a piece is complete.
+        read: returns the written records, each with the time at which the record ended. kept_ns: a
+        record that is older than this may be dropped even if there is space. max_bytes: maximum
+        size of all pieces. piece_bytes: size at which a piece is complete.
         """
         self.piece = BytesWriter()
         self.objects: list[Any] = []
@@ -134,7 +134,7 @@ class PackedRing:
         return self._ended_ns
 
     def end(self, ended_ns: int) -> None:
-        """Complete the record that was written since the last call; its end is at ended_ns."""
+        """Complete the record that was written since the last call; it ended at ended_ns."""
         self._ended_ns = ended_ns
         self._whole_bytes = len(self.piece)
         if self._whole_bytes >= self._piece_bytes:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
-# Number of records per frame, members included. Such a frame is written and read in about a
-# millisecond.
+# Number of records per frame; each member of a record counts as well. Writing or reading such a
+# frame takes about a millisecond.
 PIECE_RECORDS: Final = 512
 # Limits of read_timeline() on bytes and records.
 MAX_BYTES: Final = 1 << 30
@@ -50,7 +50,7 @@ class _Layout(NamedTuple):
     """The columns of one kind of records."""
 
     record: type[Any]
-    # For each column, true if the column holds texts.
+    # For each column: true if the column holds texts, false if it holds numbers.
     texts: tuple[bool, ...]
     # Index of the column that holds the number of members of each record; -1 if there is none.
     members: int
@@ -63,7 +63,7 @@ def _layout_of(record: type[Any]) -> _Layout:
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# Maps TimelineRecords.kind to the layout of the records. Kinds are never renumbered.
+# Maps TimelineRecords.kind to the layout of the records. The number of a kind never changes.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(
@@ -84,7 +84,7 @@ def file_part(frame: bytes) -> bytes:
 
 
 def epoch_frame(epoch_ns: int) -> bytes:
-    """Return a frame with the number that turns times of the asked service into UNIX time."""
+    """Return a frame with the number to add to times of the asked service to get UNIX time."""
     return pb.TimelineFrame(epoch_ns=epoch_ns).SerializeToString()
 
 
@@ -124,7 +124,7 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # In place of the members, the column gets the number of members of each record.
+        # Write the number of members of each record in place of the members.
         columns[layout.members] = list(map(len, members))
         every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
@@ -214,8 +214,8 @@ def _read_records(data: bytes, budget: _Budget) -> list[Record]:
     if layout is None:
         return []
     count, strings = message.count, message.strings
-    # The check comes before any allocation: a large count takes no bytes of the file, but a column
-    # does.
+    # Check this before anything is allocated. A small file may contain a large count, but not a
+    # column of that length.
     if not message.columns or count != len(message.columns[0].values):
         raise TimelineError(f"{count} records of the timeline have columns of other lengths")
     budget.spend(count)

@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class _Read(Generic[V]):
-    """Read that has not begun; `waiters` is the number of callers that share it."""
+    """A read that has not begun. `waiters` is the number of callers that wait for its result."""
 
     def __init__(self, task: asyncio.Task[V]) -> None:
         self.task = task
@@ -34,7 +34,7 @@ class PacedReads(Generic[K, V]):
     def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
         """Pace calls of `read`.
 
-        share: maximum share of the time, from 0 to 1, that reads may take.
+        share: maximum share of the time that reads may take, above 0 and at most 1.
         """
         self._read = read
         self._pauses = 1 / share - 1

@@ -1,4 +1,8 @@
-"""Safe reading of a model repository's files, which may be pipes without a writer, or devices."""
+"""Safe reading of files in a model repository.
+
+A path in a repository may also be a pipe or a device. Opening or reading a pipe without a writer
+would wait for ever.
+"""
 
 from __future__ import annotations
 

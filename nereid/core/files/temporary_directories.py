@@ -30,8 +30,7 @@ OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
-# Form of the random suffix that mkdtemp() adds to a prefix, and the mode of the directories that it
-# makes.
+# mkdtemp() adds a random suffix of this form to a prefix, and creates directories with this mode.
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
 # Lowest number for descriptors that child processes inherit. Libraries do not open descriptors with
@@ -40,13 +39,13 @@ _HIGH: Final = 200
 
 
 class TemporaryDirectory:
-    """Directory that exists until release(), and longer if other processes use it."""
+    """Directory that exists until the last process that uses it has called release() or ended."""
 
     def __init__(self, path: Path) -> None:
         """Use a directory that make() has made, in this process or in another one.
 
         Raises:
-            OSError: the path is not such a directory, or the directory is being removed.
+            OSError: make() has not made the directory, or the directory is being removed.
         """
         self.path = path
         self._lock = _open(path)

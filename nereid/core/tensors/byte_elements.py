@@ -43,7 +43,7 @@ def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], int]:
-    """Return the elements that begin between two positions, and where the next one begins."""
+    """Return the elements that begin between two positions, and the position after the last one."""
     elements: list[bytes] = []
     append = elements.append
     unpack = _LENGTH.unpack_from

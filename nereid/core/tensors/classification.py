@@ -1,8 +1,8 @@
 """Classification extension: parameters with which clients request an output's top classes.
 
 A client may request a number of classes in place of a tensor. Gateways forward no other parameter
-of this extension. An ensemble may in addition ask the model of a step for other labels, and for the
-tensor beside the classes.
+of this extension. An ensemble has two further parameters for the models of its steps: one replaces
+the labels, the other requests the tensor in addition to the classes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classifica
 
 
 def request_classification(output: Output, wanted: Classification) -> None:
-    """Add the parameters that request classes of an output."""
+    """Add parameters to a requested output, so that the response has the output's top classes."""
     output.parameters[CLASSIFICATION].int64_param = wanted.most
     if wanted.labels is not None:
         output.parameters[_LABELS].string_param = "\n".join(wanted.labels)

@@ -34,17 +34,17 @@ _JOINED_BYTES: Final = 8192
 class Layout(NamedTuple):
     """Inputs that a head declares, prepared for digests.
 
-    Layouts of heads that declare the same inputs in different orders give the same digests.
+    If two heads declare the same inputs in different orders, their layouts give the same digests.
     """
 
-    # Hash state after the key and the declared inputs. The digest of each request continues a copy
-    # of this state.
+    # Hash state after hashing the declared inputs with the key. The digest of each request is
+    # computed from a copy of this state.
     hasher: blake3
     # Indices of the payloads in the order in which the digest reads them; `None` if they are in
     # this order already.
     order: tuple[int, ...] | None
     inputs: int
-    # Format of the lengths of the parameters' text and of each payload.
+    # Struct that packs the lengths: first of the parameters' text, then of each payload.
     lengths: struct.Struct
 
 
@@ -93,6 +93,6 @@ def digest(
 
 
 def digest_of_parts(key: bytes, *parts: bytes) -> bytes:
-    """Return a keyed digest of these parts in this order; it has DIGEST_BYTES."""
+    """Return a keyed digest of these parts, in this order. Its size is DIGEST_BYTES."""
     framed = [struct.pack("<Q", len(part)) + part for part in parts]
     return blake3(b"".join(framed), key=key).digest()

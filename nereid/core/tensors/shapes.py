@@ -41,17 +41,18 @@ def format_shape(shape: Iterable[int]) -> str:
 
 
 def shape_fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    """Return whether a shape matches dims: it has the same rank, and the size of each fixed dim."""
+    """Return whether a shape has the rank of dims, and the same size in every fixed dimension."""
     return len(shape) == len(dims) and all(
         dim in (VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
     )
 
 
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return `into` with its variable dimensions replaced by sizes of `shape`.
+    """Return `into` with its variable dimensions replaced by sizes from `shape`.
 
-    The sizes are those that `shape` has where `dims` are variable. The first of them replaces the
-    first variable dimension of `into`, and so on.
+    Each variable dimension of `dims` selects the size at the same position of `shape`. The first
+    selected size replaces the first variable dimension of `into`, and so on. If there are too few
+    sizes, the rest stay variable.
     """
     sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
     return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

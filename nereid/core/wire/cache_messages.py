@@ -72,11 +72,11 @@ class CacheUsage:
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
     def counts_less_than(self, other: CacheUsage) -> bool:
-        """Return whether a counter is lower than in an earlier report: the cache was restarted."""
+        """Return whether a counter is lower than in a previous report, so the cache restarted."""
         return any(getattr(self, name) < getattr(other, name) for name in _COUNTERS)
 
     def add_counts(self, other: CacheUsage) -> None:
-        """Add the counters of a report, such as the last one before the cache restarted."""
+        """Add another report's counters to these, for example those from before a restart."""
         for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Error that replaces an item that cannot be encoded, for example because it exceeds protobuf's
-# limit.
+# Error to send in place of an item that cannot be encoded, for example because the item exceeds
+# protobuf's size limit.
 _NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _MAX_KEPT_HEAD_BYTES = 1 << 20
 # Tags of fields of InferRequest.
@@ -58,8 +58,8 @@ _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 class RequestCodec:
     """Codec of frames from a gateway to the scheduler.
 
-    A request that cannot be encoded is replaced by an error. It still gets a response, and the
-    other requests in its frame are not affected.
+    If a request cannot be encoded, an error is sent in its place. The sender of the request then
+    gets the error as the response. The other requests of the frame are not affected.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,8 +69,8 @@ class RequestCodec:
     def size_bytes(self, item: ToScheduler) -> int:
         """Return the approximate number of bytes that an item adds to a frame."""
         if isinstance(item, InferRequest):
-            # A reference to shared memory is a tuple. Its length, which is a very small number, is
-            # good enough here.
+            # A reference to shared memory is a tuple, so len() returns the tuple's very small
+            # length. That is good enough for an estimate.
             return len(item.head) + sum(map(len, item.payloads))
         return 0
 
@@ -101,7 +101,8 @@ class RequestCodec:
                 and _is_plain(item)
                 and write(pieces, item.id, item.head, item.payloads, self._tail(item))
             ):
-                # All later items go into the same message, so that requests keep their order.
+                # Encode all remaining items with protobuf, in one message, so that requests keep
+                # their order.
                 pieces.append(self._message(items[count:]))
                 break
         return b"".join(pieces)
@@ -154,9 +155,10 @@ class RequestCodec:
 
 
 def _is_plain(item: InferRequest) -> bool:
-    """Return whether PlainItems can write a request: all other fields have their defaults.
+    """Return whether PlainItems can write a request.
 
-    PlainItems writes id, head, payloads, and the fields that RequestCodec._tail() encodes.
+    PlainItems writes only the id, the head, the payloads, and the fields that RequestCodec._tail()
+    encodes. All other fields must have their defaults.
     """
     return not (
         item.parameters
@@ -173,7 +175,7 @@ def _is_plain(item: InferRequest) -> bool:
 
 
 def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
-    """Read the fields that _tail() writes; return False if there are any others."""
+    """Read the fields that _tail() writes; return False if the item has any other fields."""
     while position < end:
         tag = frame[position]
         number, position = decode_varint(frame, position + 1)
@@ -191,7 +193,7 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
 
 
 def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
-    """Decode the items from the first request that is not plain to the frame's end."""
+    """Decode the rest of a frame, which begins with the first request that is not plain."""
     # Iterate over a slice: iterating over the repeated field itself ends with an exception, which
     # costs more.
     items.extend([_read_request(message, now) for message in frame.requests[:]])
@@ -256,8 +258,8 @@ class ResponseCodec:
     def decode(self, frame: bytes) -> list[FromScheduler]:
         """Return a frame's items, notices first.
 
-        The order matters: a scheduler that shuts down has to be known as such before its returned
-        requests are handled.
+        The order matters: if a scheduler shuts down, the gateway must read that notice before it
+        handles the requests that the scheduler returns.
         """
         responses: list[InferResponse] = []
         position, length = 0, len(frame)

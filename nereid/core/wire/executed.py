@@ -1,4 +1,4 @@
-"""Encoding of the last fields of an Executed message for a whole batch: its id and times.
+"""Codec of the last fields of an Executed message: the batch's id and execution times.
 
 The code works on bytes, without protobuf's message objects. In the message, these fields follow the
 responses (response_prefixes); other fields may come after them.

@@ -157,8 +157,9 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.deadline = deadline
         self.trace_context = trace_context
-        # Error that the gateway found in the body. The scheduler reports the error, because it
-        # checks first whether the model is known.
+        # Error that the gateway found in the request's body. The gateway sends the error on to the
+        # scheduler, because an unknown model has to be reported first, and only the scheduler knows
+        # the models.
         self.error_status = error_status
         # Digest of all parts of the request that affect its response; empty if the scheduler does
         # not need a digest.
@@ -166,14 +167,14 @@ class InferRequest:
         # Number of the instance whose model sent the request. It is 0 for requests of clients, and
         # for calls that a model makes while it executes no request.
         self.caller = caller
-        # Number of nested models' calls around this request. Used in the scheduler only: it is not
-        # sent.
+        # Depth of nested calls: 0 for a client's request, 1 for a request that a model makes while
+        # it executes a client's request, and so on. Used in the scheduler only: it is not sent.
         self.depth = depth
         # True if the client accepts any number of responses. A decoupled model refuses the request
         # otherwise.
         self.accepts_many = accepts_many
-        # True if the request was sent before, to a scheduler or an instance, and may have begun to
-        # run there.
+        # True if the request was already sent once, to a scheduler or an instance, and may have
+        # begun to run there.
         self.resent = resent
         # Sender to whom the pending request is charged: an account (nereid.rpc.net.limits.budget)
         # or an authenticated principal. Used in the gateway only: it is not sent.
@@ -363,10 +364,11 @@ def moved_response(request_id: int) -> MovedResponse:
 
 
 class CachedModels(NamedTuple):
-    """Notice of the models whose requests need a digest, the digests' key, and a memory domain.
+    """Notice of the models whose requests need a digest, of the digest key, and of a memory domain.
 
-    The domain is the text that nereid.shm.segments.shm_namespace() returned in the scheduler. The
-    notice replaces the previous one.
+    The domain identifies the scheduler's shared memory: it is the text that
+    nereid.shm.segments.shm_namespace() returned in the scheduler. Each notice replaces the
+    scheduler's previous one.
     """
 
     names: tuple[str, ...]
@@ -384,7 +386,8 @@ class TraceRule(NamedTuple):
     limit: maximum number of traces; -1 means no limit.
     log_frequency: number of traces per file; 0 means all in one file.
     times, tensors: whether the files contain times, and tensors.
-    turn: number that tells apart equal rules that were set one after the other.
+    turn: number that changes each time a client sets the trace count. Gateways then count from 0
+    again, even if the rule is otherwise the same.
     """
 
     on: bool
@@ -397,7 +400,7 @@ class TraceRule(NamedTuple):
 
 
 class TraceRules(NamedTuple):
-    """Notice of the default trace rule, and of models' own rules by the models' names."""
+    """Notice of the default trace rule, and of rules for single models (by the models' names)."""
 
     default: TraceRule
     models: tuple[tuple[str, TraceRule], ...] = ()

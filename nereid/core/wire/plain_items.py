@@ -1,9 +1,9 @@
-"""Fast codec for simple items of links' frames: an id, a head, inline payloads, further fields.
+"""Fast codec for simple items of a frame: an id, a head, inline payloads and further fields.
 
 Requests and responses begin with the same fields. An encoded protobuf message is the concatenation
-of its fields, so these bytes can be written and read directly. With protobuf's message objects it
-would take two to three times as long. Other items are left to protobuf. This module does not depend
-on links.
+of its fields, so these bytes can be written and read directly. Reading and writing with protobuf's
+message objects takes two to three times as long. Protobuf reads and writes all other items. This
+module does not depend on links.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_BYTES: Final = 1 << 30
 
 
 class PlainItems:
-    """Writer or reader of the items of one link. It caches the bytes that precede each part."""
+    """Writer or reader of one link's items. It caches encoded heads and the prefixes of fields."""
 
     __slots__ = (
         "_head",
@@ -48,12 +48,13 @@ class PlainItems:
 
     def __init__(self) -> None:
         self._ids = VarintSequence()
-        # Head that was read last, and its encoded field; size of the payload that was read last,
-        # and the bytes that precede it.
+        # Reading remembers parts of the last item, because the next item often has the same parts.
+        # These are the head and its encoded field; below, the payload's size and the bytes in front
+        # of the payload.
         self._head, self._head_field = b"", _sized(_HEAD, 0)
         self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
-        # Caches of the encoded bytes of heads, and of the bytes before payloads and items, by their
-        # sizes.
+        # Caches for writing. Maps a head to its encoded field; below, a payload's size to the bytes
+        # in front of the payload, and an item's size to the bytes in front of the item.
         self._heads = BoundedCache[bytes, bytes](1024, 4096)
         self._payloads = BoundedCache[int, bytes](1024)
         self._items = BoundedCache[int, bytes](1024)
@@ -66,7 +67,7 @@ class PlainItems:
         payloads: Sequence[Payload],
         tail: bytes = b"",
     ) -> bool:
-        """Append an item's bytes and return True.
+        """Append the encoded item to pieces, and return True.
 
         If protobuf has to write the item, append nothing and return False.
 
@@ -108,8 +109,8 @@ class PlainItems:
 
         Returns None if protobuf has to read the item.
         """
-        # The id is not checked for running past the item's end: the final position would then
-        # differ from the end.
+        # No check is needed that the id ends within the item: if it does not, the position below is
+        # already past the end, and the result is None.
         if begin + 2 > end or frame[begin] != _ID:
             return None
         number, position = self._ids.decode(frame, begin + 1)
@@ -137,7 +138,7 @@ class PlainItems:
         return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Remember the bytes before a payload; return where it begins, or 0 if it is not inline."""
+        """Remember the bytes before a payload; return where the payload begins, 0 if not inline."""
         if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)
@@ -152,7 +153,7 @@ class PlainItems:
 
 
 def item_end(frame: bytes, position: int) -> tuple[int, int]:
-    """Return where the item at a position begins and ends; (0, 0) if the field is no item.
+    """Return the start and the end of the item at a position; (0, 0) if the field is no item.
 
     Raises:
         DecodeError: the frame ends before the item does.

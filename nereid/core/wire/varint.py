@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-# Limits for a number of 64 bits, of which each byte holds 7.
+# Limits on bits and bytes of an encoded number. A byte holds 7 bits, so 64 bits take 10 bytes.
 _END_SHIFT: Final = 70
 _MAX_BYTES: Final = 10
 
@@ -17,13 +17,14 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-# Encoded bytes of 7 bits of a number: _FIRST if further bytes follow, _LAST if none follow.
+# Maps 7 bits of a number to the encoded byte: _FIRST for all bytes but the last, _LAST for the last
+# byte of the number.
 _FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
 _LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the encoded bytes of a number, which must not be negative."""
+    """Encode a number, which must not be negative, and return the bytes."""
     if value <= 0x7F:
         return _LAST[value]
     encoded = _FIRST[value & 0x7F]
@@ -36,9 +37,9 @@ def encode_varint(value: int) -> bytes:
 
 
 class VarintSequence:
-    """Codec of numbers that are mostly close to their predecessor.
+    """Codec of a sequence of numbers in which each is mostly close to the one before.
 
-    It caches the encoded bytes that such numbers share.
+    Close numbers differ only in the first encoded byte, so the codec caches the other bytes.
     """
 
     __slots__ = ("_high", "_high_bytes")
@@ -48,7 +49,7 @@ class VarintSequence:
         self._high_bytes = b""
 
     def encode(self, value: int) -> bytes:
-        """Return the encoded bytes of a number, like encode_varint()."""
+        """Return the same bytes as encode_varint()."""
         high = value >> 7
         if not high:
             return _LAST[value]
@@ -57,7 +58,7 @@ class VarintSequence:
         return _FIRST[value & 0x7F] + self._high_bytes
 
     def decode(self, data: bytes, position: int) -> tuple[int, int]:
-        """Return the number at a position, and the position after it, like decode_varint()."""
+        """Return the same result as decode_varint()."""
         first, rest = data[position], position + 1
         if first > 0x7F and self._high and data.startswith(self._high_bytes, rest):
             return self._high << 7 | first & 0x7F, rest + len(self._high_bytes)

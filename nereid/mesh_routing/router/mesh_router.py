@@ -1,10 +1,10 @@
-"""Client of the schedulers: it has a link to each, and sends a request to its model's scheduler.
+"""Client of the schedulers, which has a link to each and routes requests by their models.
 
 A request is sent again if its link breaks, or if the scheduler returns the request. A scheduler
-returns requests when it shuts down, or when another scheduler has the model now. While no scheduler
-has the model, the request waits, at most for the reconnect limit. The sender of a request gets
-every response exactly once, up to the last one, and no more responses after a cancellation. This
-module depends neither on services nor on the protocols of clients.
+returns requests when it shuts down, or when another scheduler has the model now. If no scheduler
+has the model, the request waits for one until the reconnect limit has passed. The sender of a
+request gets every response exactly once, up to the last one. After a cancellation, the sender gets
+no more responses. This module depends neither on services nor on the protocols of clients.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OWNER: Final = "no scheduler serves the model at present"
-# Maximum number of times that a request is returned. Each return means that another scheduler
-# should have the model. If a request is returned more often, the schedulers disagree.
+# Maximum number of times that schedulers may return one request. A scheduler returns a request if
+# another scheduler should have the model. If a request is returned more often, the schedulers
+# disagree about the model, and the request fails.
 _MAX_RETURNS: Final = 16
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
@@ -47,7 +48,8 @@ _MAX_CACHED_HEAD_BYTES: Final = 8192
 class MeshRouter:
     """Owner of the links and of the table of pending requests.
 
-    The router sends new requests, and sends requests again whose link broke or that were returned.
+    The router sends new requests. It sends a request again if the request's link broke or if a
+    scheduler returned the request.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -84,16 +86,16 @@ class MeshRouter:
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
-        # State of the frame that is being read: whether the frame changed the routing table, and
-        # the requests that the frame returns.
+        # While a frame is read: true if the frame has changed the routing table. Below: the
+        # requests that the scheduler returns in the frame.
         self._table_changed = False
         self._returned: list[PendingRequest] = []
-        # Maps a request's id to the request while it waits for a scheduler, in the order of
-        # held_until.
+        # Requests that wait for a scheduler. Maps a request's id to the request; the request with
+        # the earliest held_until comes first.
         self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
         self._closed = False
-        # True if no scheduler has been connected for longer than the limit, or after close().
+        # True after close(), or if for longer than the limit no scheduler has been connected.
         self._unreachable = False
         self._alone_timer: Timer | None = None
 
@@ -152,23 +154,23 @@ class MeshRouter:
 
     def on_frame_end(self, link: Route) -> None:
         """Handle a frame's announcements and returned requests, after all its items were read."""
-        # Use the number of announcements before this frame. Items of a frame have no order, so the
-        # requests in it may have been returned before the announcement in it was made.
+        # Count only announcements from earlier frames. The items of a frame have no order, so the
+        # scheduler may have returned a request before it made the announcement in the same frame.
         announcements = link.announcements
         link.announcements += link.unread_announcements
         link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        # Handle returned requests after announcements: the frame may announce which schedulers have
-        # the models now.
+        # Handle returned requests after announcements, because the announcements in the frame may
+        # say where the requests have to go now.
         returned, self._returned = self._returned, []
         for pending in returned:
             if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: its requests that have no response yet are sent again."""
+        """Handle a broken link: send the link's requests again unless a response has arrived."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -186,7 +188,8 @@ class MeshRouter:
         for pending in self._held.values():
             returned_by = pending.attempts.returned_by
             if returned_by is not None and returned_by[0] is route:
-                # When the scheduler is connected again, it may have the model.
+                # Once this scheduler is connected again, it may have the model, so the request may
+                # go to it.
                 pending.attempts.returned_by = None
         text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
         _log.warning(text, route, len(unfinished))
@@ -239,7 +242,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """Handle the greeting, the first item on a link that came up. A scheduler may repeat it."""
+        """Handle a scheduler's greeting, the first item on a link. A scheduler may repeat it."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared
@@ -337,7 +340,8 @@ class MeshRouter:
             if request_id in self.pending.requests:
                 self._dispatch(self._held[request_id])
             else:
-                # The scheduler returned the request, but has responded to it as well.
+                # The request has ended: its scheduler returned the request, but also responded to
+                # it.
                 del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
@@ -370,8 +374,8 @@ class MeshRouter:
         self._held.pop(request.id, None)
         pending.route = route
         if not route.shares:
-            # The tensors may have been put into shared memory when the request was sent to another
-            # scheduler.
+            # This scheduler does not share memory. The tensors may be in shared memory, if the
+            # request was sent before to a scheduler that shares memory.
             self._tensors.make_inline(request)
         route.send(request)
 

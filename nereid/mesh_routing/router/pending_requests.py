@@ -1,8 +1,8 @@
-"""Requests that a client of the schedulers has sent, until the last response to each.
+"""Table of the requests that this process has sent to schedulers and that have not ended.
 
-The table numbers the requests, delivers responses, and reads responses from shared memory. When the
-client drains, the table waits until no request is left. The router (mesh_router) decides which link
-a request goes over. All of this runs in one event loop.
+A request ends with its last response. The table numbers the requests, delivers responses, and reads
+responses from shared memory. When the process drains, drain() waits until no request is left. The
+router (mesh_router) decides which link a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -81,15 +81,16 @@ class Attempts:
     lost_responses: int = 0
     # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Scheduler that returned the request last, and the number of announcements that it had made
-    # before. It is `None` if that scheduler has been disconnected since.
+    # Route to the scheduler that returned the request last, and the number of announcements that
+    # this scheduler had made before. The value is `None` if the scheduler has been disconnected
+    # since.
     returned_by: tuple[Route, int] | None = None
     # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
 
 
 class PendingRequest:
-    """Pending request, as its sender sees it."""
+    """A pending request, through which the sender can cancel it or pause its responses."""
 
     __slots__ = (
         "_attempts",
@@ -189,8 +190,8 @@ class PendingRequests:
         # Last id that was given to a request. Numbers begin at a random value, so that the id of a
         # request is unique in the mesh, even if the request is sent again.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Maps a segment's name to the route over which the response in it came, for responses that
-        # are still being read.
+        # Segments of responses that are still being read. Maps a segment's name to the route over
+        # which the response came.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
         # True if the router must be called after all items of the current frame were read.
@@ -216,15 +217,15 @@ class PendingRequests:
             if route is None:
                 return pending
         if len(requests) == 1:
-            # No other request is pending, so waiting for more requests to fill the frame would be
-            # useless.
+            # No other request is pending, so send the frame now instead of waiting for more
+            # requests.
             route.send_now(request)
         else:
             route.send(request)
         return pending
 
     def cancel(self, request_id: int) -> None:
-        """Forget a request, and tell the scheduler to cancel it."""
+        """Forget a request, and tell the scheduler to cancel the request."""
         pending = self.requests.pop(request_id, None)
         if pending is None:
             return
@@ -322,8 +323,8 @@ class PendingRequests:
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
-        # Look each request up again: a callback may cancel others. This may run while a frame is
-        # read that has further items for these requests.
+        # Iterate over a copy, because a callback may cancel other requests. fail() skips cancelled
+        # requests. The frame that is being read may have further items for the failed requests.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
@@ -346,8 +347,8 @@ class PendingRequests:
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # A pending request was found, so the item is a response: notices have the id 0,
-                # which no request has.
+                # The item is a response, because a pending request has its id. Notices have the id
+                # 0, which no request has.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -380,7 +381,7 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response if it, or its request, has tensors in shared memory.
+        """Deliver a response whose tensors, or whose request's tensors, are in shared memory.
 
         Returns False if the response was lost and the request has been sent again.
         """
@@ -397,8 +398,9 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # In all other cases an executor may still be reading the segment. If the request
-                # ran twice, that is the executor that did not respond.
+                # Only in this case is it certain that no executor reads the segment any more. If
+                # the request ran twice, for example, the executor that did not respond may still
+                # read it.
                 request.lease.free()
             request.lease = None
             request.payloads = []

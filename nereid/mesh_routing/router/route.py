@@ -81,7 +81,7 @@ class Schedulers(Protocol):
         """Return a function that opens links to the scheduler at this address."""
 
     def close_channel(self, address: str) -> None:
-        """Close the channel to an address at which there is no scheduler any more."""
+        """Close the channel to an address that no scheduler has any more."""
 
 
 class MeshAccess(Schedulers, Protocol):
@@ -108,17 +108,18 @@ class Route:
         self.address = address
         # True after the scheduler's greeting: requests can be sent.
         self.up = False
-        # True if the scheduler shares memory with this process, and the domain of the scheduler's
-        # memory.
+        # True if the scheduler shares memory with this process. The domain identifies the
+        # scheduler's shared memory.
         self.shares = False
         self.domain = ""
         # True if the address has been removed from the schedulers' addresses.
         self.retired = False
-        # Number of announcements of owned models: in earlier frames, and in the frame that is being
-        # read.
+        # Number of the scheduler's announcements of its models in all frames before the current
+        # one. Below: the number of those in the frame that is being read.
         self.announcements = 0
         self.unread_announcements = 0
-        # Timer that withdraws the scheduler's models a while after the link broke.
+        # Timer that runs after the link broke. When it expires, the scheduler's models are
+        # forgotten.
         self.timer: Timer | None = None
         self._link = open_link(
             on_items=partial(on_items, self),

@@ -2,9 +2,9 @@
 
 Announcements of owned models are not merged here. The module does no I/O.
 
-Trace and log rules are the same at all schedulers, or will soon be. A change therefore counts,
-whichever scheduler announces it. The rules that a scheduler announces when it joins count only if
-no other scheduler is connected.
+Trace and log rules are the same at all schedulers, or will soon be. If any scheduler announces
+changed rules, the changed rules apply. If a scheduler has just joined, its first rules apply only
+if no other scheduler is connected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 class NoticeMerge(Generic[Key]):
-    """Last notices of each scheduler. Keys identify schedulers."""
+    """The last notice of each kind from each scheduler. Keys identify schedulers."""
 
     def __init__(self) -> None:
         self._cached: dict[Key, CachedModels] = {}

@@ -49,7 +49,7 @@ class RoutingTable(Generic[Key]):
         self._leaving: dict[str, Key | None] = {}
 
     def add(self, key: Key) -> None:
-        """Add a scheduler, which may not exist yet."""
+        """Add a scheduler's key. The scheduler itself may not be running yet."""
         self._schedulers[key] = _Scheduler()
 
     def remove(self, key: Key) -> None:
@@ -75,13 +75,13 @@ class RoutingTable(Generic[Key]):
         """Apply a scheduler's announcement of its models."""
         for known in self._schedulers.values():
             if not known.live and known.rank[1] == owned.scheduler:
-                # This scheduler was known under another address, where it is not connected any
-                # more.
+                # The scheduler has come back under a new address. Its entry for the old address is
+                # not live any more, so forget the models of that entry.
                 known.models = frozenset()
         scheduler = self._schedulers[key]
         scheduler.rank = owned.epoch, owned.scheduler
-        # A scheduler that shuts down announces fewer models before another scheduler announces
-        # them, so keep the models of its earlier announcements.
+        # A scheduler that shuts down drops models from its announcements before another scheduler
+        # names these models. Until then, count the dropped models as models of this scheduler.
         had = scheduler.models if owned.leaving else frozenset[str]()
         scheduler.models = had.union(owned.models)
         scheduler.leaving = owned.leaving
@@ -94,16 +94,16 @@ class RoutingTable(Generic[Key]):
             self._update()
 
     def live(self) -> Iterator[Key]:
-        """Yield the keys of live schedulers in the order of addition, but leaving ones last."""
+        """Yield the keys of live schedulers. Those that are shutting down come last."""
         for leaving in (False, True):
             for key, scheduler in self._schedulers.items():
                 if scheduler.live and scheduler.leaving is leaving:
                     yield key
 
     def only(self) -> Key | None:
-        """Return the scheduler for all requests, whatever their model, or None.
+        """Return the one scheduler for requests to all models; None if there is none.
 
-        There is one if the mesh has a single scheduler, and this scheduler accepts requests.
+        The mesh must have a single scheduler, and this scheduler must accept requests.
         """
         if len(self._schedulers) != 1:
             return None
@@ -126,10 +126,10 @@ class RoutingTable(Generic[Key]):
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for models' calls if all live schedulers are shutting down.
+        """Return the scheduler for a call by a model, if all live schedulers are shutting down.
 
-        A scheduler that shuts down waits for the requests during which models make such calls, so
-        it still serves calls to the models that it has.
+        A scheduler that shuts down first finishes its requests. A model may call other models
+        during such a request, so the scheduler still serves calls to its models.
         """
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None

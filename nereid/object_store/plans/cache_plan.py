@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class CachedObject(NamedTuple):
     """One file.
 
-    last_used is a time by any clock, as long as all files' times are by the same clock.
+    last_used is a time. Any clock will do if it is the same for all files.
     """
 
     size: int
@@ -25,7 +25,7 @@ class CachedObject(NamedTuple):
 
 
 class CachedTree(NamedTuple):
-    """The directory of one model version. objects has the names of the objects it links to."""
+    """The directory of one model version. Its files are links to the objects named in objects."""
 
     objects: frozenset[str]
     last_used: int
@@ -56,10 +56,10 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return what to remove, the least recently used first.
+    """Return the trees and objects to remove. The least recently used go first.
 
-    keep: names of objects that are about to be used. `None` means that removing everything not in
-    use would not free enough bytes.
+    keep: names of objects that are about to be used. Returns `None` if removing everything that is
+    not in use would not free enough bytes.
     """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [

@@ -81,7 +81,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
-    """Return the entry whose name is the longest prefix of the URL; `None` if no name is one.
+    """Return the entry whose name is the longest prefix of the URL; `None` if there is none.
 
     Raises:
         CredentialError: the section of the URL's scheme is no JSON object.
@@ -94,7 +94,7 @@ def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
 
 
 def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
-    """Return how to open the store of this URL; reads the credential file if there is one.
+    """Return the arguments for opening the store of this URL, from credential file or environment.
 
     Raises:
         CredentialError: the credentials are malformed.
@@ -128,8 +128,8 @@ def _s3_access(url: StoreUrl, texts: Mapping[str, str]) -> StoreAccess:
     if "region" in texts:
         arguments["client_kwargs"] = {"region_name": texts["region"]}
     if url.endpoint:
-        # Few S3-compatible stores have a host name for each bucket, so the bucket goes into the
-        # path.
+        # Put the bucket into the path, because few S3-compatible stores have a host name per
+        # bucket.
         arguments["endpoint_url"] = url.endpoint
         arguments["config_kwargs"] = {"s3": {"addressing_style": "path"}}
     return StoreAccess(arguments)

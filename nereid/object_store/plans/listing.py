@@ -39,7 +39,7 @@ class ModelListing:
     def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
         """Create a listing.
 
-        folders: folders that are objects themselves. They may be empty.
+        folders: paths of folders that are listed as objects. Such folders may be empty.
         """
         self.files = dict(files)
         self.folders = frozenset(folders)
@@ -67,7 +67,7 @@ class ModelListing:
         return sorted({path.partition("/")[0] for path in below})
 
     def version_files(self, version: str) -> dict[str, StoredObject]:
-        """Return a version's files and the files that all versions share (labels, environments)."""
+        """Return a version's files, and files that all versions share (labels, environments)."""
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
@@ -110,7 +110,7 @@ def split_into_models(
 
 
 def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the model, the path and the key of each object that is in a model's directory."""
+    """Yield (model, path in the model's directory, key) for each object of a model."""
     for key in keys:
         name, slash, path = key.partition("/")
         if slash and may_be_model(name):
@@ -125,5 +125,5 @@ def changed_models(
 
 
 def is_plain_key(key: str) -> bool:
-    """Return whether a key can be used as a path below a directory without leading out of it."""
+    """Return whether a key, used as a path in a directory, cannot lead out of the directory."""
     return "\0" not in key and not {"", ".", ".."}.intersection(key.split("/"))

@@ -42,7 +42,7 @@ class StoreUrl:
         return self.path.rpartition("/")[2]
 
     def child(self, name: str) -> StoreUrl:
-        """Return the location of this name below this one."""
+        """Return the location of the child with this name."""
         return replace(self, text=f"{self.text}/{name}", path=f"{self.path}/{name}")
 
     def parent(self) -> StoreUrl:
@@ -85,7 +85,7 @@ def parse_store_url(text: str) -> StoreUrl:
 
 
 def _s3_endpoint(path: str) -> tuple[str, str]:
-    """Return endpoint and path; an endpoint without a protocol uses http, as in Triton."""
+    """Return the endpoint and the path. As in Triton, an endpoint without a protocol uses http."""
     for protocol in ("https://", "http://"):
         if path.startswith(protocol):
             host, _, path = path.removeprefix(protocol).partition("/")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CountSource:
     """A scheduler's end of the exchange.
 
-    store holds the records that the scheduler counts itself, and those that gateways gave it.
+    store holds the scheduler's own records, and the records that gateways sent to it.
     """
 
     def __init__(self, scheduler: int) -> None:
@@ -29,7 +29,7 @@ class CountSource:
         self.store = CountStore()
 
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Keep the records in a request; return those changed since the previous request."""
+        """Keep the records in a request; return records that changed since the last request."""
         for counts in request.kept:
             self.store.add(counts)
         seen = {entry.scheduler: entry.change for entry in request.seen}
@@ -53,7 +53,8 @@ class CountSource:
 class _Seen:
     """A scheduler's last response.
 
-    held maps the id of each of its records to the record's number.
+    change is the number of the scheduler's last change. held has the records that the scheduler
+    holds: it maps a record's id to the record's number.
     """
 
     change: int
@@ -63,12 +64,13 @@ class _Seen:
 class CountKeeper:
     """A gateway's end of the exchange.
 
-    store holds all records that the gateway received, also those of schedulers that are gone.
+    store holds all records that the gateway received, including records of lost schedulers.
     """
 
     def __init__(self) -> None:
         self.store = CountStore()
-        # Maps the id of each scheduler in the last response to what it sent.
+        # Schedulers in the last response. Maps a scheduler's id to the changes and records that it
+        # reported.
         self._schedulers: dict[int, _Seen] = {}
 
     @property

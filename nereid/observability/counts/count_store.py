@@ -35,7 +35,7 @@ _COUNTED: Final = frozenset(family.name for family in metrics.declared_families(
 
 
 class CountStore:
-    """The records of all loads that count, by model version."""
+    """Store of the counters of model versions. A record has the counters of one or more loads."""
 
     def __init__(
         self, *, max_records: int = _MAX_RECORDS, max_versions: int = _MAX_VERSIONS
@@ -50,14 +50,15 @@ class CountStore:
         self.change = 0
         # Time at which the latest load began, among all records that were ever added.
         self.latest_load_ns = 0
-        # Cached sums of versions whose records have not changed since.
+        # Cache of the sums of versions. A version's sum is removed when a record of the version
+        # changes.
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
         """Keep a record, unless it is out of date.
 
-        A record is out of date if the store has a later state of it, has a record that includes it,
-        or knows of a later load of its version.
+        A record is out of date if the store has a later state of the record, has a sum that
+        includes the record, or knows of a later load of the same version.
         """
         self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
         key = counts.model, counts.version
@@ -70,8 +71,8 @@ class CountStore:
                 if counts.number <= record.number:
                     return
             elif not _members(record).isdisjoint(_members(counts)):
-                # Sums always combine the oldest records, so the larger sum includes the smaller
-                # one.
+                # Both are sums of the same version. Sums always combine the oldest records, so the
+                # larger sum includes the smaller one.
                 if (len(record.includes), record.id) > (len(counts.includes), counts.id):
                     return
                 replaced.append(record.id)
@@ -90,16 +91,16 @@ class CountStore:
             self._forget(list(next(iter(self._versions.values()))))
 
     def end_loads(self, keys: Iterable[VersionKey]) -> None:
-        """Forget all records of these versions, whose models were unloaded."""
+        """Forget all records of these versions. Call this when the versions were unloaded."""
         for key in keys:
             self._forget(list(self._versions.get(key, ())))
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Forget those of these records that are in the store."""
+        """Forget the records with these ids; ignore ids that are not in the store."""
         self._forget([record for record in ids if record in self._keys])
 
     def versions_of(self, ids: Iterable[int]) -> set[VersionKey]:
-        """Return the versions of those of these records that are in the store."""
+        """Return the versions of the records with these ids; ignore ids not in the store."""
         return {self._keys[record] for record in ids if record in self._keys}
 
     def all(self) -> Iterator[pb.VersionCounts]:
@@ -116,7 +117,7 @@ class CountStore:
         ]
 
     def shared(self) -> Iterator[pb.VersionCounts]:
-        """Yield the sum of the records of each version that has several records."""
+        """Yield one sum of records for each version that has several records."""
         for key, records in self._versions.items():
             if len(records) > 1:
                 if key not in self._sums:
@@ -148,7 +149,8 @@ def combine(records: Iterable[pb.VersionCounts]) -> pb.VersionCounts:
     first = ordered[0]
     includes = sorted(set().union(*map(_members, ordered)))
     total = pb.VersionCounts(
-        # The id depends only on the combined records, so it is the same wherever they are combined.
+        # The id depends only on the combined records. Processes that combine the same records
+        # therefore get the same id.
         id=_id_of(includes),
         model=first.model,
         version=first.version,
@@ -180,12 +182,12 @@ def _by_age(records: Iterable[pb.VersionCounts]) -> list[pb.VersionCounts]:
 
 
 def _loaded_anew_ns(records: Iterable[pb.VersionCounts]) -> int:
-    """Return the start time of the load from which the records count; 0 if it is not known."""
+    """Return the start time of the last load that began counting anew; 0 if there is none."""
     return max((record.loaded_ns for record in records if not record.continues), default=0)
 
 
 def add_statistics(total: kserve_pb2.ModelStatistics, other: kserve_pb2.ModelStatistics) -> None:
-    """Add another scheduler's statistics of a version to total; keep the later last inference."""
+    """Add other statistics of a version to total. The last inference is the later of the two."""
     total.name, total.version = other.name, other.version
     total.last_inference = max(total.last_inference, other.last_inference)
     total.inference_count += other.inference_count
