@@ -59,7 +59,7 @@ class BackendRegistry:
         python_based_directory: Path | None = None,
         built_in: Mapping[str, BuiltInBackend] = BUILT_IN,
     ) -> None:
-        """python_based_directory: has Python-based backends, each as <backend>/model.py."""
+        """python_based_directory: directory of Python-based backends (<backend>/model.py)."""
         self._built_in = built_in
         self._python_based: dict[str, Path] = {}
         if python_based_directory is not None:
@@ -136,7 +136,7 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return, by name, the backends of packages on this path whose runtimes are found."""
+    """Return the backends of packages on this path, by name, except those without their runtime."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_is_foreign)
     runtimes = {
         (_owner(point), point.name): point.module for point in entry_points(group=RUNTIME_GROUP)

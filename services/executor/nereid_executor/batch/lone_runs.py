@@ -71,7 +71,7 @@ class LoneRun:
             place[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
 
     def pieces_of(self, arrays: Sequence[Array]) -> list[Piece] | None:
-        """Return the response with these outputs; `None` if they differ from those before."""
+        """Return the response with these outputs; `None` if shapes or datatypes have changed."""
         if len(arrays) != self._count:
             return None
         pieces: list[Piece] = []
@@ -87,7 +87,7 @@ class LoneRun:
 class LoneRuns:
     """The lone runs of one model. Only the thread that executes the model's batches uses them.
 
-    Different threads may do that, one at a time.
+    Different threads may execute batches, one at a time.
     """
 
     def __init__(self, signature: Signature) -> None:

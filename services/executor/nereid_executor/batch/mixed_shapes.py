@@ -85,11 +85,11 @@ class MixedShapes:
         *,
         pads_to_bucket: bool = True,
     ) -> None:
-        """Read the configuration of a model; raise NereidError if it cannot be fulfilled.
+        """Read the configuration of a model; raise NereidError if it asks for the impossible.
 
-        ragged_outputs: outputs, each with an input, that the model declares (Capabilities).
-        pads_to_bucket: True to pad to the configured sizes, False to pad to the batch's largest
-        request.
+        ragged_outputs: maps an output to the ragged input whose shapes split it, as the model
+        declares (Capabilities). pads_to_bucket: True to pad to the configured sizes, False to pad
+        to the batch's largest request.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)

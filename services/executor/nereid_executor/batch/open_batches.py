@@ -345,7 +345,7 @@ class OpenBatches:
         self._states.table.export_states(slots, reply)
         return reply.SerializeToString()
 
-    # ---- events
+    # ---- controls and responses
 
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]

@@ -197,7 +197,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
 
 
 def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
-    """Return the bytes of a tensor. BYTES count as that many empty elements."""
+    """Return a tensor's size in bytes. A BYTES tensor counts as if all its elements were empty."""
     datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
     size = byte_size(datatype, tensor.dims)
     return 4 * prod(tensor.dims) if size is None else size

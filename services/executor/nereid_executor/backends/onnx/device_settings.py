@@ -35,8 +35,8 @@ class DeviceIoSettings(NamedTuple):
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
     """Return a model's settings; `None` if ONNX Runtime copies the inputs and outputs.
 
-    ONNX Runtime copies one batch after the other for models that ask for nothing else. It does so
-    for all models with strings too, which no GPU supports.
+    ONNX Runtime copies, one batch after the other, if the configuration asks for nothing that needs
+    device_io. It also copies for all models with strings, which GPUs do not support.
 
     Raises:
         InvalidArgument: the value of a parameter has the wrong type.

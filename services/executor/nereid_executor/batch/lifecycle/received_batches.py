@@ -177,7 +177,7 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return the number of the reply and the slots whose states must be sent now, if any.
+        """Return the number of the due reply with states, and the slots; `None` if no reply is due.
 
         States are sent only when no response can change them any more.
         """
@@ -198,7 +198,7 @@ class ReceivedBatches(Generic[_B]):
             batch.state = LOST
         return lost
 
-    # ---- what there is
+    # ---- queries
 
     @property
     def busy(self) -> bool:

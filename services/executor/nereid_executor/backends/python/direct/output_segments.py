@@ -184,7 +184,7 @@ class OutputSegments:
         return None
 
     def _may_grow(self) -> bool:
-        """Return whether another segment may be granted; return a free one first if needed."""
+        """Return whether another segment may be granted; if needed, first give a free one back."""
         granted = self._granted
         if len(granted) < self._max_granted:
             return True

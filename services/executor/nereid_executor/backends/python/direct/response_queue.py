@@ -76,7 +76,7 @@ class ResponseQueue:
             self._try_deliver()
 
     def _try_deliver(self) -> bool:
-        """Deliver all responses if the lock is free; return False if its holder has to."""
+        """Deliver all responses if the lock is free; return False if another thread has to."""
         while self._queue:
             if not self._stream_lock.acquire(blocking=False):
                 return False

@@ -199,7 +199,7 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """Read the request's tensors now; return a callable with which the loop sends it."""
+        """Read the request's tensors now; return a callable for the loop that sends the request."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -283,9 +283,8 @@ class SchedulerCalls:
 
         open_path makes the path from the message of a LINK frame. request_link asks the executor
         for a link; the executor's response is passed to on_link(). timeout_s: seconds that the
-        first call waits for the response, and as many again for the link to be up. must_not_wait
-        returns whether the calling thread is the one that reads the response, and so must not wait
-        for it.
+        first call waits for the response, and again for the link to be up. must_not_wait returns
+        whether the calling thread must not wait, because it is the thread that reads the response.
         """
         self._open_path = open_path
         self._request_link = request_link

@@ -88,8 +88,8 @@ class DirectServer:
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
-        # Batches keep the numbers that the scheduler gives them; controls and replies refer to
-        # them.
+        # Batches keep the numbers that the scheduler gives them. Controls and replies contain these
+        # numbers.
         self._open = OpenBatches(
             config,
             Path(about["model_path"]),
@@ -294,8 +294,8 @@ class DirectServer:
 
         batch: number of the batch that the thread executes; 0 if the number is not known, None for
         the main thread. If the number is not known, the call may belong to any open request. The
-        result then says so and does not guess: after a wrong guess, deadlock detection would refuse
-        calls that cause no deadlock.
+        result then says that the caller is unknown. After a wrong guess, deadlock detection would
+        refuse calls that cause no deadlock.
         """
         opened = self._received.begun()
         executing = next((begun for begun in opened if begun.state is EXECUTING), None)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
-# Numbers of responses that the calling model has not consumed. Above `_PAUSE_ABOVE` the other model
-# is paused; below the second bound it is resumed.
+# Bounds on the number of responses that the calling model has not consumed. Above the first bound,
+# the other model is paused. Below the second bound, it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
 # Maps a future that a coroutine waits for to the iterator that sets it. Event loops hold tasks only

@@ -256,7 +256,7 @@ class BatchExecution:
         self._sink.send_from_finalizer(self.number, reply)
 
     def finish(self, replies: list[wire.Reply]) -> None:
-        """Send the replies that execute() has returned; response senders serve the others."""
+        """Send the replies that execute() has returned. Response senders send all other replies."""
         self.mark_responded(replies)
         self._sink.send_replies(self.number, replies, self.inputs, executed=True)
         self.release_requests()
@@ -299,7 +299,7 @@ def reply_of(
 
 
 def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
-    """Return the reply for an error; by_model: the model itself has responded with this error."""
+    """Return the reply for an error; by_model: True if the model itself responded with it."""
     meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 
