@@ -54,7 +54,7 @@ class StreamContext:
 
 
 class DirectServing(ABC):
-    """A RequestModel that may itself serve its instance's stream, in the same threads."""
+    """A RequestModel that may serve its instance's stream itself, by the same thread rules."""
 
     # True if the model that is loaded now can serve the stream.
     can_serve_stream: bool

@@ -45,7 +45,7 @@ def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> Mode
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
-    """Return a model for this configuration after the delay creation_delay_sec."""
+    """Wait for creation_delay_sec, then return a model for this configuration."""
     config = spec.config
     _check_pairs(config)
     parameters = parameters_of(config)

@@ -2,7 +2,7 @@
 
 The module does no I/O. The tensors of a single member are viewed in place; those of several members
 are joined with one copy. Outputs are copied once, into the frame. Each direction is one pass over
-the members in Python. Its time is the executor's share of a request's latency.
+the members in Python. The time of the two passes is the executor's share of a request's latency.
 """
 
 # layout: compiled

@@ -106,7 +106,7 @@ class RequestStates:
         return stateful, MemberState(tensors, request.spec.outputs, returned_slot)
 
     def keep(self, response: Response, member: MemberState) -> Response:
-        """Store the states in a response; return the response without them, for the client."""
+        """Store the states in a response; return the response with the client's outputs alone."""
         if response.error_status is not None or not response.head:
             return response
         try:

@@ -2,9 +2,9 @@
 
 As on Triton, the batch of a sample has batch_size equal requests of one row. If a sample fails, the
 load fails. A sample is made when its turn comes, and only once for all of its requests and
-executions. Between large batches, other warm-ups of the executor may execute theirs. A load that is
-given up ends between two executions. The module does not know the model: it makes batches and reads
-Executed messages.
+executions. Between two large batches of a warm-up, other warm-ups of the executor may execute large
+batches. A load that is given up ends between two executions. The module does not know the model: it
+makes batches and reads Executed messages.
 """
 
 from __future__ import annotations

@@ -175,7 +175,8 @@ def _output_sets(
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
     path = find_model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
-        # For a model with external data, the configured name may be a directory that has the file.
+        # For a model with external data, the configured name may be a directory that contains the
+        # file.
         path = require_file(config, path / DEFAULT_FILENAME)
     return path
 
@@ -369,7 +370,7 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """Sessions with fewer outputs, beside the session with all outputs.
+    """A session with all outputs, and further sessions with fewer outputs.
 
     Each batch runs on the smallest session that has the requested outputs. pruned_graph names the
     assumptions.

@@ -62,8 +62,8 @@ _CACHES: Final = {
     "trt_engine_cache_enable": "trt_engine_cache_path",
     "trt_timing_cache_enable": "trt_timing_cache_path",
 }
-# CUDA settings that Triton also accepts as model parameters. Each maps the numbers of its values to
-# their names.
+# Maps each CUDA setting that Triton also accepts as a model parameter to the names of its values. A
+# key of the inner dictionary is Triton's number for the value.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},

@@ -420,8 +420,8 @@ class PythonModel(DirectServing):
         with worker.loss_reported():
             for kind, body in worker.arrived_frames(ready):
                 if kind == wire.RESPONSES:
-                    # From now on the model's calls do not belong to this batch, so its deadline
-                    # does not apply to them.
+                    # From now on the model's calls do not belong to this batch, so the batch's
+                    # deadline does not apply.
                     worker.calls.deadline = None
                     yield self._update_of(body)
                 else:

@@ -1,8 +1,8 @@
 """The life of the batches that one instance receives, up to their last response.
 
-This is the executor's side of the instance stream (docs/protocols.md). It serves batches of arrays,
-batches of requests, and worker processes. The module does no I/O. Nothing else writes the state of
-a begun batch. The scheduler's side is InstanceBatches.
+This is the executor's side of the instance stream (docs/protocols.md). The module is used for
+batches of arrays, for batches of requests, and in worker processes. It does no I/O. No other module
+writes the state of a begun batch. The scheduler's side is InstanceBatches.
 
     state      event                                         next
     -          withdrawal requested                          WITHDRAWN: reported as given back
@@ -21,8 +21,8 @@ a begun batch. The scheduler's side is InstanceBatches.
 A batch of arrays has one frame, which completes the batch. The batch ends when the frame was sent.
 
 While the instance executes, its next batches may wait in its socket, from which they cannot be
-removed. A withdrawn batch is therefore skipped when its turn comes. Exactly one side wins: a batch
-is executed and responded to, or it is reported as given back and never executed.
+removed. A withdrawn batch is therefore skipped when its turn comes. Exactly one of two things
+happens: a batch is executed and responded to, or it is reported as given back and never executed.
 
 The scheduler may ask for states of sequences while no batch executes. It gets the states once no
 batch is deferred either. Any other event breaks the protocol, which ends the stream.

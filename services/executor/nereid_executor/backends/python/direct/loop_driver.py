@@ -67,7 +67,7 @@ class ClosedError(Exception):
 
 
 class LoopDriver:
-    """Owns the loop. Any thread may call the methods; finalisers may too, except for run()."""
+    """Owns the loop. Any thread may call the methods. Finalisers may call all but run()."""
 
     def __init__(
         self,

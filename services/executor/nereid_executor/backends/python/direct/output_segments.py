@@ -39,8 +39,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.values.errors imp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Maximum number of granted segments, and maximum size of outputs in them. Other outputs get a
-# segment that is used once.
+# Maximum number of granted segments, and maximum bytes of outputs that are written to a granted
+# segment. Larger outputs get a segment that is used once.
 _MAX_GRANTED: Final = 64
 _MAX_GRANTED_BYTES: Final = 1 << 20
 

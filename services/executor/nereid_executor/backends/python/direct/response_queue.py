@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ResponseQueue:
     """Responses with their batches' numbers, and the lock of the stream that they are written to.
 
-    `_stream_lock` guards reading and writing the stream. A thread that finds it held leaves its
-    responses in the queue, and the holder writes them. The serving thread holds the lock except
-    while the model executes. No other thread waits for the lock, because finalisers also send
-    responses and may interrupt any code of this class.
+    `_stream_lock` guards reading and writing the stream. A thread that finds the lock held leaves
+    its responses in the queue, and the holder of the lock writes them. The serving thread holds the
+    lock except while the model executes. No other thread waits for the lock, because finalisers
+    also send responses and may interrupt any code of this class.
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:

@@ -269,7 +269,7 @@ def _credential(metadata: Sequence[tuple[str, str]], _path: str) -> Sequence[tup
 
 
 class SchedulerCalls:
-    """The calls over a link to the scheduler, which the first call opens."""
+    """Calls over a link to the scheduler. The first call opens the link."""
 
     def __init__(
         self,
@@ -327,8 +327,8 @@ class SchedulerCalls:
     def close(self, *, cut: bool) -> None:
         """Stop using the link: further calls go through the executor, and no link is opened.
 
-        cut: fail pending calls at once; otherwise the link stays open until they have their
-        responses. Any thread may call this, more than once.
+        cut: fail pending calls at once; otherwise the link stays open until the pending calls have
+        their responses. Any thread may call this, more than once.
         """
         self._end_use()
         self._granted.put(None)

@@ -196,7 +196,7 @@ class DirectServer:
             self._on_frame(frame, stream)
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
-        """Send deferred responses until a batch comes or no more of them are expected."""
+        """Send deferred responses until a batch comes or all requests have their responses."""
         while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
@@ -280,8 +280,8 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # A second batch must not arrive while one is executing; this call raises
-                    # ProtocolError.
+                    # A second batch must not arrive while one is executing. If it does, this call
+                    # raises ProtocolError.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
             # Leave the error to the serving thread, because the model must not get it.

@@ -36,7 +36,7 @@ class RequestForms:
         self._numbers: dict[RequestSpec, int] = {}
 
     def clear(self) -> None:
-        """Forget all specs, because a new worker replaces the one that knew them."""
+        """Forget all specs, because the worker that knew them is replaced."""
         self._numbers.clear()
 
     def number_of(self, spec: RequestSpec) -> int:

@@ -58,8 +58,8 @@ class DirectSupervisor:
         on_wake sends the worker the messages that other threads have queued for it.
 
         Raises:
-            ModelLostError: the worker has ended, or must be ended, because it did not finish in
-                time for a lost scheduler. The batch that it had begun was reported.
+            ModelLostError: the worker has ended, or did not finish in time after the scheduler
+                was lost and must be ended. The batch that the worker had begun was reported.
             RpcError: the stream could not be opened, or broke.
             ProtocolError: the scheduler broke the protocol.
             Internal: the worker cannot serve the stream.

@@ -1,8 +1,8 @@
 """Passes a model's calls to the mesh, and the responses back to the worker.
 
 The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
-worker. If the event loop would have to wait for that, it leaves the response to the instance's
-thread.
+worker. If the event loop would have to wait before it can send a response, it leaves the response
+to the instance's thread.
 """
 
 from __future__ import annotations

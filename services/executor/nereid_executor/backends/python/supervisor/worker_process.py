@@ -1,7 +1,7 @@
 """Starts a worker process, communicates with it, and ends it.
 
-Only one thread uses a worker, and it must outlive the worker. The kernel kills a worker when the
-thread that started it ends, so that no worker is ever left over.
+Only one thread uses a worker, and this thread must outlive the worker. The kernel kills a worker
+when the thread that started the worker ends, so that no worker is ever left over.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A segment is an anonymous file of another process. Its name consists of the proc
 descriptor and the inode number. The inode number shows if the descriptor was closed and reused for
 another file. The owners reuse segments. So segments of ordinary sizes stay mapped (KeptMappings),
 and inputs are copied from the mappings: mapping 200 kB again takes three times as long as copying
-them. Very large inputs are not copied but mapped.
+200 kB. Very large inputs are not copied but mapped.
 """
 
 from __future__ import annotations
