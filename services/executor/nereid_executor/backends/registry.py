@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 # The group of entry points under which installed packages name their backends.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
-# A package that is useless without another package names a module of that other package in this
-# group, under the backend's name. The backend is offered only if the module can be found. These
-# entry points are never loaded.
+# Group of entry points that name a module which a backend needs, under the backend's name. A
+# package declares one if its backend is useless without another package. The backend is offered
+# only if the module can be found. These entry points are never loaded.
 RUNTIME_GROUP: Final = "nereid.backend_runtimes"
 # The distribution of Nereid itself. Any other package may replace its backends.
 _OWN_DISTRIBUTION: Final = "nereid-mesh"

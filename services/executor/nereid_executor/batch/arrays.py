@@ -86,7 +86,7 @@ def gather_members(
 ) -> GatheredBatch:
     """Find the plan and the tensors of each member. A malformed member does not affect others.
 
-    view: returns the bytes of tensors in shared memory; without it such tensors are refused.
+    view: returns the bytes of tensors in shared memory. If it is `None`, such tensors are refused.
 
     Raises:
         Internal: there are several members, but the model does not batch.
@@ -286,7 +286,8 @@ def split_outputs(
 ) -> list[Piece]:
     """Return the members' responses, as pieces of an Executed message in the order of the members.
 
-    lend: copies a response's outputs to shared memory; without it all outputs are sent inline.
+    lend: copies a response's outputs to shared memory. If it is `None`, all outputs are sent
+    inline.
 
     Raises:
         Internal: the outputs are not what the configuration says.

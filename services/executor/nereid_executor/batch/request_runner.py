@@ -271,7 +271,7 @@ class RequestRunner:
             raise ModelLostError(f"the batch was not executed within {timeout_s:g} s")
 
     def _fail_batches(self, why: str) -> Iterator[bytes]:
-        """Yield error responses for a lost model's batches, except for those that it never saw."""
+        """Yield error responses for a lost model's batches, but not for batches it never saw."""
         _log.error("instance %s lost its model: %s", self._name, why)
         text = f"Stub process '{self._name}' is not healthy."
         if self._is_overdue():

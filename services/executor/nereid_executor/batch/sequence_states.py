@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Slot number that marks a request that is run again. Replays use this number and those just below
-# it, which no sequence has.
+# Highest slot number. Replays of requests use this number and the numbers just below it. No
+# sequence has such a number.
 _REPLAY_SLOT: Final = (1 << 32) - 1
 # Maximum bytes of the states in one frame, whether they come with responses or are exported. The
 # scheduler asks again for exported states that were left out.
@@ -179,7 +179,7 @@ class SequenceStates(Generic[_T]):
         return self._write(self._states.pop(slot, []))
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots to a reply, as far as they fit; forget those that were added."""
+        """Add the states of slots to a reply, as far as they fit; forget the added states."""
         size_bytes = 0
         for slot in slots:
             state = self._write(self._states.get(slot, []))

@@ -26,8 +26,8 @@ def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) 
     cgroup's quota is rounded down: a process that exceeds its quota is stopped, with all its
     threads, for the rest of the period.
 
-    root: directory that has /proc and /sys. processors: processors on which the process may run, by
-    default those of its affinity.
+    root: directory that contains proc and sys. processors: processors on which the process may run,
+    by default those of its affinity.
     """
     if processors is None:
         processors = os.sched_getaffinity(0)

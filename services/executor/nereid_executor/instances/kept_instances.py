@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceContent(NamedTuple):
-    """Content from which an instance is loaded. Instances of equal content can be exchanged."""
+    """Content from which an instance is loaded. Instances with equal content are equivalent."""
 
     # Model, version, and kind and number of the device.
     place: tuple[str, int, int, int]

@@ -1,4 +1,4 @@
-"""ONNX Runtime on tensors that are already on the device, and graphs of its executions."""
+"""Sessions of ONNX Runtime on tensors that are already on the device, and graphs of their runs."""
 
 from __future__ import annotations
 

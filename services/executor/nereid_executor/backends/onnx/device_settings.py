@@ -72,8 +72,8 @@ def _tensors(
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
     """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
 
-    Graphs need fixed addresses in both cases. TensorRT's provider captures graphs by itself, if its
-    own option asks for them.
+    Graphs need fixed addresses in both cases. The answer for TensorRT's provider is False: it
+    captures graphs by itself, if its own option asks for them.
     """
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:

@@ -70,8 +70,8 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 class ReceivedBatches(Generic[_B]):
     """The batches of one instance in one session with a scheduler.
 
-    Only the instance's thread calls the methods, except for those that say otherwise. Methods raise
-    ProtocolError for a message that may not come now.
+    Only the instance's thread calls the methods, unless a method's docstring says otherwise. A
+    method raises ProtocolError for a message that may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
@@ -189,7 +189,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- its end
 
     def lose_all(self) -> list[_B]:
-        """Lose all begun batches after the end of the stream, and return them."""
+        """Mark all begun batches as LOST after the end of the stream, and return them."""
         lost = self.begun()
         self.executing.clear()
         self.deferred.clear()

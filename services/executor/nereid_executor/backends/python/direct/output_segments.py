@@ -106,7 +106,7 @@ class OutputSegments:
         # may request another buffer.
         self._lock = threading.RLock()
         # True while a thread chooses a segment. A finaliser that interrupts the choice must not
-        # begin one of its own.
+        # begin another choice.
         self._choosing = False
         self._ended = False
 
@@ -144,7 +144,7 @@ class OutputSegments:
         return None, tensors
 
     def close(self) -> None:
-        """Forget the granted segments; the executor takes them back as the stream has ended."""
+        """Forget the granted segments; the executor takes them back at the stream's end."""
         with self._lock:
             self._ended = True
             self._granted.clear()

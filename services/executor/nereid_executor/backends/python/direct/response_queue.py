@@ -1,4 +1,4 @@
-"""A queue of the responses that threads of the model send, until the stream takes them."""
+"""A queue of responses. Threads of the model put them in, and they wait there for the stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ResponseQueue:
-    """Responses with their batches' numbers, and the lock of the stream that they are written to.
+    """A queue of responses with their batches' numbers, and the lock of the instance's stream.
 
     `_stream_lock` guards reading and writing the stream. A thread that finds the lock held leaves
     its responses in the queue, and the holder of the lock writes them. The serving thread holds the

@@ -151,8 +151,8 @@ class SchedulerPath:
             await self._channel.close()
 
     def _close_mesh(self) -> None:
-        # Cancel the pending requests, because otherwise the scheduler would wait for them to be
-        # sent again.
+        # Cancel the pending requests. Otherwise the scheduler would wait for the worker to send
+        # them again.
         for request in self._requests.values():
             request.on_receiver_event("cancel")
         if self._mesh is not None:

@@ -48,8 +48,8 @@ class ModelCalls:
         # Number of responses that the instance's thread has yet to send; later responses must not
         # overtake them.
         self._unsent = 0
-        # Deadline of the executing requests (time.monotonic). Calls that the model makes for them
-        # get this deadline, unless the worker sends a more exact one.
+        # Deadline of the executing requests (time.monotonic). Calls that the model makes for these
+        # requests get this deadline, unless the worker sends a more exact one.
         self.deadline: float | None = None
         # Event descriptor, which is readable when there are responses to collect.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

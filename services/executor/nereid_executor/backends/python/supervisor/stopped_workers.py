@@ -49,7 +49,7 @@ class StoppedWorkers:
             self._stopped_since.pop(pid, None)
 
     async def run(self, limit_s: float) -> None:
-        """Check the workers once a second, and kill those that are stopped for limit_s seconds."""
+        """Once a second, kill the workers that have been stopped for limit_s seconds."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self.kill_stopped(time.monotonic(), limit_s)

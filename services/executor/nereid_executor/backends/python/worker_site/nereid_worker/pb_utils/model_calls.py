@@ -299,7 +299,7 @@ class ResponseIterator:
         return response
 
     async def arrival(self) -> ResponseIterator:
-        """Wait until there is a response to read, or none will follow; return the iterator."""
+        """Wait until there is a response to read, or no more will come; return the iterator."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

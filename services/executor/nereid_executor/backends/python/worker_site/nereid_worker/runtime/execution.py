@@ -50,7 +50,7 @@ class ReplySink(Protocol):
         """Send the replies in the list, and empty the list. Any thread may call this.
 
         inputs: mapped memory that replies may be views of. The owner of the memory reuses it as
-        soon as the replies are sent. executed: execute() has returned.
+        soon as the replies are sent. executed: True if execute() has returned.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
