@@ -1,4 +1,4 @@
-"""The backends of an executor: built-in ones, those of installed packages, Python-based ones."""
+"""The backends of an executor: built in, from installed packages, or Python-based."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-The module does no I/O. The tensors of a single member are viewed in place; those of several members
-are joined with one copy. Outputs are copied once, into the frame. Each direction is one pass over
-the members in Python. The time of the two passes is the executor's share of a request's latency.
+The module does no I/O. The tensors of a single member are viewed in place. The tensors of several
+members are joined with one copy. Outputs are copied once, into the frame. Each direction is one
+pass over the members in Python. The time of the two passes is the executor's share of a request's
+latency.
 """
 
 # layout: compiled
@@ -247,7 +248,7 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
     """Return the inputs by name, each as one piece for each member, for a model without strings.
 
-    Shapes and datatypes are those of the arrays that stack_inputs() would return.
+    Shapes and datatypes are the same as for the arrays that stack_inputs() would return.
     """
     first = gathered.first
     assert first is not None

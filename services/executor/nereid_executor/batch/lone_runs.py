@@ -2,7 +2,8 @@
 
 For a small model, making arrays of a request's tensors and finding out how outputs are encoded
 takes longer than the execution. After many requests with the same head, the next request is copied
-into the arrays that its plan keeps, and its outputs are encoded as those of the requests before.
+into the arrays that its plan keeps, and its outputs are encoded like the outputs of the requests
+before.
 
 Assumptions, and the place where each of them is checked:
 

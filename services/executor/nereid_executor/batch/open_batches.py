@@ -337,7 +337,7 @@ class OpenBatches:
         self.received.begin_export(message.id, message.exported_slots)
 
     def export_frame(self) -> bytes | None:
-        """Return a frame with the states that were asked for, once no response changes them."""
+        """Return a frame with the requested states, or `None` while responses may change them."""
         export = self.received.due_export()
         if self._states is None or export is None:
             return None

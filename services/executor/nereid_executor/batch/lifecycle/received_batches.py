@@ -207,7 +207,7 @@ class ReceivedBatches(Generic[_B]):
 
     @property
     def may_begin(self) -> bool:
-        """True if another batch may begin beside those that execute."""
+        """True if another batch may begin while others execute."""
         return len(self.executing) < self.depth
 
     def oldest(self) -> _B | None:
@@ -219,7 +219,7 @@ class ReceivedBatches(Generic[_B]):
         return self.executing.get(number) or self.deferred.get(number)
 
     def begun(self) -> list[_B]:
-        """Return the batches with deferred responses, then those that execute. Thread-safe."""
+        """Return the batches with deferred responses, then the executing ones. Thread-safe."""
         # The order matters: a batch that becomes deferred between the two reads must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]
