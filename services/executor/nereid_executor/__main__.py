@@ -1,4 +1,4 @@
-"""`python -m nereid_executor`: joins the scheduler, executes batches, leaves on SIGTERM."""
+"""`python -m nereid_executor` joins the scheduler, executes batches, and leaves on SIGTERM."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
-    # If a thread is stuck in a model's own code, the interpreter would crash while it finalizes.
+    # If a thread is stuck in a model's own code, a normal exit would crash the interpreter.
     os._exit(code)

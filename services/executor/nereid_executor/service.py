@@ -1,6 +1,6 @@
-"""The executor's life: sessions with every scheduler of the mesh, one after another, until leave().
+"""The executor: joins every scheduler of the mesh, again after each session, until leave().
 
-The code runs on the event loop. session.py has what happens during a session.
+The code runs on the event loop. session.py handles the events of one session.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 @dataclass(frozen=True)
 class LocalScheduler:
-    """The way to a scheduler in this process. Models' own processes dial the scheduler instead."""
+    """Connection to a scheduler in this process. Processes of models dial its address instead."""
 
     channel: Channel
     thread_streams: ThreadStreams
@@ -129,7 +129,7 @@ class ExecutorService:
         self._leaving.set()
 
     async def run(self) -> bool:
-        """Serve until leave(); return False if a batch was still running when the time was over."""
+        """Serve until leave(); return False if a batch still ran at the end of the timeout."""
         settings = self._settings
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
@@ -213,10 +213,9 @@ class ExecutorService:
         return any(sessions.joined for sessions in self._schedulers.values())
 
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
-        """Open the models' way to all schedulers.
+        """Open the connections by which models reach all schedulers.
 
-        With a single scheduler the results are `None`, since each session is the way to that
-        scheduler.
+        If there is a single scheduler, the results are `None`: models reach it through the session.
         """
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:

@@ -153,7 +153,7 @@ class ExecutorSettings(
         return self.mesh_errors()
 
     def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
-        """Return those visible GPUs that the executor offers."""
+        """Return the visible GPUs that the executor offers."""
         if self.gpus in ("all", "none"):
             return tuple(visible) if self.gpus == "all" else ()
         chosen = {int(part) for part in self.gpus.split(",")}

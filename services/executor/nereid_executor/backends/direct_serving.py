@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 class StreamContext:
     """Values with which a model opens and serves its instance's stream."""
 
-    # Number of the stream among the streams that models of the instance have served.
+    # Number of the stream. The streams that models of the instance serve themselves are numbered
+    # from 1.
     number: int
     # Number that the scheduler has given the instance.
     instance_number: int
     # Address of the scheduler, and the metadata by which the scheduler recognises the instance.
     address: str
     metadata: Sequence[tuple[str, str | bytes]]
-    # Domain of the memory that is shared with the workers, if workers may have links of their own.
+    # Domain of the memory that is shared with the workers; `None` if workers may not have their own
+    # links to the scheduler.
     link_domain: str | None
     # Function that returns metadata for one call of a method. The metadata proves the executor's
     # role to the scheduler.
@@ -52,7 +54,7 @@ class StreamContext:
 
 
 class DirectServing(ABC):
-    """A RequestModel that may itself serve its instance's stream, in the same threads."""
+    """A RequestModel that may serve its instance's stream itself, by the same thread rules."""
 
     # True if the model that is loaded now can serve the stream.
     can_serve_stream: bool
@@ -64,15 +66,15 @@ class DirectServing(ABC):
 
     @abstractmethod
     def begin_tenure(self) -> None:
-        """Forget the batches' numbers, since the next stream's scheduler starts from 1 again."""
+        """Forget the last batch's number, since the next scheduler counts batches from 1 again."""
 
     @abstractmethod
     def running_requests(self) -> Sequence[int]:
-        """Return the ids of the requests that it executes from a stream that it serves itself."""
+        """Return the ids of the requests that the model executes from a stream it serves itself."""
 
     @abstractmethod
     def serve_stream(self, context: StreamContext) -> None:
-        """Serve until the stream ends, or the context stops it.
+        """Serve until the stream ends, or until an event of the context ends it.
 
         Raises:
             ModelLostError: the model ended, and the tenure's on_model_lost was called.

@@ -45,14 +45,14 @@ def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> Mode
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
-    """Return a model for this configuration after the delay creation_delay_sec."""
+    """Wait for creation_delay_sec, then return a model for this configuration."""
     config = spec.config
     _check_pairs(config)
     parameters = parameters_of(config)
     delay_s = parse_count(config, parameters, "execute_delay_ms") / 1000
     if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
-        # Triton multiplies by the device's number, which is the same for all instances on the CPU.
-        # The instance's number is used instead.
+        # Triton multiplies the delay by the device's number, which is the same for all instances on
+        # the CPU. This backend multiplies by the instance's number.
         delay_s *= max(1, _instance_number(spec.name))
     time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
     return IdentityModel(delay_s, config)
@@ -73,7 +73,7 @@ class IdentityModel:
             if tensor.allow_ragged_batch
         }
         self.capabilities = Capabilities(any_thread=True, ragged_outputs=ragged_outputs)
-        # For each optional input, one row of zeros. Variable dimensions are 1, as on Triton.
+        # Maps an optional input to one row of zeros. Variable dimensions are 1, as on Triton.
         self._absent = {
             tensor.name: np.zeros(
                 [1 if dim == VARIABLE else dim for dim in _shape(tensor)],
@@ -100,7 +100,7 @@ class IdentityModel:
             raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
 
     def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Return zeros for absent optional inputs; nothing if no input tells the number of rows."""
+        """Return zeros by name for optional inputs; empty if no input tells the number of rows."""
         if not self._batching:
             return self._absent
         ragged = self.capabilities.ragged_outputs.values()

@@ -1,4 +1,4 @@
-"""The backends of an executor: built-in ones, those of installed packages, Python-based ones."""
+"""The backends of an executor: built in, from installed packages, or Python-based."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 # The group of entry points under which installed packages name their backends.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
-# A package that is useless without another package names a module of that other package in this
-# group, under the backend's name. The backend is offered only if the module can be found. These
-# entry points are never loaded.
+# Group of entry points that name a module which a backend needs, under the backend's name. A
+# package declares one if its backend is useless without another package. The backend is offered
+# only if the module can be found. These entry points are never loaded.
 RUNTIME_GROUP: Final = "nereid.backend_runtimes"
 # The distribution of Nereid itself. Any other package may replace its backends.
 _OWN_DISTRIBUTION: Final = "nereid-mesh"
@@ -59,7 +59,7 @@ class BackendRegistry:
         python_based_directory: Path | None = None,
         built_in: Mapping[str, BuiltInBackend] = BUILT_IN,
     ) -> None:
-        """python_based_directory: has Python-based backends, each as <backend>/model.py."""
+        """python_based_directory: directory of Python-based backends (<backend>/model.py)."""
         self._built_in = built_in
         self._python_based: dict[str, Path] = {}
         if python_based_directory is not None:
@@ -136,7 +136,7 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return, by name, the backends of packages on this path whose runtimes are found."""
+    """Return the backends of packages on this path, by name, except those without their runtime."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_is_foreign)
     runtimes = {
         (_owner(point), point.name): point.module for point in entry_points(group=RUNTIME_GROUP)

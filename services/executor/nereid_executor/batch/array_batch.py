@@ -22,7 +22,7 @@ class ArrayBatch(ReceivedBatch):
     """
 
     gathered: GatheredBatch | None = None
-    # Time when the model was given the inputs; 0 if something failed before.
+    # Time when the model was given the inputs; 0 if the batch failed before.
     stacked_ns = 0
     # Outputs of the model; `None` while the model executes the batch, and if the batch failed.
     outputs: Sequence[Array] | None = None

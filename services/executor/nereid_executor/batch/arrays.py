@@ -1,8 +1,9 @@
 """Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-The module does no I/O. The tensors of a single member are viewed in place; those of several members
-are joined with one copy. Outputs are copied once, into the frame. Each direction is one pass over
-the members in Python. Its time is the executor's share of a request's latency.
+The module does no I/O. The tensors of a single member are viewed in place. The tensors of several
+members are joined with one copy. Outputs are copied once, into the frame. Each direction is one
+pass over the members in Python. The time of the two passes is the executor's share of a request's
+latency.
 """
 
 # layout: compiled
@@ -86,7 +87,7 @@ def gather_members(
 ) -> GatheredBatch:
     """Find the plan and the tensors of each member. A malformed member does not affect others.
 
-    view: returns the bytes of tensors in shared memory; without it such tensors are refused.
+    view: returns the bytes of tensors in shared memory. If it is `None`, such tensors are refused.
 
     Raises:
         Internal: there are several members, but the model does not batch.
@@ -154,7 +155,7 @@ def _gather_lone(
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
-    """Return the batch in which the members at some places have errors instead of plans.
+    """Return the batch with errors in place of the plans of some members.
 
     errors: maps a member's index in the batch to its error.
     """
@@ -182,7 +183,7 @@ def _mixed_batch(signature: Signature) -> Internal:
 def _checked_tensors(
     signature: Signature, plan: Plan, tensors: Sequence[Any], view: View | None
 ) -> list[Raw]:
-    """Return the tensors of a member: some are not inline, or not of the planned size."""
+    """Return the tensors of a member, some of which are not inline or not as large as planned."""
     if len(tensors) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -245,9 +246,9 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """Return the inputs by name, in the pieces that members brought, for a model without strings.
+    """Return the inputs by name, each as one piece for each member, for a model without strings.
 
-    Shapes and datatypes are those of the arrays that stack_inputs() would return.
+    Shapes and datatypes are the same as for the arrays that stack_inputs() would return.
     """
     first = gathered.first
     assert first is not None
@@ -286,7 +287,8 @@ def split_outputs(
 ) -> list[Piece]:
     """Return the members' responses, as pieces of an Executed message in the order of the members.
 
-    lend: copies a response's outputs to shared memory; without it all outputs are sent inline.
+    lend: copies a response's outputs to shared memory. If it is `None`, all outputs are sent
+    inline.
 
     Raises:
         Internal: the outputs are not what the configuration says.
@@ -335,7 +337,7 @@ def _some_rows(signature: Signature, array: Array, row: int, end: int) -> Array:
 def output_bytes(
     signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
-    """Return the bytes of a member's rows of an output, or of the classes that it requests."""
+    """Return a member's rows of an output as bytes, or its classes if the member requests these."""
     index, classes = output
     if classes is None:
         return to_raw(rows)
@@ -349,7 +351,7 @@ def output_bytes(
 def check_outputs(
     signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the outputs' rows, or of the outputs if the model does not batch.
+    """Return the shape of a row of each output; of the whole output if the model does not batch.
 
     As on Triton, only the number of rows is checked, and a scalar counts as the output of one row.
 
@@ -401,7 +403,10 @@ def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
-    """Return the bytes of an array in row-major order, and the size of a row; 0 bytes for BYTES."""
+    """Return an array's bytes in row-major order, and the size of a row in bytes.
+
+    For an array of strings, there are no bytes and the size is 0.
+    """
     if array.dtype.kind in "OSU":
         return memoryview(b""), 0
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0

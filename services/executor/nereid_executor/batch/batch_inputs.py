@@ -1,7 +1,8 @@
 """Batch inputs: inputs that tell a model how a ragged input is divided into requests.
 
-A model has them if `batch_input` in its configuration asks for them. They are computed from shapes
-alone, and have at least one value for each request of the batch. The module does no I/O.
+A model has batch inputs if `batch_input` in its configuration asks for them. Batch inputs are
+computed from shapes alone, and have at least one value for each request of the batch. The module
+does no I/O.
 """
 
 from __future__ import annotations

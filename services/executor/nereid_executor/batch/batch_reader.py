@@ -151,7 +151,7 @@ def _cut_batch(frame: bytes) -> BatchMessage | None:
 def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
     """Cut out the member between two positions; return `None` if protobuf has to parse it.
 
-    end: position that may lie beyond the end of a damaged frame.
+    end: position at which the member ends. In a damaged frame it may lie beyond the frame's end.
     """
     number, head, request_id = 0, b"", ""
     tensors: list[Any] = []

@@ -1,9 +1,9 @@
 """Execution of batches of arrays on a model: Batch messages in, Executed messages out.
 
 One runner serves all models that execute arrays. A batch is begun, then finished. A Model executes
-the batch in begin(), so it has one batch at a time. To a PipelinedModel the batch is submitted in
-begin(), so the model can have several batches at a time. The runner does not handle streams or
-threads.
+the batch in begin(), so it has one batch at a time. A PipelinedModel only gets the batch in
+begin(), and executes it later, so it can have several batches at a time. The runner does not handle
+streams or threads.
 """
 
 # layout: compiled
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# If a batch had more BYTES elements, freed memory is returned to the system after it. The C library
-# keeps most of the memory that so many objects have taken.
+# After a batch with more BYTES elements than this, freed memory is returned to the system.
+# Otherwise the C library would keep most of the memory of so many objects.
 _MANY_OBJECTS: Final = 1 << 16
 
 
@@ -88,7 +88,7 @@ class BatchRunner:
         """Create the runner of a loaded model.
 
         view: returns the bytes of requests' tensors in shared memory. lender: copies responses'
-        tensors to shared memory. recent_runs: is notified of the requests that run. on_freed: is
+        tensors to shared memory. recent_runs: is notified of the requests that run. on_freed:
         called after a batch with very many BYTES elements (HeapTrim.on_freed). executions: records
         the batches for timelines. ranges: makes NVTX ranges around the phases of a batch.
         """
@@ -247,8 +247,8 @@ class BatchRunner:
             assert gathered is not None, "executed, but not gathered"
             pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
-            # The error's traceback refers to this frame, and the frame to the batch. This breaks
-            # the cycle.
+            # Break a reference cycle: the error's traceback refers to this frame, and the frame to
+            # the batch.
             oldest.error = None
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
             ran_ns = perf_counter_ns()
@@ -359,7 +359,7 @@ def _count_objects(gathered: GatheredBatch | None) -> int:
 def _whole_parts(
     stack: StackInputs, signature: Signature, gathered: GatheredBatch
 ) -> Mapping[str, TensorParts]:
-    """Return the inputs of a batch with ragged, padded or batch inputs. Each input is one part."""
+    """Return the inputs of a batch with ragged, padded or batch inputs, each as one piece."""
     return {
         name: TensorParts([array.reshape(-1).view("u1").data], array.shape, array.dtype)
         for name, array in stack(signature, gathered).items()

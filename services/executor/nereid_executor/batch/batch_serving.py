@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
     from nereid_executor.batch.inline_execution import InlineRule
 
-# Seconds between checks for a further batch and for the end of the executing one. Nothing wakes a
-# thread that waits for both a socket and a device.
+# Seconds between checks whether a further batch has come or the executing batch has ended. The
+# thread has to poll, since it cannot wait for a socket and a device at the same time.
 _POLL_S: Final = 100e-6
 
 
@@ -49,7 +49,7 @@ def serve_batches(
 ) -> None:
     """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
-    When the function returns, no batch executes, however the stream ended. rule: learns how long
+    When the function returns, no batch executes, however the stream ended. rule: records how long
     batches take.
 
     Raises:

@@ -30,8 +30,8 @@ _UNORDERED = frozenset({BYTES, "BF16"})
 # Maximum number of classes in one response. While a class's text is made, the interpreter's lock is
 # held, which all models share.
 _MAX_CLASSES: Final = 1 << 18
-# If less than this part of the elements is wanted, selecting them is much faster than sorting all
-# elements.
+# If less than 1/_FEW_OF of the elements is wanted, selecting the elements is much faster than
+# sorting all of them.
 _FEW_OF: Final = 16
 
 

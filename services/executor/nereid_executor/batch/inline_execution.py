@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
 
 # Number of executions in the thread before the first execution on the loop. The mean covers about
-# as many executions.
+# this many of the last executions.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
 # Maximum age of the mean. An older mean says little, since the model's memory may have been paged
@@ -42,7 +42,7 @@ class _SizeClass:
 
 
 class InlineRule:
-    """Decides whether the loop may execute a batch of one model. The caller passes the time.
+    """Decides whether the loop may execute a batch of one model. Callers pass the current time.
 
     Larger batches take longer, and so do larger requests to models with variable shapes. Therefore
     executions are measured separately for each class of sizes.

@@ -2,7 +2,8 @@
 
 For a small model, making arrays of a request's tensors and finding out how outputs are encoded
 takes longer than the execution. After many requests with the same head, the next request is copied
-into the arrays that its plan keeps, and its outputs are encoded as those of the requests before.
+into the arrays that its plan keeps, and its outputs are encoded like the outputs of the requests
+before.
 
 Assumptions, and the place where each of them is checked:
 
@@ -71,7 +72,7 @@ class LoneRun:
             place[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
 
     def pieces_of(self, arrays: Sequence[Array]) -> list[Piece] | None:
-        """Return the response with these outputs; `None` if they differ from those before."""
+        """Return the response with these outputs; `None` if shapes or datatypes have changed."""
         if len(arrays) != self._count:
             return None
         pieces: list[Piece] = []
@@ -87,7 +88,7 @@ class LoneRun:
 class LoneRuns:
     """The lone runs of one model. Only the thread that executes the model's batches uses them.
 
-    Different threads may do that, one at a time.
+    Different threads may execute batches, one at a time.
     """
 
     def __init__(self, signature: Signature) -> None:

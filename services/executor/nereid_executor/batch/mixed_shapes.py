@@ -5,8 +5,8 @@ It does no I/O.
 
 A ragged input is one row with the elements of all requests. A scattered output (`batch_output`) is
 split by the shapes that the requests have. On a CPU, a padded input is as large as the largest of
-the batch. On a GPU, which is faster with few shapes, it has the next configured size. Outputs are
-cut to the sizes that the requests have.
+the batch. On a GPU, which is faster with few different shapes, a padded input has the smallest
+configured size that is large enough. Outputs are cut to the sizes that the requests have.
 
 Padding assumes that the model computes the same result for a request with padding as without. Only
 the model's author knows that, so padding has to be configured. Each padded input is first filled
@@ -85,11 +85,11 @@ class MixedShapes:
         *,
         pads_to_bucket: bool = True,
     ) -> None:
-        """Read the configuration of a model; raise NereidError if it cannot be fulfilled.
+        """Read the configuration of a model; raise NereidError if it asks for the impossible.
 
-        ragged_outputs: outputs, each with an input, that the model declares (Capabilities).
-        pads_to_bucket: True to pad to the configured sizes, False to pad to the batch's largest
-        request.
+        ragged_outputs: maps an output to the ragged input whose shapes split it, as the model
+        declares (Capabilities). pads_to_bucket: True to pad to the configured sizes, False to pad
+        to the batch's largest request.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)

@@ -110,11 +110,11 @@ class OpenBatch(ReceivedBatch):
         self._unsent.append((place, False, (error_response(error_status),)))
 
     def is_open(self, member: int) -> bool:
-        """Return whether the member has no final response."""
+        """Return whether the member still waits for its final response."""
         return member in self._open
 
     def open_members(self) -> list[int]:
-        """Return the members without a final response, in order."""
+        """Return the members that still wait for their final response, in order."""
         return sorted(self._open)
 
     def member_at(self, place: int) -> int | None:
@@ -252,7 +252,7 @@ class OpenBatches:
         kind: type[OpenBatch] = OpenBatch,
         execution: Any = None,
     ) -> tuple[OpenBatch, list[Request]]:
-        """Begin a batch; return it, and the requests for the model.
+        """Begin a batch; return the batch, and the requests for the model.
 
         Malformed requests get an error response in the batch. number: the number by which the model
         knows the batch. execution: the model's object for the batch, as in OpenBatch.
@@ -316,7 +316,8 @@ class OpenBatches:
     ) -> Iterator[tuple[OpenBatch, list[Request]]]:
         """Yield batches that replay what the batch's sequences had executed on other instances.
 
-        Each of these batches must be complete before the next one, or the batch itself, begins.
+        Each replay must be complete before the next replay begins, and the last one before the
+        batch begins.
         """
         if self._states is None:
             return
@@ -336,7 +337,7 @@ class OpenBatches:
         self.received.begin_export(message.id, message.exported_slots)
 
     def export_frame(self) -> bytes | None:
-        """Return a frame with the states that were asked for, once no response changes them."""
+        """Return a frame with the requested states, or `None` while responses may change them."""
         export = self.received.due_export()
         if self._states is None or export is None:
             return None
@@ -345,7 +346,7 @@ class OpenBatches:
         self._states.table.export_states(slots, reply)
         return reply.SerializeToString()
 
-    # ---- events
+    # ---- controls and responses
 
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
@@ -367,7 +368,7 @@ class OpenBatches:
         return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
-        """Write and add responses; drop those for which no member waits."""
+        """Write and add responses; drop a response for which no member waits."""
         buffers = batch.output_buffers
         for response in responses:
             member = response.member

@@ -49,7 +49,7 @@ LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 class TensorSpec(NamedTuple):
     """A tensor of the configuration.
 
-    reshape: the shape that the model itself has, if it is a different one.
+    reshape: shape of the tensor in the model itself, if that shape differs.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Column(NamedTuple):
 class Plan:
     """The plan for executing requests with one head."""
 
-    # Number of rows that each such request adds to the batch.
+    # Number of rows that each request with this head adds to the batch.
     rows: int
     # Columns of the request. Requests may share a batch if their columns are equal.
     columns: tuple[Column, ...]
@@ -205,7 +205,10 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns in the form that they also have for requests with other shapes."""
+    """Return the columns with their shapes in a batch: ragged columns flat, padded columns padded.
+
+    Requests with different shapes may then have equal columns, and may share a batch.
+    """
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

@@ -49,7 +49,7 @@ class RequestRunner:
         *,
         executions: Executions = NO_EXECUTIONS,
     ) -> None:
-        """recent_runs: is notified of the requests that run.
+        """recent_runs: notified of the requests that run.
 
         executions: records the batches for timelines.
         """
@@ -128,8 +128,8 @@ class RequestRunner:
     def finish_batches(self, limit_s: float) -> None:
         """Let the model complete what it executes, although the stream has ended.
 
-        A scheduler may send the requests again, and then gets these responses. limit_s: maximum
-        seconds to wait.
+        If a scheduler sends the requests again, it gets the responses of this execution. limit_s:
+        maximum seconds to wait.
         """
         poll = self._poll_model()
         until = time.monotonic() + limit_s
@@ -146,7 +146,7 @@ class RequestRunner:
                 pass
 
     def forget_runs(self) -> None:
-        """Report to RecentRuns that nothing more is executed for the stream, which has ended."""
+        """Tell RecentRuns that the begun batches run no more, since their stream has ended."""
         for batch in self.received.begun():
             self._recent_runs.abandon(batch)
 
@@ -215,7 +215,7 @@ class RequestRunner:
     def _collect_frames(self, ready: Collection[int]) -> Iterator[bytes]:
         for update in self._model.collect_updates(ready):
             batch = self.received.find(update.batch)
-            # A batch of an earlier stream is not found any more.
+            # `None` means that the batch belongs to an earlier stream.
             if batch is not None:
                 self._open.add_responses(batch, update.responses)
                 if update.rescheduled:
@@ -271,7 +271,7 @@ class RequestRunner:
             raise ModelLostError(f"the batch was not executed within {timeout_s:g} s")
 
     def _fail_batches(self, why: str) -> Iterator[bytes]:
-        """Yield error responses for a lost model's batches, except for those that it never saw."""
+        """Yield error responses for a lost model's batches, but not for batches it never saw."""
         _log.error("instance %s lost its model: %s", self._name, why)
         text = f"Stub process '{self._name}' is not healthy."
         if self._is_overdue():

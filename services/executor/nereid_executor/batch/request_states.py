@@ -90,7 +90,7 @@ class RequestStates:
     def read_request(
         self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
     ) -> tuple[Request, MemberState]:
-        """Return a member's request with the state of its sequence added; also return the state.
+        """Return a member's request with its sequence's state as additional inputs, and the state.
 
         Raises:
             Unavailable: the sequence's state is not on this instance.
@@ -106,7 +106,7 @@ class RequestStates:
         return stateful, MemberState(tensors, request.spec.outputs, returned_slot)
 
     def keep(self, response: Response, member: MemberState) -> Response:
-        """Store the states that a response has; return the response for the client."""
+        """Store the states in a response; return the response with the client's outputs alone."""
         if response.error_status is not None or not response.head:
             return response
         try:
@@ -123,7 +123,7 @@ class RequestStates:
             if place is not None:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
-                # The state is copied, because the memory of the response will be used again.
+                # The state is copied, because the response's memory will be reused.
                 member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
@@ -161,7 +161,7 @@ class RequestStates:
         return RequestSpec((*spec.inputs, *states), tuple(outputs), spec.classes)
 
     def return_states(self, members: Iterable[MemberState], reply: pb.Executed) -> None:
-        """Add the states that the scheduler wants after members' responses, as far as they fit."""
+        """Add the states that the scheduler wants together with responses, as far as they fit."""
         wanted = (
             (member.returned_slot, member.tensors) for member in members if member.returned_slot
         )

@@ -1,9 +1,10 @@
 """Writes responses of one model that executes requests, as pieces of Executed messages.
 
 The bytes that precede outputs of known sizes are remembered, by the head of the response. Large
-outputs go to shared memory. They are mostly as large as the last ones. Therefore the requests to
-such a model bring a buffer of that size, into which the model's process can write outputs directly.
-Other outputs are copied. One thread uses the writer.
+outputs go to shared memory. The outputs of one response are mostly as large as those of the
+response before. Therefore requests to a model with large outputs bring a buffer of that size, into
+which the model's process can write outputs directly. Outputs that are not in such a buffer are
+copied. One thread uses the writer.
 """
 
 # layout: compiled
@@ -58,7 +59,7 @@ class ResponseWriter:
     def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
         """Return the pieces of an Executed message that has only this response.
 
-        buffer: shared memory in which the response's outputs may be.
+        buffer: shared memory to which the model's process may have written the outputs.
         """
         _, _, error_status, head, tensors = response
         if error_status is not None or not tensors or buffer is not None or self.expected_bytes:
@@ -88,7 +89,7 @@ class ResponseWriter:
         return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Copy large tensors to shared memory. Then expect the next tensors to be as large."""
+        """Copy large tensors to shared memory; expect the next response to be as large."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:

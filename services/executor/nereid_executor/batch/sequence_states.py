@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Slot number that marks a request that is run again. Replays use this number and those just below
-# it, which no sequence has.
+# Highest slot number. Replays of requests use this number and the numbers just below it. No
+# sequence has such a number.
 _REPLAY_SLOT: Final = (1 << 32) - 1
-# Maximum bytes of the states in one frame, either beside responses or for exported slots. The
+# Maximum bytes of the states in one frame, whether they come with responses or are exported. The
 # scheduler asks again for exported states that were left out.
 MAX_STATE_BYTES: Final = 32 << 20
 
@@ -123,7 +123,7 @@ class SequenceStates(Generic[_T]):
         )
 
     def end(self, slot: int, state: list[_T]) -> None:
-        """Forget the state of a sequence that has ended, unless its slot has another one by now."""
+        """Forget an ended sequence's state, unless its slot has another sequence's state by now."""
         if self._states.get(slot) is state:
             del self._states[slot]
 
@@ -134,7 +134,7 @@ class SequenceStates(Generic[_T]):
     # ---- from instance to instance
 
     def replays(self, members: Iterable[pb.BatchMember]) -> Iterator[list[pb.BatchMember]]:
-        """Yield lists of requests that sequences had on other instances, to be executed again.
+        """Yield lists of requests that other instances have executed, to be executed again here.
 
         Each list has at most one request of each sequence. Execute a list when the list before it
         is complete, and all lists before the batch begins. Drop the responses. If a request fails,
@@ -175,11 +175,11 @@ class SequenceStates(Generic[_T]):
             )
 
     def export(self, slot: int) -> bytes:
-        """Forget a slot's state; return it as serialised StateTensors, empty without a state."""
+        """Forget a slot's state; return the state as serialised StateTensors, or no bytes."""
         return self._write(self._states.pop(slot, []))
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots to a reply, as far as they fit; forget those that were added."""
+        """Add the states of slots to a reply, as far as they fit; forget the added states."""
         size_bytes = 0
         for slot in slots:
             state = self._write(self._states.get(slot, []))
@@ -190,7 +190,7 @@ class SequenceStates(Generic[_T]):
             self._states.pop(slot, None)
 
     def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
-        """Add the states that the scheduler wants after responses, as far as they fit.
+        """Add the states that the scheduler wants together with responses, as far as they fit.
 
         states: pairs of a slot and its tensors.
         """

@@ -68,7 +68,7 @@ class _KeptBatch:
             state[:] = rows
 
     def has(self, states: Sequence[list[Array]]) -> bool:
-        """Return whether these states are those of the batch, unchanged and in the same order."""
+        """Return whether these are the states of this batch, unchanged and in the same order."""
         return len(states) == len(self._states) and all(
             state is own and all(map(is_, state, rows))
             for state, own, rows in zip(states, self._states, self._rows, strict=True)
@@ -119,7 +119,7 @@ class StatefulModel:
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
     def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
-        """Begin the members' states; return the batch, in which members without one have errors."""
+        """Get the members' states; return the batch, with errors for members without a state."""
         for requests in self._table.replays(members):
             for request in requests:
                 self._replay(request)
@@ -163,7 +163,7 @@ class StatefulModel:
     ) -> None:
         """Replace the states of a batch by the states that the model wrote.
 
-        alike: True if, for each state, all rows have one shape.
+        alike: True if, for each state, all rows have the same shape.
         """
         if not self._batching:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
@@ -229,8 +229,8 @@ class StatefulModel:
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
         """Return an array of these rows.
 
-        If the model leaves its arrays alone, the next call uses the same memory again. Otherwise
-        large states would get new memory from the system each time.
+        If the model leaves its arrays alone, all calls use the same memory. In new arrays, large
+        states would get new memory from the system each time.
         """
         if not self._leaves_arrays:
             return np.stack(rows)
@@ -262,7 +262,7 @@ class StatefulModel:
 
 
 def _stack(rows: Sequence[Array]) -> Array:
-    """Return an array of rows. If they differ in shape, as only states may, use objects."""
+    """Return an array of rows. If the rows differ in shape, as only states may, use objects."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     array = np.empty(len(rows), np.object_)

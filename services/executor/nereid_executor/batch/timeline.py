@@ -1,7 +1,8 @@
 """Timeline records of an executor, and replies to the scheduler that asks for them.
 
 The threads of instances record, and the event loop replies. If a model's processes serve their
-streams themselves, its batches are not recorded here: the times come with the responses.
+streams themselves, this module does not record the batches: the scheduler gets their times with the
+responses.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
 
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:
-    """Record the spans of a batch: compute, and within it input, infer and output."""
+    """Record the spans of a batch: compute, and its child spans input, infer and output."""
     # On Linux, time.monotonic_ns() and perf_counter_ns() have the same starting point.
     offset_ns = monotonic_to_unix_ns()
     started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns

@@ -2,9 +2,9 @@
 
 As on Triton, the batch of a sample has batch_size equal requests of one row. If a sample fails, the
 load fails. A sample is made when its turn comes, and only once for all of its requests and
-executions. Between large batches, other warm-ups of the executor may execute theirs. A load that is
-given up ends between two executions. The module does not know the model: it makes batches and reads
-Executed messages.
+executions. Between two large batches of a warm-up, other warm-ups of the executor may execute large
+batches. A load that is given up ends between two executions. The module does not know the model: it
+makes batches and reads Executed messages.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
 
 
 def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
-    """Return the bytes of a tensor. BYTES count as that many empty elements."""
+    """Return a tensor's size in bytes. A BYTES tensor counts as if all its elements were empty."""
     datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
     size = byte_size(datatype, tensor.dims)
     return 4 * prod(tensor.dims) if size is None else size

@@ -26,8 +26,8 @@ def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) 
     cgroup's quota is rounded down: a process that exceeds its quota is stopped, with all its
     threads, for the rest of the period.
 
-    root: directory that has /proc and /sys. processors: processors on which the process may run, by
-    default those of its affinity.
+    root: directory that contains proc and sys. processors: processors on which the process may run,
+    by default those of its affinity.
     """
     if processors is None:
         processors = os.sched_getaffinity(0)
@@ -45,8 +45,8 @@ def _quotas(root: Path) -> Iterator[float]:
             mount, read = root / "sys/fs/cgroup" / controllers, _quota_v1
         else:
             continue
-        # A container sees its own cgroup at the root of the mount, but may be told the path on the
-        # host.
+        # In a container, its cgroup is at the root of the mount, although /proc may name the
+        # cgroup's path on the host.
         group = mount / path.strip("/")
         for directory in (group, *group.parents):
             quota = read(directory)
@@ -78,9 +78,10 @@ def _read(path: Path) -> str:
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
     """Return the number of threads for the operators of one instance, at least 1.
 
-    All instances together have no more threads than there are cores. The cores are divided only by
-    the number of instances that the configuration asks for. If the configuration leaves the number
-    open, two instances are made, but a lone request may use all cores.
+    All instances together have no more threads than there are cores. The cores are divided by the
+    number of instances that the configuration asks for. If the configuration leaves that number
+    open, two instances are made, and each gets threads for all cores, so that a lone request can
+    use all of them.
     """
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Maximum time for which freed memory may stay with the process, and the number of freed bytes from
+# Maximum seconds for which freed memory stays with the process, and number of freed bytes after
 # which memory is returned at once.
 _TRIM_INTERVAL_S: Final = 2.0
 _MUCH_FREED: Final = 64 << 20

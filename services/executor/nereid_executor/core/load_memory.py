@@ -94,7 +94,7 @@ class Growth:
         read: Callable[[int | None], dict[str, int]],
         earlier: Sequence[dict[str, int]] = (),
     ) -> None:
-        """earlier: results of equal loads. If there are any, nothing is measured."""
+        """earlier: measurements of earlier equal loads. If there are any, nothing is measured."""
         self._gpu = gpu
         self._read = read
         self._earlier = earlier
@@ -105,7 +105,7 @@ class Growth:
         self.measured: dict[str, int] | None = None
 
     def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
-        """Return the bytes so far, by device: "cpu", or "gpu" and its number.
+        """Return the bytes that the load takes so far, by device: "cpu", or "gpu" and its number.
 
         declared_bytes: replaces the measurement of the host's memory.
         """

@@ -68,8 +68,8 @@ class BorrowedTensors:
 
     def open_response(self, response: InferResponse) -> None:
         """Raise SegmentLostError if the response is in a segment that is gone."""
-        # If the request has several responses, this one cannot be computed again. It is passed on
-        # in any case.
+        # If the request has several responses, a lost response cannot be computed again. It is then
+        # passed on, although its segment is gone.
         if not response.more and not exists(response.segment_name):
             raise SegmentLostError(f"segment {response.segment_name} does not exist")
 
@@ -79,7 +79,7 @@ class BorrowedTensors:
 
 
 class Mesh:
-    """The MeshClient of the models of one session, or of the models of all sessions.
+    """MeshClient for the models of one session, or for the models of all sessions.
 
     Any thread may call its methods, except for close().
     """
@@ -97,10 +97,10 @@ class Mesh:
     ) -> None:
         """Create a client, without a link yet.
 
-        channel: channel of the session. If `None`, the client is for all sessions: schedulers is
-        then the way to all schedulers, and requests wait for it at most reconnect_limit_s. domain:
-        domain of the memory that this process shares. memory: as in MeshClient. on_link_up: is
-        called once.
+        channel: channel of the session. If `None`, the client is for all sessions: it reaches the
+        schedulers through `schedulers`, and a request waits for a link for at most
+        reconnect_limit_s seconds. domain: domain of the memory that this process shares. memory: as
+        in MeshClient. on_link_up: is called once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()

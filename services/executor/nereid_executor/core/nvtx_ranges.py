@@ -1,4 +1,4 @@
-"""NVTX ranges around the phases of a batch. NVIDIA's Nsight shows them by name in timelines.
+"""NVTX ranges around the phases of a batch. NVIDIA's Nsight shows the ranges by name in timelines.
 
 The ranges need the package nvtx or the library libnvToolsExt. Neither is part of Nereid. The module
 does not know models.

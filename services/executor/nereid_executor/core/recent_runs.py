@@ -67,11 +67,11 @@ class RecentRuns:
             self._report_ended(ids, reply)
 
     def keep(self, ids: Sequence[int], reply: bytes) -> None:
-        """Keep the reply of a batch whose run becomes known only now."""
+        """Keep the reply of a batch that a model's own process has run, and reports only now."""
         self._kept.append((ids, reply))
 
     def abandon(self, owner: Hashable) -> None:
-        """Note that the owner runs nothing any more. A batch that it had gets no response."""
+        """Note that the owner runs nothing any more. Its unfinished batch gets no response."""
         ids = self._running.pop(owner, ())
         if self._waiting:
             self._report_ended(ids, None)

@@ -63,7 +63,7 @@ class SharedTensors:
             ) from error
 
     def release_segments(self, release: pb.Release) -> None:
-        """Free segments whose responses have been read; discard them if the command says so."""
+        """Free segments whose responses were read; if the command says so, discard the segments."""
         free = self.segments.discard if release.discard else self.segments.free_segment
         for segment_name in release.segment_names:
             free(segment_name)

@@ -1,9 +1,9 @@
 """Runs descriptions of model files in threads: a few at a time, each for a limited time.
 
 Describing may read a whole large file into memory, or wait for code of the model's author. A
-description that takes long does not delay others: after a while it no longer counts among those
-that may run at the same time, and after its timeout it is abandoned. A thread that never returns is
-left behind. The number of such threads is limited too.
+description that takes long does not delay others: after a while it no longer counts towards the
+limit, and after its timeout it is abandoned. A thread that never returns is left behind. The number
+of such threads is limited too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _log = logging.getLogger(__name__)
 class DescriptionLimits:
     """Limits on the descriptions that one executor runs.
 
-    concurrent: number of counted descriptions that may run at the same time. reading_s, code_s:
-    seconds after which a description does not count any more, if it reads a file, or if it runs the
-    model's own code in a process. threads: number of descriptions that may run in total.
+    concurrent: number of counted descriptions that may run at the same time. reading_s: seconds
+    after which a description that reads a file does not count any more. code_s: the same for a
+    description that runs the model's own code in a process. threads: number of descriptions that
+    may run in total.
     """
 
     timeout_s: float = 120.0
@@ -112,7 +113,7 @@ class DescriptionRuns:
             except RuntimeError:
                 _log.debug("a description outlived the event loop: model=%s", run.model)
 
-        # At its end, the interpreter does not wait for a daemon thread.
+        # When the interpreter exits, it does not wait for daemon threads.
         threading.Thread(target=execute, name=f"describe-{run.model}", daemon=True).start()
 
     def _on_slow(self, run: _Run) -> None:

@@ -50,7 +50,7 @@ class Descriptions:
     """The descriptions that one executor remembers. Any thread may use it."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
-        """read_files: returns the current files of a version. most: how many to remember."""
+        """read_files: returns a version's current files. most: maximum number of descriptions."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()

@@ -152,8 +152,8 @@ class Instance:
         self._received: ReceivedBatches[Any] | None = None
         # The model, while it serves the stream itself.
         self._direct: DirectServing | None = None
-        # Number of streams that models have served themselves. It is also the number of the last
-        # such stream.
+        # Number of streams that this instance's models have served themselves. The last of these
+        # streams has this number.
         self._direct_streams = 0
         # True if the instance keeps states of sequences. The scheduler moves them to other
         # instances before an unload.
@@ -183,7 +183,7 @@ class Instance:
         self._thread.start()
 
     def adopt(self, tenure: Tenure) -> bool:
-        """Serve a tenure once the tenure before it, which was stopped, is over.
+        """Serve this tenure when the previous one, which was stopped, is over.
 
         Returns False if it is too late, because the instance ends.
         """
@@ -192,7 +192,8 @@ class Instance:
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
         """End the tenure after the current batch. End the instance too, unless it is kept.
 
-        abandon: responses of the batch can no longer be delivered. keep: keep the model loaded.
+        abandon: True if the batch's responses can no longer be delivered. keep: True to keep the
+        model loaded.
         """
         tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
@@ -224,7 +225,7 @@ class Instance:
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """Ask the model whether it is ready. Thread-safe. A model may never respond."""
+        """Ask the model whether it is ready. Thread-safe. Some models never respond."""
         if self._readiness is None:
             on_response(False)
         else:
@@ -279,7 +280,8 @@ class Instance:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
                 capabilities = capabilities_of(model)
                 self.memory = growth.sizes(capabilities.memory_bytes, self.files)
-            # For a moment, a load takes about twice the memory of the model.
+            # For a moment, a load needs about twice the model's memory. What it has freed goes back
+            # to the system.
             self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
@@ -427,8 +429,8 @@ class Instance:
                 finally:
                     if lender is not None and not stopping.is_set():
                         lender.discard_lent()
-                # The scheduler ended the stream in order, so a command will follow on its Join
-                # stream.
+                # The scheduler has ended the stream without an error, so a command will follow on
+                # its Join stream.
                 stopping.wait()
             except RpcError as error:
                 if stopping.is_set():
@@ -537,7 +539,7 @@ class Instance:
 
 
 def _refuse_padding(spec: InstanceSpec) -> None:
-    """Refuse padding for a model that executes requests, since their tensors are not joined."""
+    """Refuse padding for a model that executes requests: tensors of requests are not joined."""
     if PADDING in spec.config.parameters:
         raise InvalidArgument(
             f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "

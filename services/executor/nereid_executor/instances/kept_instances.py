@@ -5,10 +5,11 @@ have not changed since the load. If nobody asks for an instance, it is unloaded 
 scheduler has joined. While there is no scheduler, instances wait for one. The module is used only
 on the event loop.
 
-The scheduler sets the budget of memory. Its residency knows the sizes that instances have reported
-and the models that it has placed on this executor. With each load it says how much memory these
-leave free, by device. Kept instances that exceed this are unloaded. If no scheduler has given an
-executor a budget, it keeps all instances, and unloads them if a load fails for lack of memory.
+The scheduler sets the memory budget. Its residency knows the sizes that instances have reported,
+and the models that the scheduler has placed on this executor. Each load command says how much
+memory these models leave free on each device. Kept instances that need more than that are unloaded.
+If no scheduler has given an executor a budget, it keeps all instances, and unloads them if a load
+fails for lack of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceContent(NamedTuple):
-    """Content from which an instance is loaded. Instances of equal content can be exchanged."""
+    """Content from which an instance is loaded. Instances with equal content are equivalent."""
 
     # Model, version, and kind and number of the device.
     place: tuple[str, int, int, int]
@@ -93,9 +94,10 @@ class KeptInstances:
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Remove and return the instances that are replaced by the content a scheduler asks for.
+        """Remove and return the instances that a scheduler's command replaces.
 
-        They have the same model, version and device as this content, but a different content.
+        content: what the command asks for. It replaces an instance that has the same model, version
+        and device, but differs in anything other than the name.
         """
         obsolete = [
             instance
@@ -107,7 +109,7 @@ class KeptInstances:
         return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Remove and return instances, so that the others fit into limits of memory.
+        """Remove and return instances, so that the others fit into the memory limits.
 
         Instances that have executed the fewest batches are removed first. limits: bytes by device;
         a device without a limit is ignored.

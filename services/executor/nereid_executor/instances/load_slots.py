@@ -1,8 +1,8 @@
 """Slots that limit the number of concurrent loads, so that no model delays all others.
 
-A load runs code of others and may take any length of time. Therefore models take turns at the
-slots. If one model's loads hold all slots, another model gets one more slot. A load that takes very
-long is not counted any more.
+A load runs code that is not Nereid's, and may take any length of time. Therefore models take turns
+at the slots. If one model's loads hold all slots, another model gets one more slot. A load that
+takes very long is not counted any more.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class LoadSlots:
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
         """Return whether loads of one other model hold all slots.
 
-        A single slot limits memory, so it is never exceeded: the result is False then.
+        If there is only one slot, the result is False: that slot is there to limit memory, so it is
+        never exceeded.
         """
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Words in the error of a load that may succeed after other models have been unloaded.
+# Words in the error of a load that failed for lack of memory. Such a load may succeed after other
+# models have been unloaded.
 _MEMORY_WORDS: Final = ("memory", "alloc")
 
 
@@ -118,7 +119,7 @@ class _Requested:
 
 
 class SessionInstances:
-    """The instances that one scheduler has asked for, by the number that the scheduler gave."""
+    """The instances that one scheduler has asked for. The scheduler numbers its instances."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class SessionInstances:
                 self._on_kept(requested, requested.instance)
 
     def report_end(self) -> None:
-        """Let others adopt the instances: most have finished since abandon_all()."""
+        """Let other sessions adopt the instances. Most have finished since abandon_all()."""
         self._shared.carry_out(self._shared.begun.session_ended(self))
 
     def expire(self) -> None:
@@ -291,7 +292,7 @@ class SessionInstances:
             self._load(requested)
 
     def _keep_former(self, requested: _Requested) -> None:
-        """Keep the former instance of a request that nobody wants any more."""
+        """Keep a request's former instance, since nobody wants the request any more."""
         former, requested.former = requested.former, None
         if former is not None:
             self._shared.kept.add(former, requested.content)

@@ -29,8 +29,8 @@ class SchedulerEndpoint:
     # Maximum time of a lone request's execution on the scheduler's event loop; 0 allows none.
     inline_limit_ns: int = 0
     # Domain of the memory that this executor shares with its models' processes. It is set if these
-    # processes may have links of their own to the scheduler. The scheduler must be the only one
-    # then.
+    # processes may have their own links to the scheduler. They may only if the mesh has no other
+    # scheduler.
     link_domain: str | None = None
 
 

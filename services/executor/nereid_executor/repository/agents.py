@@ -24,7 +24,7 @@ ENTRY_POINT_GROUP: Final = "nereid.repository_agents"
 
 
 def installed_agents() -> dict[str, Callable[[], RepositoryAgent]]:
-    """Return the constructors of all agents, by name. Packages' agents replace Nereid's own."""
+    """Return all agents' constructors by name. A package's agent replaces Nereid's of that name."""
 
     def load(name: str) -> RepositoryAgent:
         agent: RepositoryAgent = packaged[name].load()()

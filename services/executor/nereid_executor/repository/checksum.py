@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChecksumAgent(RepositoryAgent):
-    """Checks the files from which a version is loaded, but not those of other versions."""
+    """Checks the files from which a version is loaded, but not the files of other versions."""
 
     def before_load(self, model: AgentModel) -> None:
         """Compare the digests of the model's files; raise NereidError if one differs."""

@@ -1,6 +1,6 @@
 """Sessions with the schedulers that listen at one address, one after another.
 
-The code runs on the event loop. session.py has what happens during a session.
+The code runs on the event loop. session.py handles the events of one session.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Pauses grow slowly, in step with a scheduler's start-up time: the delay after the scheduler has
-# begun to listen is always a small part of that time.
+# Pauses grow slowly, so that the executor joins soon after the scheduler has begun to listen: the
+# delay is always a small part of the time that the scheduler took to start.
 _PAUSES: Final = BackoffOptions(first_s=0.01, factor=1.2)
-# Seconds before a warning. Services start in any order, so only a scheduler that is missing for
-# longer is worth one.
+# Seconds for which a scheduler may be missing before a warning is logged. Services start in any
+# order, so a shorter absence is normal.
 _WARN_AFTER_S: Final = 3.0
 
 
@@ -59,7 +59,7 @@ class SchedulerSessions:
         return self.joined and session is not None and session.is_commanded
 
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
-        """Run sessions until `leaving` is set, or until none is open and none is wanted."""
+        """Run sessions until `leaving` is set, or until a session ends and no other is wanted."""
         loop, times = asyncio.get_running_loop(), self._context.instances.context.times
         backoff = Backoff(replace(_PAUSES, largest_s=times.join_pause_s))
         alone_since = loop.time()
@@ -78,8 +78,8 @@ class SchedulerSessions:
                 end = asyncio.ensure_future(session.give_up_instances())
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
-                # The next hello names the requests that the instances have run, so wait a while
-                # until they finish.
+                # The next hello names the requests that the instances have run, so give the
+                # instances some time to finish.
                 await asyncio.wait((end,), timeout=times.executor_report_s)
                 backoff.succeeded()
                 alone_since = loop.time()

@@ -1,4 +1,4 @@
-"""One session with the scheduler: the Join stream, and the instances that it asked for.
+"""One session with a scheduler: the Join stream, and the instances that the scheduler asked for.
 
 The code runs on the event loop and never blocks it: instances have threads of their own. The
 session ends with its stream. Its instances finish what they execute, and are kept for the next
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds in which batches may still arrive that were sent before the scheduler knew that this
-# executor leaves.
+# Seconds to wait for batches that the scheduler sent before it knew that this executor leaves.
 _LEAVING_GRACE_S: Final = 0.2
-# Delay, and minimum interval, of garbage collections. A collection stops all threads for tens of
-# milliseconds, and many models may load at the same time, or one after the other for as long as the
-# mesh runs.
+# Seconds from a load or unload to the garbage collection after it, and minimum seconds between
+# collections. A collection stops all threads for tens of milliseconds, and many models may load at
+# the same time, or one after the other for as long as the mesh runs.
 _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
 # Seconds between reports of metrics. Models may change their metrics with each request.
@@ -167,7 +166,7 @@ class SchedulerSession:
         return finished
 
     async def _hand_over_states(self, timeout_s: float) -> None:
-        """Stop instances without states; wait until the scheduler has moved others' states."""
+        """Stop instances without states; wait until the scheduler has moved all other states."""
         keepers = []
         for instance in self.instances:
             if instance.has_states:
@@ -179,7 +178,7 @@ class SchedulerSession:
             _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
-        """After the end of the session, let instances finish what they execute; keep them.
+        """Let instances finish what they execute, and keep them; called when the session has ended.
 
         Other sessions do not wait for batches that take long.
         """

@@ -118,7 +118,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:
-            # Executors without GPUs, and models that do not use it, do not need this import.
+            # Most executors and models do not use device_io, and do not need this import.
             from nereid_executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
@@ -175,7 +175,8 @@ def _output_sets(
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
     path = find_model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
-        # For a model with external data, the configured name may be a directory that has the file.
+        # For a model with external data, the configured name may be a directory that contains the
+        # file.
         path = require_file(config, path / DEFAULT_FILENAME)
     return path
 
@@ -189,7 +190,7 @@ def _session(  # noqa: PLR0913 (as _pruned_session)
     *,
     settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
-    """Return a session, if possible without the parts of the graph that no output needs.
+    """Return a session, if possible without the parts of the graph that no listed output needs.
 
     outputs: all outputs that will be requested; an empty set stands for any output. settings:
     settings of the backend.
@@ -211,7 +212,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     *,
     settings: Mapping[str, str],
 ) -> ort.InferenceSession | None:
-    """Return a session without the parts of the graph that only other outputs need.
+    """Return a session without the parts of the graph that these outputs do not need.
 
     Returns `None` if there are no such parts, or if ONNX Runtime does not load the remaining graph.
     """
@@ -358,7 +359,8 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         arrays = [_to_array(value) for value in binding.get_outputs()]
-        # If an output is an input, it has the input's memory, which is valid only until the return.
+        # If the model returns an input as an output, the two share memory that is valid only during
+        # this call.
         return [
             array.copy()
             if any(np.may_share_memory(array, given) for given in inputs.values())
@@ -368,7 +370,7 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """Sessions with fewer outputs, beside the session with all outputs.
+    """A session with all outputs, and further sessions with fewer outputs.
 
     Each batch runs on the smallest session that has the requested outputs. pruned_graph names the
     assumptions.

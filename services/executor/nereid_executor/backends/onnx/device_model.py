@@ -1,7 +1,7 @@
 """ONNX models whose batches go through device_io.
 
-The code has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it, on a machine with a
-GPU.
+The code has not been tried on a GPU yet. On a machine with a GPU, `python -m benchmarks.gpu` tries
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(  # noqa: PLR0913 (called once)
     *,
     device: Device | None = None,
 ) -> DeviceModel:
-    """Return a model on a GPU, by CUDA's number.
+    """Return a model on the GPU that has this number in CUDA.
 
     device: used in place of that GPU.
 
@@ -82,7 +82,7 @@ def load(  # noqa: PLR0913 (called once)
 
 
 def _with_stream(providers: Sequence[Provider], stream: int) -> list[Provider]:
-    """Return providers that execute on this stream and do not capture graphs by themselves."""
+    """Return providers that execute on this stream and do not capture graphs on their own."""
     return [
         (name, {**options, _STREAM: str(stream), **({_GRAPHS: "0"} if name == CUDA else {})})
         if name in {CUDA, TENSORRT}
@@ -97,7 +97,7 @@ def _load_session(
     settings: DeviceIoSettings,
     make_session: MakeSession,
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
-    """Return a session and its description, and whether it captures graphs.
+    """Return a session, the model's description, and whether the session captures graphs.
 
     Triton ignores the setting of graphs for ONNX models. Therefore a model that cannot have graphs
     runs without them.

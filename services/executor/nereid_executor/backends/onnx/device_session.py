@@ -1,4 +1,4 @@
-"""ONNX Runtime on tensors that are already on the device, and graphs of its executions."""
+"""Sessions of ONNX Runtime on tensors that are already on the device, and graphs of their runs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def input_places(
 ) -> dict[str, str | None]:
     """Return where the session wants each input: "cpu", "cuda", or `None` if it does not say.
 
-    It wants shapes, and inputs of operators that run on the CPU, in the host's memory.
+    A session wants shapes, and inputs of operators that run on the CPU, in the host's memory.
     """
     names = [tensor.name for tensor in description.inputs if not tensor.optional]
     find = getattr(session, "get_input_memory_infos", None)

@@ -35,8 +35,8 @@ class DeviceIoSettings(NamedTuple):
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
     """Return a model's settings; `None` if ONNX Runtime copies the inputs and outputs.
 
-    ONNX Runtime copies one batch after the other for models that ask for nothing else. It does so
-    for all models with strings too, which no GPU supports.
+    ONNX Runtime copies, one batch after the other, if the configuration asks for nothing that needs
+    device_io. It also copies for all models with strings, which GPUs do not support.
 
     Raises:
         InvalidArgument: the value of a parameter has the wrong type.
@@ -72,8 +72,8 @@ def _tensors(
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
     """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
 
-    Graphs need fixed addresses in both cases. TensorRT's provider captures graphs by itself, if its
-    own option asks for them.
+    Graphs need fixed addresses in both cases. The answer for TensorRT's provider is False: it
+    captures graphs by itself, if its own option asks for them.
     """
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:

@@ -37,8 +37,8 @@ _ATTRIBUTE_SPARSE_TENSORS: Final = frozenset({22, 23})
 _SPARSE_PARTS: Final = frozenset({1, 2})  # values, indices
 _TENSOR_EXTERNAL_DATA: Final = 13
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
-# Operators of the default domain whose results depend on more of a string than its equality with
-# others.
+# Operators of the default domain whose results depend on the content of strings, and not only on
+# which strings are equal.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
 VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2

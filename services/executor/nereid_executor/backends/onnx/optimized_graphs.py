@@ -43,7 +43,7 @@ def kept_graph(
     options: ort.SessionOptions,
     chosen: Sequence[Provider],
 ) -> Path | None:
-    """Return the path of a model's optimised graph, whether the file exists yet or not.
+    """Return the path of a model's optimised graph. The file may not exist yet.
 
     Returns `None` if the graph must not be kept.
 

@@ -5,9 +5,9 @@ graph must not have nodes that should not be computed. Only the protobuf fields 
 parsed; all other fields are copied.
 
 There are two assumptions. First, a node only writes its outputs, as the ONNX standard says. Second,
-ONNX Runtime loads a model from memory as it does from the file. The second fails if external
-weights are links to another place. A model that ONNX Runtime then refuses is loaded from its file,
-with all outputs.
+ONNX Runtime loads a model from memory as it does from the file. The second assumption fails if
+external weights are links to another place. A model that ONNX Runtime then refuses is loaded from
+its file, with all outputs.
 """
 
 from __future__ import annotations

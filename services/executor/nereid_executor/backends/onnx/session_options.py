@@ -62,8 +62,8 @@ _CACHES: Final = {
     "trt_engine_cache_enable": "trt_engine_cache_path",
     "trt_timing_cache_enable": "trt_timing_cache_path",
 }
-# CUDA settings that Triton also accepts as model parameters. Each maps the numbers of its values to
-# their names.
+# Maps each CUDA setting that Triton also accepts as a model parameter to the names of its values. A
+# key of the inner dictionary is Triton's number for the value.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -84,7 +84,7 @@ def bare_options() -> ort.SessionOptions:
 def session_options(
     config: model_config_pb2.ModelConfig, settings: Mapping[str, str], threads: int = 0
 ) -> ort.SessionOptions:
-    """Return the session options by the configuration and the backend's settings.
+    """Return the session options from the configuration and the backend's settings.
 
     threads: number of threads for operators, unless the configuration sets it. If 0, ONNX Runtime
     starts one for each core of the machine, and binds them to the first cores.
@@ -222,7 +222,7 @@ def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Acceler
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # Triton's default is the same. The search runs once for each shape.
+    # Triton has the same default. cuDNN searches once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
     for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)

@@ -186,8 +186,8 @@ class PythonModel(DirectServing):
         self._decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
         # The worker can serve the stream itself if it runs in Nereid's own Python, and if the
-        # executor need not interrupt a batch, forward responses before the batch has ended, or keep
-        # state between batches.
+        # executor has none of these tasks: interrupting a batch that takes too long, forwarding
+        # responses before the batch has ended, and keeping state between batches.
         sequences = spec.config.sequence_batching
         self._iterative = sequences.iterative_sequence
         self.can_serve_stream = (
@@ -335,7 +335,7 @@ class PythonModel(DirectServing):
         return worker.last_batch if self._serves_stream and worker is not None else 0
 
     def begin_tenure(self) -> None:
-        """Forget the last batch, because another scheduler numbers its batches from the start."""
+        """Forget the last batch, because the next scheduler numbers its batches from 1 again."""
         if self._worker is not None:
             self._worker.forget_last_batch()
 
@@ -420,8 +420,8 @@ class PythonModel(DirectServing):
         with worker.loss_reported():
             for kind, body in worker.arrived_frames(ready):
                 if kind == wire.RESPONSES:
-                    # From now on the model's calls do not belong to this batch, so its deadline
-                    # does not apply to them.
+                    # From now on the model's calls do not belong to this batch, so the batch's
+                    # deadline does not apply.
                     worker.calls.deadline = None
                     yield self._update_of(body)
                 else:

@@ -28,7 +28,7 @@ _RECORD: Final = Struct("<9q")
 
 
 class Executions:
-    """Records of one instance's batches. They have a ring buffer of their own."""
+    """Records of one instance's batches, in a ring buffer that belongs to the instance."""
 
     def __init__(self, recorder: Recorder, model: str, version: str, instance: str) -> None:
         self._named = model, version, instance

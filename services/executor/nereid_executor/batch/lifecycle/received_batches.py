@@ -1,8 +1,8 @@
 """The life of the batches that one instance receives, up to their last response.
 
-This is the executor's side of the instance stream (docs/protocols.md). It serves batches of arrays,
-batches of requests, and worker processes. The module does no I/O. Nothing else writes the state of
-a begun batch. The scheduler's side is InstanceBatches.
+This is the executor's side of the instance stream (docs/protocols.md). The module is used for
+batches of arrays, for batches of requests, and in worker processes. It does no I/O. No other module
+writes the state of a begun batch. The scheduler's side is InstanceBatches.
 
     state      event                                         next
     -          withdrawal requested                          WITHDRAWN: reported as given back
@@ -21,8 +21,8 @@ a begun batch. The scheduler's side is InstanceBatches.
 A batch of arrays has one frame, which completes the batch. The batch ends when the frame was sent.
 
 While the instance executes, its next batches may wait in its socket, from which they cannot be
-removed. A withdrawn batch is therefore skipped when its turn comes. Exactly one side wins: a batch
-is executed and responded to, or it is reported as given back and never executed.
+removed. A withdrawn batch is therefore skipped when its turn comes. Exactly one of two things
+happens: a batch is executed and responded to, or it is reported as given back and never executed.
 
 The scheduler may ask for states of sequences while no batch executes. It gets the states once no
 batch is deferred either. Any other event breaks the protocol, which ends the stream.
@@ -70,8 +70,8 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 class ReceivedBatches(Generic[_B]):
     """The batches of one instance in one session with a scheduler.
 
-    Only the instance's thread calls the methods, except for those that say otherwise. Methods raise
-    ProtocolError for a message that may not come now.
+    Only the instance's thread calls the methods, unless a method's docstring says otherwise. A
+    method raises ProtocolError for a message that may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
@@ -177,7 +177,7 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return the number of the reply and the slots whose states must be sent now, if any.
+        """Return the number of the due reply with states, and the slots; `None` if no reply is due.
 
         States are sent only when no response can change them any more.
         """
@@ -189,7 +189,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- its end
 
     def lose_all(self) -> list[_B]:
-        """Lose all begun batches after the end of the stream, and return them."""
+        """Mark all begun batches as LOST after the end of the stream, and return them."""
         lost = self.begun()
         self.executing.clear()
         self.deferred.clear()
@@ -198,7 +198,7 @@ class ReceivedBatches(Generic[_B]):
             batch.state = LOST
         return lost
 
-    # ---- what there is
+    # ---- queries
 
     @property
     def busy(self) -> bool:
@@ -207,7 +207,7 @@ class ReceivedBatches(Generic[_B]):
 
     @property
     def may_begin(self) -> bool:
-        """True if another batch may begin beside those that execute."""
+        """True if another batch may begin while others execute."""
         return len(self.executing) < self.depth
 
     def oldest(self) -> _B | None:
@@ -219,7 +219,7 @@ class ReceivedBatches(Generic[_B]):
         return self.executing.get(number) or self.deferred.get(number)
 
     def begun(self) -> list[_B]:
-        """Return the batches with deferred responses, then those that execute. Thread-safe."""
+        """Return the batches with deferred responses, then the executing ones. Thread-safe."""
         # The order matters: a batch that becomes deferred between the two reads must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class BegunReport(NamedTuple):
     """A report to a scheduler that these requests have begun.
 
-    query: number of the scheduler's query to which this replies, if any.
+    query: number of the scheduler's query to which the report replies; 0 if there is no query.
     """
 
     session: Hashable
@@ -44,7 +44,7 @@ class _Query(NamedTuple):
 
 
 class BegunReports:
-    """The reports of one executor. Decisions must be carried out in their order."""
+    """The reports of one executor. The caller carries out the returned decisions in their order."""
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
         """begun_ids: returns the ids of the requests that have begun, in any session."""
@@ -69,7 +69,7 @@ class BegunReports:
         self._schedulers[session] = scheduler
 
     def session_asks(self, session: Hashable, number: int, scheduler: str) -> list[BegunReport]:
-        """Note that a scheduler asks what was begun for a lost one; return the reports now due."""
+        """Record a query for a lost scheduler's begun requests; return the reports due now."""
         self._queries.append(_Query(session, number, scheduler))
         return self._reply_to_queries()
 
@@ -84,16 +84,19 @@ class BegunReports:
         self.session_disconnected(session)
 
     def session_ended(self, session: Hashable) -> list[BegunReport | Grant]:
-        """Return the reports and grants due now that an ended session's begun requests are known.
+        """Record that a session's begun requests are all known; return reports and grants to send.
 
-        Most of the session's instances have finished by then.
+        The session has ended, and most of its instances have finished.
         """
         self._ending.discard(session)
         self._schedulers.pop(session, None)
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
 
     def grant(self, grants: Iterable[Grant]) -> list[BegunReport | Grant]:
-        """Return the reports and grants that are due, as sessions may now have these instances."""
+        """Let sessions have these instances; return the reports and grants to send now.
+
+        Grants are held while the begun requests of an ended session are not all known.
+        """
         self._held += grants
         if not self._held or self._ending:
             return []
@@ -117,6 +120,6 @@ class BegunReports:
         return BegunReport(session, [number for number in ids if number not in known], query)
 
     def _report(self, *, always: bool = False) -> list[BegunReport]:
-        """Return a report for each session with news; `always`: also for those without news."""
+        """Return a report for each session with news; if `always`, for every session."""
         reports = [self._news_of(session) for session in self._known]
         return [report for report in reports if report.ids or always]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Rank(NamedTuple):
-    """Precedence of a scheduler that waits for a model. The scheduler with the largest is next."""
+    """Precedence of a scheduler that waits for a model. The largest rank comes first."""
 
     epoch: int
     scheduler: str
@@ -53,7 +53,7 @@ class _Model:
 
 
 class ModelClaims:
-    """The claims on the models of one executor. Instances have the numbers of their sessions."""
+    """The claims on the models of one executor. Each session numbers its own instances."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Model] = {}
@@ -91,7 +91,7 @@ class ModelClaims:
         return []
 
     def end_waiting(self, session: Hashable) -> None:
-        """Drop the claims for which an ended session waits."""
+        """Drop the claims of an ended session that still wait for instances."""
         for held in self._models.values():
             held.waiting.pop(session, None)
 

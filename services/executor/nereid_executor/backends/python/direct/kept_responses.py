@@ -1,4 +1,4 @@
-"""Recent responses that the worker passes on to the executor if the scheduler may not have them.
+"""Recent responses, which the worker sends to the executor if the scheduler may not have got them.
 
 If the scheduler is lost, its successor may send the requests again. The executor then has the
 responses and need not run the requests a second time.

@@ -1,9 +1,9 @@
-"""An event loop that is run by the threads that wait for its results.
+"""An event loop, which is run by the threads that wait for results of the loop.
 
 A thread that waits for the response to a call runs the loop while it waits, so that no other thread
-is needed between the socket and the caller. The driver also has a thread of its own. It runs the
-loop when work is pending and no caller runs the loop, and from time to time while nothing is
-pending.
+is needed between the socket and the caller. The driver also has a thread of its own. This thread
+runs the loop when work is pending and no caller runs the loop, and from time to time while nothing
+is pending.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -67,7 +67,7 @@ class ClosedError(Exception):
 
 
 class LoopDriver:
-    """Owns the loop. Any thread may call the methods; finalisers may too, except for run()."""
+    """Owns the loop. Any thread may call the methods. Finalisers may call all but run()."""
 
     def __init__(
         self,

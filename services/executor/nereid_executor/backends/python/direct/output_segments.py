@@ -39,8 +39,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.values.errors imp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Maximum number of granted segments, and maximum size of outputs in them. Other outputs get a
-# segment that is used once.
+# Maximum number of granted segments, and maximum bytes of outputs that are written to a granted
+# segment. Larger outputs get a segment that is used once.
 _MAX_GRANTED: Final = 64
 _MAX_GRANTED_BYTES: Final = 1 << 20
 
@@ -106,7 +106,7 @@ class OutputSegments:
         # may request another buffer.
         self._lock = threading.RLock()
         # True while a thread chooses a segment. A finaliser that interrupts the choice must not
-        # begin one of its own.
+        # begin another choice.
         self._choosing = False
         self._ended = False
 
@@ -144,7 +144,7 @@ class OutputSegments:
         return None, tensors
 
     def close(self) -> None:
-        """Forget the granted segments; the executor takes them back as the stream has ended."""
+        """Forget the granted segments; the executor takes them back at the stream's end."""
         with self._lock:
             self._ended = True
             self._granted.clear()
@@ -184,7 +184,7 @@ class OutputSegments:
         return None
 
     def _may_grow(self) -> bool:
-        """Return whether another segment may be granted; return a free one first if needed."""
+        """Return whether another segment may be granted; if needed, first give a free one back."""
         granted = self._granted
         if len(granted) < self._max_granted:
             return True

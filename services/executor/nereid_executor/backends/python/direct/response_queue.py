@@ -1,4 +1,4 @@
-"""A queue of the responses that threads of the model send, until the stream takes them."""
+"""A queue of responses. Threads of the model put them in, and they wait there for the stream."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class ResponseQueue:
-    """Responses with their batches' numbers, and the lock of the stream that they are written to.
+    """A queue of responses with their batches' numbers, and the lock of the instance's stream.
 
-    `_stream_lock` guards reading and writing the stream. A thread that finds it held leaves its
-    responses in the queue, and the holder writes them. The serving thread holds the lock except
-    while the model executes. No other thread waits for the lock, because finalisers also send
-    responses and may interrupt any code of this class.
+    `_stream_lock` guards reading and writing the stream. A thread that finds the lock held leaves
+    its responses in the queue, and the holder of the lock writes them. The serving thread holds the
+    lock except while the model executes. No other thread waits for the lock, because finalisers
+    also send responses and may interrupt any code of this class.
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
@@ -76,7 +76,7 @@ class ResponseQueue:
             self._try_deliver()
 
     def _try_deliver(self) -> bool:
-        """Deliver all responses if the lock is free; return False if its holder has to."""
+        """Deliver all responses if the lock is free; return False if another thread has to."""
         while self._queue:
             if not self._stream_lock.acquire(blocking=False):
                 return False

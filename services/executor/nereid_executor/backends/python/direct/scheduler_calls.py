@@ -151,8 +151,8 @@ class SchedulerPath:
             await self._channel.close()
 
     def _close_mesh(self) -> None:
-        # Cancel the pending requests, because otherwise the scheduler would wait for them to be
-        # sent again.
+        # Cancel the pending requests. Otherwise the scheduler would wait for the worker to send
+        # them again.
         for request in self._requests.values():
             request.on_receiver_event("cancel")
         if self._mesh is not None:
@@ -199,7 +199,7 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """Read the request's tensors now; return a callable with which the loop sends it."""
+        """Read the request's tensors now; return a callable for the loop that sends the request."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -269,7 +269,7 @@ def _credential(metadata: Sequence[tuple[str, str]], _path: str) -> Sequence[tup
 
 
 class SchedulerCalls:
-    """The calls over a link to the scheduler, which the first call opens."""
+    """Calls over a link to the scheduler. The first call opens the link."""
 
     def __init__(
         self,
@@ -283,9 +283,8 @@ class SchedulerCalls:
 
         open_path makes the path from the message of a LINK frame. request_link asks the executor
         for a link; the executor's response is passed to on_link(). timeout_s: seconds that the
-        first call waits for the response, and as many again for the link to be up. must_not_wait
-        returns whether the calling thread is the one that reads the response, and so must not wait
-        for it.
+        first call waits for the response, and again for the link to be up. must_not_wait returns
+        whether the calling thread must not wait, because it is the thread that reads the response.
         """
         self._open_path = open_path
         self._request_link = request_link
@@ -328,8 +327,8 @@ class SchedulerCalls:
     def close(self, *, cut: bool) -> None:
         """Stop using the link: further calls go through the executor, and no link is opened.
 
-        cut: fail pending calls at once; otherwise the link stays open until they have their
-        responses. Any thread may call this, more than once.
+        cut: fail pending calls at once; otherwise the link stays open until the pending calls have
+        their responses. Any thread may call this, more than once.
         """
         self._end_use()
         self._granted.put(None)

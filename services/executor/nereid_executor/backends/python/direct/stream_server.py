@@ -88,8 +88,8 @@ class DirectServer:
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
-        # Batches keep the numbers that the scheduler gives them; controls and replies refer to
-        # them.
+        # Batches keep the numbers that the scheduler gives them. Controls and replies contain these
+        # numbers.
         self._open = OpenBatches(
             config,
             Path(about["model_path"]),
@@ -196,7 +196,7 @@ class DirectServer:
             self._on_frame(frame, stream)
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
-        """Send deferred responses until a batch comes or no more of them are expected."""
+        """Send deferred responses until a batch comes or all requests have their responses."""
         while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
@@ -280,8 +280,8 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # A second batch must not arrive while one is executing; this call raises
-                    # ProtocolError.
+                    # A second batch must not arrive while one is executing. If it does, this call
+                    # raises ProtocolError.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
             # Leave the error to the serving thread, because the model must not get it.
@@ -294,8 +294,8 @@ class DirectServer:
 
         batch: number of the batch that the thread executes; 0 if the number is not known, None for
         the main thread. If the number is not known, the call may belong to any open request. The
-        result then says so and does not guess: after a wrong guess, deadlock detection would refuse
-        calls that cause no deadlock.
+        result then says that the caller is unknown. After a wrong guess, deadlock detection would
+        refuse calls that cause no deadlock.
         """
         opened = self._received.begun()
         executing = next((begun for begun in opened if begun.state is EXECUTING), None)

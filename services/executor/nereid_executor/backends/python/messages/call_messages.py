@@ -32,10 +32,10 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request to the mesh that a model of this instance describes in a call.
+    """Return the request to send to the mesh for a call that a model of this instance makes.
 
-    deadline: when the requests that the model executes expire (time.monotonic). It is used unless
-    the worker's description of the call has a more exact deadline.
+    deadline: time (time.monotonic) at which the requests that the model executes expire. It is used
+    unless the worker's description of the call has a more exact deadline.
     """
     caller = instance
     if "deadline_ns" in about:
@@ -120,7 +120,7 @@ def _read_head(head: bytes) -> dict[str, Any]:
 
 
 def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """Return an error's message, in Triton's words for the model that made the call."""
+    """Return an error's message for the model that made the call, in Triton's words."""
     message = error_status.message
     if message == DECOUPLED:
         message = (

@@ -36,7 +36,7 @@ class RequestForms:
         self._numbers: dict[RequestSpec, int] = {}
 
     def clear(self) -> None:
-        """Forget all specs, because a new worker replaces the one that knew them."""
+        """Forget all specs, because the worker that knew them is replaced."""
         self._numbers.clear()
 
     def number_of(self, spec: RequestSpec) -> int:
@@ -58,7 +58,7 @@ def spec_json(spec: RequestSpec) -> bytes:
 
 
 def tensors_of(request: Request) -> Sequence[Any]:
-    """Return a request's inputs, or their places, and last its output buffer if it has one."""
+    """Return a request's inputs or their places; at the end, its output buffer if it has one."""
     tensors, buffer = request.tensors, request.output_buffer
     if buffer is None and SharedMemory not in map(type, tensors):
         return tensors

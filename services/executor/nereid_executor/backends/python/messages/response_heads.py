@@ -40,7 +40,8 @@ _CODES: Final = {
     "CANCELLED": 1,
 }
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-# gRPC's DEADLINE_EXCEEDED (4), for which Triton has no name.
+# Maps a gRPC status code for which Triton has no name, DEADLINE_EXCEEDED (4), to the name that is
+# used instead.
 _UNNAMED: Final = {4: "UNAVAILABLE"}
 
 
@@ -63,7 +64,7 @@ class ResponseHeads:
         model_version: str,
         reshapes: Mapping[str, Reshape] | None = None,
     ) -> None:
-        """Make heads for a model; reshapes: maps an output's name to the change of its shape."""
+        """Make heads for a model; reshapes: maps an output's name to the output's reshape."""
         self._name, self._version = model_name, model_version
         self._reshapes = reshapes or {}
         # Maps metadata to the head and the sizes of the tensors in bytes. The size is None for

@@ -1,9 +1,9 @@
 """The executor's side of a worker that serves its instance's stream itself.
 
 The worker sends responses, and calls of other models, to the scheduler itself. Everything else
-comes to this module: logs, metrics, traces, and requests for shared memory for large outputs or for
-a link to the scheduler. If the worker is lost, the executor reports the batch that the worker had
-begun.
+comes to this module: logs, metrics, traces, requests for a link to the scheduler, and requests for
+shared memory for large outputs. If the worker is lost, the executor reports the batch that the
+worker had begun.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class DirectSupervisor:
         on_wake sends the worker the messages that other threads have queued for it.
 
         Raises:
-            ModelLostError: the worker has ended, or must be ended, because it did not finish in
-                time for a lost scheduler. The batch that it had begun was reported.
+            ModelLostError: the worker has ended, or did not finish in time after the scheduler
+                was lost and must be ended. The batch that the worker had begun was reported.
             RpcError: the stream could not be opened, or broke.
             ProtocolError: the scheduler broke the protocol.
             Internal: the worker cannot serve the stream.
@@ -118,7 +118,7 @@ class DirectSupervisor:
                 on_wake()
 
     def _send_stop(self) -> None:
-        """Send STOP when the stream should end; if the scheduler is lost, send STOP to cut it."""
+        """Send STOP if the stream should end, or if the scheduler is lost and the stream is cut."""
         worker, context = self._worker, self._context
         if context.abandoned.is_set() and self._until is None:
             self._stop_sent = True

@@ -1,8 +1,8 @@
 """Passes a model's calls to the mesh, and the responses back to the worker.
 
 The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
-worker. If the event loop would have to wait for that, it leaves the response to the instance's
-thread.
+worker. If the event loop would have to wait before it can send a response, it leaves the response
+to the instance's thread.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class ModelCalls:
         # Number of responses that the instance's thread has yet to send; later responses must not
         # overtake them.
         self._unsent = 0
-        # Deadline of the executing requests (time.monotonic). Calls that the model makes for them
-        # get this deadline, unless the worker sends a more exact one.
+        # Deadline of the executing requests (time.monotonic). Calls that the model makes for these
+        # requests get this deadline, unless the worker sends a more exact one.
         self.deadline: float | None = None
         # Event descriptor, which is readable when there are responses to collect.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

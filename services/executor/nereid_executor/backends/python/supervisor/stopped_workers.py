@@ -29,11 +29,11 @@ class StoppedWorkers:
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
-        # The lock prevents that kill_stopped() kills the wrong process: once a worker is forgotten,
+        # The lock keeps kill_stopped() from killing the wrong process: once a worker is forgotten,
         # its process id may belong to another process.
         self._lock = threading.Lock()
-        # Both map a worker's process id: to its model's name, and to the time since which it is
-        # stopped.
+        # Both map a worker's process id. `_models` has the name of the worker's model.
+        # `_stopped_since` has the time since which the worker is stopped.
         self._models: dict[int, str] = {}
         self._stopped_since: dict[int, float] = {}
 
@@ -49,7 +49,7 @@ class StoppedWorkers:
             self._stopped_since.pop(pid, None)
 
     async def run(self, limit_s: float) -> None:
-        """Check the workers once a second, and kill those that are stopped for limit_s seconds."""
+        """Once a second, kill the workers that have been stopped for limit_s seconds."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self.kill_stopped(time.monotonic(), limit_s)

@@ -1,7 +1,7 @@
 """Starts a worker process, communicates with it, and ends it.
 
-Only one thread uses a worker, and it must outlive the worker. The kernel kills a worker when the
-thread that started it ends, so that no worker is ever left over.
+Only one thread uses a worker, and this thread must outlive the worker. The kernel kills a worker
+when the thread that started the worker ends, so that no worker is ever left over.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _SOURCES: Final = os.pathsep.join(
     dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
 )
 
-# Layout of the memory that a worker shares: the number of its last batch, then the number and the
-# ids of the executing requests.
+# Layout of the memory that a worker shares: the number of the last batch, the number of executing
+# requests, and the ids of these requests.
 _LAST_BATCH: Final = Struct("<Q")
 _RUNNING: Final = Struct("<Q")
 # A worker counts as hung if it reads nothing for this time although frames wait.
@@ -58,7 +58,7 @@ _WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
-    """Return a worker's environment variables, which may limit the threads of numerical libraries.
+    """Return a worker's environment variables; limit the threads of numerical libraries if needed.
 
     The limit is set if the libraries would start more than `threads` threads by themselves. A limit
     that environ already has is kept.

@@ -63,7 +63,7 @@ class ExecutorConnection:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """Use this channel; verbose means that messages of log_verbose are sent.
+        """Use this channel; verbose: True if messages of log_verbose are sent.
 
         max_mapped and release_s: as for `PendingCalls`.
         """

@@ -4,7 +4,7 @@ A segment is an anonymous file of another process. Its name consists of the proc
 descriptor and the inode number. The inode number shows if the descriptor was closed and reused for
 another file. The owners reuse segments. So segments of ordinary sizes stay mapped (KeptMappings),
 and inputs are copied from the mappings: mapping 200 kB again takes three times as long as copying
-them. Very large inputs are not copied but mapped.
+200 kB. Very large inputs are not copied but mapped.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from .idle_sweeper import IdleSweeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Smaller tensors are sent inline.
+# Minimum size in bytes, added up, of tensors that are sent in a segment. Smaller ones are sent
+# inline.
 MIN_BYTES = 1 << 16
-# Larger segments are mapped, or opened, anew for each use.
+# Maximum size in bytes of a segment that stays mapped. A larger one is mapped, or opened, anew for
+# each use.
 MAX_KEPT_BYTES = 1 << 22
 _MAX_KEPT = 64
 _KEPT_S = 10.0
-# Larger inputs are mapped copy-on-write, because most models do not write to them.
+# Maximum size in bytes of an input that is copied. Larger inputs are mapped copy-on-write, because
+# most models do not write to them.
 _MAX_COPIED_BYTES = 1 << 20
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE

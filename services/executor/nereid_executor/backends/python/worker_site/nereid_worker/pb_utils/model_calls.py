@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
-# Numbers of responses that the calling model has not consumed. Above `_PAUSE_ABOVE` the other model
-# is paused; below the second bound it is resumed.
+# Bounds on the number of responses that the calling model has not consumed. Above the first bound,
+# the other model is paused. Below the second bound, it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
 # Maps a future that a coroutine waits for to the iterator that sets it. Event loops hold tasks only
@@ -299,7 +299,7 @@ class ResponseIterator:
         return response
 
     async def arrival(self) -> ResponseIterator:
-        """Wait until there is a response to read, or none will follow; return the iterator."""
+        """Wait until there is a response to read, or no more will come; return the iterator."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

@@ -74,7 +74,7 @@ class ModelConfig:
         self._add_tensor("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Set whether the model is decoupled: may send any number of responses to a request.
+        """Set whether the model is decoupled (may send any number of responses to a request).
 
         transaction_policy_dict has the only field "decoupled" (a bool).
 
@@ -163,7 +163,7 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Return whether the model is decoupled: may send any number of responses to a request.
+    """Return whether the model is decoupled (may send any number of responses to a request).
 
     model_config is as for `get_input_config_by_name`.
     """

@@ -29,7 +29,7 @@ class InferenceResponse:
     ) -> None:
         """Make a response.
 
-        output_tensors: the outputs; those that the client has not requested are left out.
+        output_tensors: the outputs; outputs that the client has not requested are left out.
         error: the failure of the request; the outputs are then ignored.
         parameters: values of type bool, int or str by name, for the client.
 

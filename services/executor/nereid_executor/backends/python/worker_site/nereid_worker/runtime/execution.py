@@ -50,7 +50,7 @@ class ReplySink(Protocol):
         """Send the replies in the list, and empty the list. Any thread may call this.
 
         inputs: mapped memory that replies may be views of. The owner of the memory reuses it as
-        soon as the replies are sent. executed: execute() has returned.
+        soon as the replies are sent. executed: True if execute() has returned.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
@@ -256,7 +256,7 @@ class BatchExecution:
         self._sink.send_from_finalizer(self.number, reply)
 
     def finish(self, replies: list[wire.Reply]) -> None:
-        """Send the replies that execute() has returned; response senders serve the others."""
+        """Send the replies that execute() has returned. Response senders send all other replies."""
         self.mark_responded(replies)
         self._sink.send_replies(self.number, replies, self.inputs, executed=True)
         self.release_requests()
@@ -299,7 +299,7 @@ def reply_of(
 
 
 def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
-    """Return the reply for an error; by_model: the model itself has responded with this error."""
+    """Return the reply for an error; by_model: True if the model itself responded with it."""
     meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 

@@ -34,7 +34,7 @@ class IterativeState(RequestState):
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:
-        """Make a state; number: identifies the request among those of the instance."""
+        """Make a state; number: identifies the request among the requests of the instance."""
         super().__init__(batch, member, outputs)
         self.number = number
         self._lock = threading.RLock()

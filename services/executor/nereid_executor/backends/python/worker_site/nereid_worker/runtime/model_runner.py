@@ -201,7 +201,7 @@ class ModelRunner:
     ) -> list[wire.Reply]:
         """Return error replies to the members of a failed batch.
 
-        again: return replies for all members; otherwise only for members without a response.
+        again: True to return replies for all members, False only for members without a response.
         """
         responded = {member for member, state in execution.held.items() if state.responded}
         return [
