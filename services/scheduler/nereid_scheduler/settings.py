@@ -42,7 +42,8 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# Value of --rate-limit with which instances wait for resources; with any other they do not.
+# Value of --rate-limit that makes instances wait for resources. With any other value,
+# instances do not wait.
 BY_EXECUTIONS: Final = "execution_count"
 
 

@@ -113,11 +113,11 @@ class SchedulerTimeline:
         self._ended.append((now_ns, model, entry.request.id, *times, outcome[:_MAX_TEXT], status))
 
     def record_wait(self, wait: Wait) -> None:
-        """Record a wait that is over."""
+        """Record a wait that has ended."""
         self._waits.append((wait.to_ns, wait))
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. This method is a `RecordEvent`."""
+        """Record an event. This method has the type `RecordEvent`."""
         self._record_event(what, subject, detail, from_ns=from_ns)
 
 

@@ -53,7 +53,10 @@ def parse_size(text: str) -> int:
 
 
 def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Return budgets by device; one for all devices applies to the kinds without their own."""
+    """Return budgets by device.
+
+    A budget for all devices applies to CPUs if CPUs have no budget, and likewise to GPUs.
+    """
     budgets = dict(given)
     for_all = budgets.pop("", None)
     if for_all is not None:
