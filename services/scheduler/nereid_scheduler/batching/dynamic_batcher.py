@@ -214,14 +214,15 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
-        """Record that the only instance has executed a batch and has no other batch.
+        """Record that the version's only instance has executed a batch and has no other batch.
 
         taken_ns: time since the batch was sent.
         """
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # Costs can be compared only if no entry must run alone and each request has one row.
+        # The costs of batches can be compared only if each request has one row and no request must
+        # run alone.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))
@@ -311,9 +312,9 @@ class DynamicBatcher:
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Form a batch, or add entries to the growing batch, or end its growth.
+        """Form a batch, add entries to the growing batch, or end the growth of that batch.
 
-        Returns False if none of these is possible now.
+        Returns False if none of these three can be done now.
         """
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
@@ -332,7 +333,7 @@ class DynamicBatcher:
         elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # An instance may become free at any moment, so the candidates join the batch now.
+            # Let the candidates join the batch now, as an instance may become free at any moment.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -371,7 +372,8 @@ class DynamicBatcher:
             if total in preferred:
                 result.cut(count, total - base, "preferred")
             if total >= max_preferred and not self.delay_ns:
-                # Without a delay, no entry behind this one changes where the batch ends.
+                # Without a queue delay it is known now where the batch ends. Later entries change
+                # nothing.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return result
@@ -403,7 +405,7 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next formed batches to one that leaves, if they fit and their delay is over."""
+        """Add the next formed batches to a leaving batch if they fit and their delay is over."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -422,8 +424,8 @@ class DynamicBatcher:
     def _join_alike(self, batch: _FormedBatch) -> None:
         """Add entries of the same shape, from behind other shapes, to a batch that leaves.
 
-        The batch was ended by an entry of another shape. The oldest entry of all still leaves
-        first, so no shape waits until there are no entries of another shape left.
+        The batch was ended by an entry of another shape. That entry does not wait until no entries
+        of this shape are left, as the oldest entry in the queue always leaves first.
         """
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:

@@ -65,7 +65,10 @@ def resolve_steps(
 
 
 def step_request_id(request_id: int, step: int) -> int:
-    """Return the id of a step's request: it is the same whenever the ensemble's request is sent."""
+    """Return the id of a step's request, made from the id of the ensemble's request and the step.
+
+    So the id is the same if the ensemble's request is sent again.
+    """
     return ((request_id + step + 1) * _ODD + step) & _MAX_ID if request_id else 0
 
 
