@@ -127,8 +127,8 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # Names of models whose responses are cached, as gateways were last sent them. Gateways add
-        # a digest to each request for such a model.
+        # The list that gateways were last sent: names of the models whose responses are cached.
+        # Gateways add a digest to each request for such a model.
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
@@ -333,7 +333,7 @@ class SchedulerService:
         await self._flush()
 
     def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
-        """Return those of the clients' requests to gateways that are chosen and have not begun."""
+        """Send back to gateways all clients' requests that are chosen and have not begun."""
         entries = [
             entry for session in self._gateways.sessions for entry in session.client_entries()
         ]

@@ -208,7 +208,7 @@ class FifoBatcher:
         return self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries, the one that would be executed last first."""
+        """Return the last `count` entries of the queue (or fewer), the last first."""
         return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:

@@ -155,12 +155,13 @@ class DynamicBatcher:
         return self._queues.count_ahead(level) if self._has_levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries that are in no batch, the one that would run last first."""
+        """Return the last `count` entries that are in no formed batch (or fewer), the last first."""
         return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
-        # Undo the formed batches: their entries come after these, and batches are formed anew.
+        # Undo the formed batches. Their entries come after the requeued entries, and batches are
+        # formed anew.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
@@ -270,8 +271,8 @@ class DynamicBatcher:
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         """Remove entries that are past their deadline or timeout; return them with their errors.
 
-        If the timeout action is DELAY, the entry is moved behind all entries of its level that have
-        not timed out.
+        If the timeout action is DELAY, an entry past its timeout is not removed. It moves behind
+        all entries of the same level that have not timed out.
         """
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):

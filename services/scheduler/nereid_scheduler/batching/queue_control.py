@@ -1,7 +1,7 @@
 """Adaptive admission (--admission=codel): decides which requests a queue refuses under overload.
 
-The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has had more requests
-than leave it in the target time; shorter bursts are accepted. While the queue is overloaded, it
+The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has held more requests
+than can leave it within the target time. Shorter bursts are accepted. While it is overloaded, it
 refuses each request that would wait for longer than the target. The overload ends when no request
 had to be refused for an interval. The wait of a request is estimated as the number of requests
 ahead of it, divided by the rate at which requests leave the queue (Little's law). So requests of
@@ -9,8 +9,8 @@ less urgent levels are refused first, since all others are ahead of them. A refu
 nothing but its refusal. When the overload is noticed, the queue is cut to the same length: the last
 requests are refused.
 
-The module is pure: events and the time are arguments, decisions are the result. Of batchers it
-knows only the interface ControllableBatcher.
+The module is pure: events and the time are arguments, decisions are the result. It knows batchers
+only by the interface ControllableBatcher.
 """
 
 # layout: not compiled, off the hot path
@@ -155,7 +155,7 @@ class ControllableBatcher(Protocol):
         """Return how many entries would be executed before a new entry of this level."""
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries that are in no batch, the one that would run last first."""
+        """Return the last `count` entries that are in no formed batch (or fewer), the last first."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """See Batcher."""

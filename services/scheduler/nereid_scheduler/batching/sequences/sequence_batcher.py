@@ -76,7 +76,8 @@ class SequenceBatcher(ABC):
         # Maps each entry that an instance has to its sequence.
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Maps waiting entries of sequences that ended early to their errors; they fail next turn.
+        # Key: a waiting entry of a sequence that ended early. Value: the error with which the entry
+        # fails in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
         # Moves of sequences' states from one instance to another.
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)

@@ -1,4 +1,4 @@
-"""Reads responses that resemble an earlier response from Executed messages, without a parser.
+"""Reads responses in Executed messages without a parser, if they resemble an earlier response.
 
 A protobuf message is the concatenation of its parts. So two responses with the same head and the
 same payload sizes differ only in the bytes of the payloads. Reading such responses through message

@@ -121,7 +121,8 @@ class SentBatch:
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
-        # Time from which the instance had no batch; equals `started_ns` if it had one until then.
+        # Time from which the instance had no batch. It equals `started_ns` if the instance had a
+        # batch until this one began.
         self.idle_since_ns = started_ns
         # `None` until the instance has executed the batch.
         self.execution: Execution | None = None

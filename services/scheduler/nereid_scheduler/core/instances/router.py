@@ -1,4 +1,4 @@
-"""Chooses an instance of a model version for the next batch: the one that is free the longest.
+"""Chooses an instance of a model version for the next batch: the one that became free first.
 
 The module is pure and knows neither batches nor streams. An instance is any hashable object.
 """
@@ -45,7 +45,7 @@ class Router(Generic[T]):
         return True
 
     def acquire_instance(self) -> T | None:
-        """Make the instance that is free the longest busy. Return it, or `None` if all are busy."""
+        """Return the instance that became free first, and make it busy; `None` if all are busy."""
         for instance in self.free_instances:
             del self.free_instances[instance]
             return instance

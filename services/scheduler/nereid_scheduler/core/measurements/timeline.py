@@ -74,7 +74,8 @@ class SchedulerTimeline:
             write_i32_le(piece, 1 if error else 0)
             for entry in entries:
                 number = entry.request.id
-                # Write large numbers as signed: those of ensembles' steps may have the highest bit.
+                # Write large numbers as signed numbers: in the number of an ensemble's step, the
+                # highest bit may be set.
                 write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
                 write_i64_le(piece, entry.received_ns)
                 write_i64_le(piece, entry.enqueued_ns)
@@ -83,7 +84,7 @@ class SchedulerTimeline:
             # Drop the record if a number does not fit: an executor may report any durations.
             ring.drop()
             return
-        # Store the parts of the tuple: compiled code would create a new tuple here.
+        # Store only the name, not the tuple `model`: compiled code would create a new tuple.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)

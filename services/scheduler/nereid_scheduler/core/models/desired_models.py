@@ -12,10 +12,10 @@ one after another:
     searching  the model is not to be loaded any more            superseded, and due
     acted on   the action has ended                              ended, with an error or without
 
-A generation that moves a model to another scheduler does not queue: it takes effect at once, beside
-what is being done with the model. next_action.py decides on the action for a generation that is
-due; the reconciler carries it out and reports it here. This module knows neither repositories nor
-executors.
+A generation that moves a model to another scheduler does not queue: it takes effect at once, even
+while another action on the model is in progress. next_action.py decides on the action for a
+generation that is due. The reconciler carries the action out and reports it here. This module knows
+neither repositories nor executors.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class DesiredModels:
         # Models that requests wait for because they will be loaded; maps a qualified name to the
         # plain name.
         self.awaited: dict[str, str] = {}
-        # Maps a model to the reason, in the index's form, why its last load was not possible.
+        # Key: a model. Value: why its last load was not possible, as the repository index shows it.
         self.refusals: dict[str, str] = {}
         # Models that were in service when the scheduler last ended, and that are missing now.
         self.unrestored: set[str] = set()
@@ -165,7 +165,8 @@ class DesiredModels:
         self._composing: dict[DesiredModel, None] = {}
         # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended; they may be loaded again without a change.
+        # Models whose last load failed or has not ended. They may be loaded again even if their
+        # files have not changed.
         self._failed: set[str] = set()
         self._awaited_changed = False
 
@@ -203,7 +204,7 @@ class DesiredModels:
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
         if why is Why.UNLOADED or override is not None:
-            # It no longer matters how the model was loaded before, so do not wait for its record.
+            # Do not wait for the model's record, as it no longer matters how the model was loaded.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
         self._set_due(name)
@@ -340,7 +341,7 @@ class DesiredModels:
             self._failed.discard(model.name)
 
     def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load itself has changed the model's files, so they count as loaded.
+        """Record that a load has changed the model's files. The changed files count as loaded.
 
         found: the model before the load. after: the model after the load.
         """

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestState(Enum):
-    """State of an entry. The batcher sets all states up to EXECUTING, the owner later states."""
+    """State of an entry. The batcher sets states up to EXECUTING; the owner sets later states."""
 
     RECEIVED = 1  # valid, not yet queued
     CACHE_LOOKUP = 2  # waiting for the response cache, or for an identical request in flight
@@ -81,7 +81,8 @@ class ValidHead:
     # Key that is equal for two requests if and only if their shapes and inputs allow them to share
     # a batch.
     shape_key: Hashable
-    # Size of each payload by its shape, in the order of the head; `None` if it varies (BYTES).
+    # Size of each payload in bytes, computed from its shape, in the order of the head; `None`
+    # if the size varies (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
     # Size of the payload if there is only one; `None` if there are more, or if the size varies.
@@ -93,7 +94,7 @@ class ValidHead:
 
 
 class PendingRequest(Protocol):
-    """An accepted request without its last response: an Entry, a HeldRequest or a ResentRequest."""
+    """Accepted request that awaits its last response: an Entry, HeldRequest or ResentRequest."""
 
     def cancel(self) -> None:
         """Cancel the request: its client disconnected or cancelled it."""
