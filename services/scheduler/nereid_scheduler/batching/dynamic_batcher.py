@@ -155,7 +155,7 @@ class DynamicBatcher:
         return self._queues.count_ahead(level) if self._has_levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return the last `count` entries that are in no formed batch (or fewer), the last first."""
+        """Return the last `count` entries that are in no formed batch, the last first."""
         return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
@@ -425,8 +425,8 @@ class DynamicBatcher:
     def _join_alike(self, batch: _FormedBatch) -> None:
         """Add entries of the same shape, from behind other shapes, to a batch that leaves.
 
-        The batch was ended by an entry of another shape. That entry does not wait until no entries
-        of this shape are left, as the oldest entry in the queue always leaves first.
+        The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
+        entry of all still leaves first.
         """
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:

@@ -259,8 +259,8 @@ class LatencyTarget:
         latest_ns = finished_ns - self.target_ns
         missed = sum(entry.received_ns < latest_ns for entry in entries)
         self.missed += missed
-        # Adjust the margin only by requests that came after the last change of execution times.
-        # Earlier requests were admitted by the old times.
+        # Adjust the margin only by batches whose first request came after the last change of
+        # execution times. Earlier requests were admitted by the old times.
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
             margin_ns = self._margin_ns + _GAIN * part * self.target_ns

@@ -6,8 +6,8 @@ refuses each request that would wait for longer than the target. The overload en
 had to be refused for an interval. The wait of a request is estimated as the number of requests
 ahead of it, divided by the rate at which requests leave the queue (Little's law). So requests of
 less urgent levels are refused first, since all others are ahead of them. A refused request costs
-nothing but its refusal. When the overload is noticed, the queue is cut to the same length: the last
-requests are refused.
+nothing but its refusal. When the overload is noticed, the last requests in the queue are refused,
+so that the others can leave within the target time.
 
 The module is pure: events and the time are arguments, decisions are the result. It knows batchers
 only by the interface ControllableBatcher.
@@ -155,7 +155,7 @@ class ControllableBatcher(Protocol):
         """Return how many entries would be executed before a new entry of this level."""
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return the last `count` entries that are in no formed batch (or fewer), the last first."""
+        """Return the last `count` entries that are in no formed batch, the last first."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """See Batcher."""

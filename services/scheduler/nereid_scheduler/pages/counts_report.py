@@ -58,7 +58,7 @@ class CountsReport:
         return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:
-        """Return the counts that some caller may not have yet, at the end of this scheduler."""
+        """Return the counts that some caller may not have yet, when this scheduler ends."""
         self._update()
         return self._source.changed_after(self._known_change)
 
