@@ -97,7 +97,7 @@ class Batcher(Protocol):
         """Return when the queue delay of the next batch ends; `None` if no batch is delayed."""
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when the owner must expire entries and ask for batches, even without an event."""
+        """Return the latest time at which the owner must expire entries and ask for batches."""
 
 
 # Each key says whether sequences are iterative, and whether the strategy is "oldest".

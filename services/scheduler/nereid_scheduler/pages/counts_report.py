@@ -103,7 +103,8 @@ class CountsReport:
             id=_random(),
             model=served.name,
             version=str(runtime.number),
-            # Clocks of different hosts differ, and a clock may be set back.
+            # Make sure that each load is later than the one before it: clocks of different hosts
+            # differ, and a clock may be set back.
             loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )

@@ -34,7 +34,7 @@ class MeshSettings:
         send_to_executors: Callable[[pb.ExecutorCommand], None],
         records: SettingRecords | None = None,
     ) -> None:
-        """Create the settings. The callbacks send a change to all services that are connected then.
+        """Create the settings. The callbacks send each change to all connected services.
 
         log, trace_config: settings as the flags give them. Without `records`, changes are not
         recorded.

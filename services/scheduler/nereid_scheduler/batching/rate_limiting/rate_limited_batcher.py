@@ -189,7 +189,7 @@ class RateLimitedBatcher:
         return self._batcher.closes_ns(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when the owner must expire entries and ask for batches, even without an event."""
+        """Return the latest time at which the owner must expire entries and ask for batches."""
         return self._batcher.wake_at_ns(now_ns)
 
     def _accept_grant(self) -> bool:

@@ -49,7 +49,7 @@ class IterativeBatcher(SequenceBatcher):
     ) -> None:
         super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
-        # Numbers from which correlation ids are made for requests without one.
+        # Numbers from which correlation ids are made for requests that have no id.
         self._ids = count(1)
         self._text_ids = self._controls.has_text_ids
 

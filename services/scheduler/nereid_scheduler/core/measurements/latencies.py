@@ -80,7 +80,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
-    """Return the histogram's bounds in the model's configuration (model_metrics), or Triton's."""
+    """Return the histogram's bounds from the model's model_metrics, or else Triton's bounds."""
     for control in config.proto.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE.name:
             return sorted(set(control.histogram_options.buckets)) or DEFAULT_BOUNDS_MS

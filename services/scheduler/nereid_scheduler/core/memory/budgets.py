@@ -24,7 +24,10 @@ class Budget(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB; raise ValueError for anything else."""
+        """Parse a value such as 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB.
+
+        Raises ValueError for a value of any other form.
+        """
         device, equals, size = text.rpartition("=")
         kind, colon, number = device.partition(":")
         numbered = bool(colon) and number.isdecimal() and kind == GPU

@@ -55,7 +55,8 @@ class FoundModel:
     # Digest of the whole model, by which changes are noticed; empty if no repository has the model.
     digest: bytes = b""
     error: NereidError | None = None
-    # Keeps the directory of an override, which was made for one load, from being deleted.
+    # Reference that keeps the directory of an override from being deleted. The directory was made
+    # for one load.
     override_directory: OverrideDirectory | None = None
     # Namespace of the model's repository.
     namespace: str = ""

@@ -88,7 +88,7 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """Number of slots of all instances; without instances, the number of slots of one."""
+        """Number of slots of all instances. Without instances, the slots of one are counted."""
         return self._size * max(1, len(self._rows))
 
     def row_of(self, instance: Hashable) -> SlotRow | None:
