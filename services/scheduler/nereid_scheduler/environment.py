@@ -91,9 +91,10 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """Open the shared parts as the settings say; arguments that SchedulerService got replace them.
+    """Open the shared parts that the settings describe.
 
-    Raises StartError.
+    An argument that is not `None` comes from SchedulerService, and is used instead of the part
+    that the settings describe. Raises StartError.
     """
     ports = SocketPorts(settings) if ports is None else ports
     channel = None if open_cache_link else ports.open_cache()

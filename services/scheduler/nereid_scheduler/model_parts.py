@@ -1,7 +1,6 @@
-"""Parts of a scheduler that decide which models it serves, and load and unload these.
+"""Creates the parts of a scheduler that choose its models, and that load and unload models.
 
-This module creates and connects the parts, and decides nothing. It does not know how a request is
-served.
+This module connects the parts, and decides nothing. It does not know how a request is served.
 """
 
 from __future__ import annotations

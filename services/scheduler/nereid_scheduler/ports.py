@@ -36,7 +36,7 @@ class MeshPorts(Protocol):
 
 
 class SocketPorts:
-    """MeshPorts that use sockets, and the addresses in the settings."""
+    """MeshPorts that use sockets. The addresses are those in the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -49,7 +49,7 @@ class SocketPorts:
         return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
     def open_cache(self) -> SocketChannel | None:
-        """Return a channel to the cache; `None` if the settings have no address of one."""
+        """Return a channel to the cache; `None` if the settings have no address of a cache."""
         settings, address = self._settings, self._settings.cache_address
         if address is None:
             return None

@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 # Maximum time, at the end of a drain, for sending the responses that are still in write buffers.
 _LAST_WRITES_S: Final = 1.0
-# Exit code if --exit-on-error ends the process, which should not be restarted then.
+# Exit code of a process that --exit-on-error ends. Such a process should not be restarted.
 FAILED_START_CODE: Final = 3
 
 
@@ -84,12 +84,12 @@ class SchedulerService:
     ) -> None:
         """Create a scheduler that does not listen yet.
 
-        open_cache_link: opens a link to a cache in this process; if it is `None`, the settings say
-        where the cache is, if there is one. on_failed_start: with --exit-on-error, called if a
-        model could not be loaded at the start. cache_in_memory: whether the cache in this process
-        keeps its values in memory, not in Redis. cache_channel: channel for calls to a cache in
-        this process. state: used instead of the state that the settings describe. ports: used
-        instead of sockets.
+        open_cache_link: opens a link to a cache in this process. If it is `None`, the cache is at
+        the address in the settings; without an address there is no cache. on_failed_start: called
+        if a model could not be loaded at the start and --exit-on-error is set. cache_in_memory:
+        whether the cache in this process keeps its values in memory, not in Redis. cache_channel:
+        channel for calls to a cache in this process. state: state of the scheduler; `None` means
+        that the settings describe it. ports: network connections; `None` means sockets.
         """
         environment = open_environment(
             settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
@@ -111,8 +111,8 @@ class SchedulerService:
             on_handed_over=self._on_handed_over,
         )
         moves, on_demand = models.moves, models.on_demand
-        # Set when the first loads have begun. Records of models that can be read only later are
-        # applied after that.
+        # Set when the first loads have begun. If records of models can be read only after the
+        # start, they are applied when this event is set.
         self._models_begun = asyncio.Event()
         # ---- requests
         self._admission = Admission(
@@ -127,8 +127,8 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # Names of the models with cached responses that gateways were last sent. Gateways add a
-        # digest to requests for these.
+        # The list that gateways were last sent: names of the models whose responses are cached.
+        # Gateways add a digest to each request for such a model.
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
@@ -260,7 +260,7 @@ class SchedulerService:
 
     @property
     def ready(self) -> bool:
-        """True if it is started and not stopping, whether or not its models are ready."""
+        """True if the service is started and not stopping, whether or not its models are ready."""
         return self._started and not self._control.stopping
 
     def exposure(self) -> str:
@@ -333,7 +333,7 @@ class SchedulerService:
         await self._flush()
 
     def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
-        """Return the chosen requests of clients to their gateways, if they have not begun."""
+        """Send back to gateways all clients' requests that are chosen and have not begun."""
         entries = [
             entry for session in self._gateways.sessions for entry in session.client_entries()
         ]

@@ -42,7 +42,8 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# Value of --rate-limit with which instances wait for resources; with any other they do not.
+# Value of --rate-limit that makes instances wait for resources. With any other value,
+# instances do not wait.
 BY_EXECUTIONS: Final = "execution_count"
 
 
@@ -337,9 +338,9 @@ class Settings(
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """Return a backend's --backend-config, by key.
+        """Return a backend's settings from --backend-config, by key.
 
-        A setting for this backend replaces one for all backends.
+        A setting for this backend replaces a setting of the same key for all backends.
         """
         for_all: dict[str, str] = {}
         for_it: dict[str, str] = {}

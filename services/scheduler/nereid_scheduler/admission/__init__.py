@@ -1,1 +1,1 @@
-"""Links to gateways, and the admission of their requests to the queues of model versions."""
+"""Links to gateways, and admission, which puts gateways' requests into model versions' queues."""

@@ -98,11 +98,11 @@ class Admission:
         """Create an Admission without sessions.
 
         first_runs: first runs that executors have named; with `NO_FIRST_RUNS`, resent requests run
-        again at once. has_moved: returns whether another scheduler has the named model. loads:
-        takes a model's name and a version (or -1) and returns whether the request can wait for a
-        load, which it begins if necessary; `None` if requests begin no loads. max_heads: maximum
-        number of heads whose models are remembered. orphan_limit_s: how many seconds a request goes
-        on when its gateway is disconnected.
+        again at once. has_moved: takes a model's name and returns whether another scheduler has the
+        model. loads: takes a model's name and a version (or -1), begins a load of the model if
+        necessary, and returns whether a request can wait for the load; `None` if requests begin no
+        loads. max_heads: maximum number of heads whose models are remembered. orphan_limit_s:
+        maximum time, in seconds, that a request goes on while its gateway is disconnected.
         """
         self._timeline = timeline
         self._loads = loads
@@ -130,8 +130,8 @@ class Admission:
     ) -> PendingRequest:
         """Submit a request to its model. `on_response` is called after this method has returned.
 
-        on_queued: called with the request's id and a new PendingRequest if that replaces the
-        returned one, such as when a held request is submitted. at_once: see
+        on_queued: called with the request's id and a new PendingRequest, if this replaces the
+        returned PendingRequest: for example when a held request is submitted. at_once: see
         QueuedRequests.submit().
 
         Raises:
@@ -189,7 +189,7 @@ class Admission:
         self._first_runs.end_waits()
 
     def models_changed(self) -> None:
-        """Forget remembered models and retry held requests, as a version's state has changed."""
+        """Forget remembered models and retry held requests, after a version's state has changed."""
         self._by_head.clear()
         if len(self._load_queue) and not self._retry_due:
             self._retry_due = True
@@ -202,7 +202,8 @@ class Admission:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
-            # Return the request: another scheduler owns the model, or will when this one has ended.
+            # Return the request: another scheduler owns the model, or will own it when this
+            # scheduler has ended.
             self._check_moved(name)
             raise _stopping()
         try:
@@ -228,7 +229,7 @@ class Admission:
     def _await_first_run(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest | None:
-        """Let a resent request wait for its first run, if an executor may have one.
+        """Let a resent request wait for its first run, if an executor may have the first run.
 
         Returns `None` if the request can be submitted like any other.
 
@@ -245,8 +246,8 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # Do not refuse the request if this scheduler stops: it is then returned to its gateway,
-            # and the next scheduler may find the first run.
+            # If this scheduler stops, do not refuse the request but return it to its gateway. The
+            # next scheduler may find the first run.
             if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
@@ -262,7 +263,7 @@ class Admission:
     def _submit_later(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> None:
-        """Submit a request that has waited; its session's PendingRequest is replaced."""
+        """Submit a request that has waited; replace its PendingRequest in the gateway's session."""
         try:
             on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
         except Exception as error:
@@ -309,7 +310,7 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
-        # Holding ends now; what follows counts as time in the model's queue.
+        # The requests are held until now. The time from now on counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
@@ -324,22 +325,22 @@ class Admission:
         self._record_hold((held.name, held.version), [held], time.monotonic_ns())
 
     def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
-        """Record in the timeline that requests have waited for a load, the first one longest."""
+        """Record in the timeline that requests have waited for a load. The first waited longest."""
         wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
         self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
         """Submit a request that was held.
 
-        Returns the name and version of the model that was found; if none was found, the name and
-        version that the request has.
+        Returns the name and version of the model that was found. If no model was found, they are
+        those in the request.
         """
         named = held.name, held.version
         request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
             if request.resent:
-                # Look for a first run again: an executor that has named the request may have joined
-                # while it was held.
+                # Look for a first run again: an executor that knows of it may have joined while the
+                # request was held.
                 resent = self._await_first_run(request, on_response, on_queued)
                 if resent is not None:
                     on_queued(request.id, resent)
@@ -361,7 +362,7 @@ def _stopping() -> MovedError:
 
 
 def stopping_response(request: InferRequest) -> InferResponse:
-    """Return the response that leaves a request to the next scheduler."""
+    """Return a response after which the gateway sends the request to the next scheduler."""
     return refusal_response(request, _stopping())
 
 

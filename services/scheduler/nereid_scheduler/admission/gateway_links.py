@@ -1,9 +1,9 @@
-"""Links to all gateways, and to models that make calls; each link has a session.
+"""Links to all gateways, and to models that make calls. Each link has a session.
 
 A new link is first sent all current notices. A gateway that connects before the scheduler has
-started has to wait. A scheduler that shuts down announces this on each link before it returns a
-request over that link. It also does so to a gateway that connects while it still finishes accepted
-requests. The module knows no request.
+started has to wait. A scheduler that shuts down announces the shutdown on each link before it
+returns a request over that link. While it still finishes accepted requests, it also announces the
+shutdown to each gateway that connects. The module knows no request.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.admission.admission import Admission
     from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 
-# Notice that a mesh's only scheduler shuts down. A scheduler that is one of several sends a notice
-# that also has the models it owns.
+# Notice that the mesh's only scheduler shuts down. If a mesh has several schedulers, each sends a
+# notice that also has the models it owns.
 _LEAVING: Final = Ownership("", 0, (), leaving=True)
 
 
@@ -55,7 +55,7 @@ class GatewayLinks:
 
     @property
     def sessions(self) -> Collection[GatewaySession]:
-        """View of the sessions of all accepted gateways."""
+        """Sessions of all accepted gateways, as a live view."""
         return self._links.keys()
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class GatewayLinks:
             link.send_now(_LEAVING)
 
     async def close(self, limit_s: float) -> None:
-        """Close all links once everything was sent over them, but after limit_s seconds at most."""
+        """Send all buffered items, for at most limit_s seconds; then close all links."""
         links = list(self._links.values())
         if links:
             drains = [asyncio.ensure_future(link.drain()) for link in links]

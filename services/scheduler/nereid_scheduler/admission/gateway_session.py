@@ -105,8 +105,8 @@ class GatewaySession:
     def on_down(self) -> None:
         """End the session, because the link broke or its gateway has given it up.
 
-        Executing requests with a single response go on for a while, as a gateway that is still
-        alive sends its requests again on a new link. All other requests are cancelled.
+        Requests that execute and have a single response go on for a while: a gateway that is still
+        alive sends them again on a new link. All other requests are cancelled.
         """
         if self not in self._admission.sessions:
             return
@@ -138,8 +138,9 @@ class GatewaySession:
             self._refuse(request, client_error(error, request))
 
     def _refuse(self, request: InferRequest, error: NereidError) -> None:
-        # Call this outside the except block: a stack frame that refers to its own error would keep
-        # the request, and its memory, until the next garbage collection.
+        # This is a method of its own, so that no frame in the error's traceback refers to the
+        # error. Such a cycle would keep the request, and its memory, until the next garbage
+        # collection.
         self._admission.trace_refusal(request, error)
         self.link.send(refusal_response(request, error))
 

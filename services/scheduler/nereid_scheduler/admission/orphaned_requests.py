@@ -27,7 +27,7 @@ class OrphanedRequest:
         self.response: InferResponse | None = None
         # Sends the response to the gateway that has claimed the orphan; `None` before.
         self.on_response: OnResponse | None = None
-        # Cancels the orphan when its time is over, unless it was claimed.
+        # Cancels the orphan at the end of the time limit, unless the orphan was claimed.
         self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -52,8 +52,8 @@ class OrphanedRequests:
     def adopt(self, request_id: int, pending: PendingRequest) -> None:
         """Keep a request that executes while its gateway is disconnected.
 
-        Its response comes by send(). The request may be an orphan already: the gateway that claimed
-        it is then disconnected again.
+        The response comes by send(). The request may be an orphan already, if the gateway that
+        claimed it is disconnected again.
         """
         if isinstance(pending, OrphanedRequest):
             orphan = pending
@@ -64,10 +64,10 @@ class OrphanedRequests:
         orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """Return the orphan of a request that a gateway has sent again.
+        """Claim and return the orphan of a request that a gateway has sent again.
 
-        `on_response` is called with the response later. Returns `None` if there is no such orphan,
-        or if it is claimed already.
+        `on_response` is called with the response later. If there is no such orphan, or if it is
+        claimed already, the result is `None`.
         """
         orphan = self._requests.get(request_id)
         if orphan is None or orphan.on_response is not None:
@@ -81,7 +81,7 @@ class OrphanedRequests:
         return orphan
 
     def remove(self, orphan: OrphanedRequest) -> None:
-        """Forget an orphan whose response was sent, or that was cancelled."""
+        """Forget an orphan that was cancelled, or whose response was sent."""
         self._stop_timer(orphan)
         self._requests.pop(orphan.request_id, None)
 

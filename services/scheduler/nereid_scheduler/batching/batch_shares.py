@@ -25,7 +25,7 @@ _OVERHEAD_NS: Final = 20_000
 
 
 class BatchShares:
-    """Set the maximum number of requests in a batch of one DynamicBatcher."""
+    """Limit the number of requests in the batches of one DynamicBatcher."""
 
     __slots__ = ("_batcher", "execution_ns")
 
@@ -35,7 +35,7 @@ class BatchShares:
         self.execution_ns = 0.0
 
     def update(self, open_requests: int, instances: int) -> None:
-        """Compute the maximum and set it on the batcher.
+        """Compute the maximum number of requests in a batch, and set it on the batcher.
 
         open_requests: number of requests without a response, whether queued or executing.
         instances: number of ready instances.
@@ -46,7 +46,7 @@ class BatchShares:
             and instances
             and 0 < self.execution_ns <= open_requests * _OVERHEAD_NS
         ):
-            # Divide the requests into one batch for each instance, and one that is being gathered
-            # while these execute.
+            # Divide the requests into one batch for each instance and one further batch, which is
+            # gathered while the others execute.
             most = -(-open_requests // (instances + 1))
         self._batcher.most_requests = most

@@ -1,4 +1,4 @@
-"""Limits how many requests of one shape a batch has, by what batches of each size cost on CPUs.
+"""Limits how many requests of one shape a batch has, by the measured costs of batches on CPUs.
 
 Larger batches make each row cheaper, until the batch's tensors no longer fit the processor's
 caches: with MiniLM, a sentence of 128 tokens costs 9% more in a batch of 16 than in a batch of 4.
@@ -39,7 +39,7 @@ class _Shape:
     def __init__(self) -> None:
         self.batches = 0
         self.bound = UNLIMITED
-        # `sizes[n]` is the cost in batches of at least 2**n requests and fewer than 2**(n + 1). The
+        # `sizes[n]` is the cost of a request in batches of 2**n to 2**(n + 1) - 1 requests. The
         # last element is for the largest batches so far.
         self.sizes: list[SizeCost] = []
 
@@ -61,7 +61,7 @@ class _Shape:
             return UNLIMITED
         cheapest = last
         for index in range(last - 1, -1, -1):
-            # Go from the largest size down, as long as requests cost no more in smaller batches.
+            # Go down from the largest size, and stop where a request costs more in a smaller batch.
             if sizes[index].is_due(self.batches):
                 return 1 << index
             if sizes[index].cost_ns > sizes[index + 1].cost_ns * _EQUAL:
@@ -83,7 +83,7 @@ class BatchSizes:
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
-        """Record how long a batch took on a CPU, the round trip to the executor included.
+        """Record how long a batch took on a CPU, including the round trip to the executor.
 
         key: shape of the requests, each of which must have one row.
         """

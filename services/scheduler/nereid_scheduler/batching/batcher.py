@@ -97,7 +97,7 @@ class Batcher(Protocol):
         """Return when the queue delay of the next batch ends; `None` if no batch is delayed."""
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when the owner must expire entries and ask for batches, even without an event."""
+        """Return the latest time at which the owner must expire entries and ask for batches."""
 
 
 # Each key says whether sequences are iterative, and whether the strategy is "oldest".
@@ -120,10 +120,10 @@ def make_batcher(
     """Return a batcher for a model of this configuration.
 
     router: has the version's instances, and knows which of them are free. max_pending: maximum
-    number of entries; 0 means no limit. admission: target of adaptive admission. It does not apply
-    to models with sequences, as a sequence must not lose a request. With `None`, only max_pending,
-    the queue policy and the model's own latency target limit the queue. client_share: maximum
-    fraction of a model's sequence slots that one client may occupy.
+    number of entries; 0 means no limit. admission: target of adaptive admission; `None` means that
+    only max_pending, the queue policy and the model's own latency target limit the queue. The
+    target is ignored for models with sequences, as a sequence must not lose a request.
+    client_share: maximum fraction of a model's sequence slots that one client may occupy.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
@@ -154,7 +154,7 @@ def make_batcher(
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
-    """Return the latency target of a batcher that make_batcher() has made; `None` without one."""
+    """Return the latency target of a batcher from make_batcher(); `None` if it has no target."""
     control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
     return control if isinstance(control, LatencyTarget) else None
 
@@ -177,7 +177,7 @@ class WaitingBatcher(Batcher, Protocol):
     """A Batcher whose batches may be sent to instances that still execute another batch."""
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch as next_batch() does, but for an instance that is not free yet.
+        """Return what next_batch() would return, but for an instance that is not free yet.
 
         It also returns `None` if the batch could still grow before an instance is free.
         """
@@ -208,7 +208,7 @@ class FifoBatcher:
         return self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries, the one that would be executed last first."""
+        """Return the last `count` entries of the queue (or fewer), the last first."""
         return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:

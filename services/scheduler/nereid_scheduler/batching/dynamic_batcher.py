@@ -155,12 +155,13 @@ class DynamicBatcher:
         return self._queues.count_ahead(level) if self._has_levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries that are in no batch, the one that would run last first."""
+        """Return the last `count` entries that are in no formed batch, the last first."""
         return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
-        # Undo the formed batches: their entries come after these, and batches are formed anew.
+        # Undo the formed batches. Their entries come after the requeued entries, and batches are
+        # formed anew.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
@@ -214,14 +215,15 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
-        """Record that the only instance has executed a batch and has no other batch.
+        """Record that the version's only instance has executed a batch and has no other batch.
 
         taken_ns: time since the batch was sent.
         """
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # Costs can be compared only if no entry must run alone and each request has one row.
+        # The costs of batches can be compared only if each request has one row and no request must
+        # run alone.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))
@@ -269,8 +271,8 @@ class DynamicBatcher:
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         """Remove entries that are past their deadline or timeout; return them with their errors.
 
-        If the timeout action is DELAY, the entry is moved behind all entries of its level that have
-        not timed out.
+        If the timeout action is DELAY, an entry past its timeout is not removed. It moves behind
+        all entries of the same level that have not timed out.
         """
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
@@ -311,9 +313,9 @@ class DynamicBatcher:
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Form a batch, or add entries to the growing batch, or end its growth.
+        """Form a batch, add entries to the growing batch, or end the growth of that batch.
 
-        Returns False if none of these is possible now.
+        Returns False if none of these three can be done now.
         """
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
@@ -332,7 +334,7 @@ class DynamicBatcher:
         elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # An instance may become free at any moment, so the candidates join the batch now.
+            # Let the candidates join the batch now, as an instance may become free at any moment.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -371,7 +373,8 @@ class DynamicBatcher:
             if total in preferred:
                 result.cut(count, total - base, "preferred")
             if total >= max_preferred and not self.delay_ns:
-                # Without a delay, no entry behind this one changes where the batch ends.
+                # Without a queue delay it is known now where the batch ends. Later entries change
+                # nothing.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return result
@@ -403,7 +406,7 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next formed batches to one that leaves, if they fit and their delay is over."""
+        """Add the next formed batches to a leaving batch if they fit and their delay is over."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -422,8 +425,8 @@ class DynamicBatcher:
     def _join_alike(self, batch: _FormedBatch) -> None:
         """Add entries of the same shape, from behind other shapes, to a batch that leaves.
 
-        The batch was ended by an entry of another shape. The oldest entry of all still leaves
-        first, so no shape waits until there are no entries of another shape left.
+        The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
+        entry of all still leaves first.
         """
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Batches that take less time need not be reported: a wait would take about as long as the batch.
+# Batches that take less time than this need not be reported. It does not pay to wait for requests
+# if the wait takes about as long as a batch.
 MIN_NS: Final = 1_000_000
 # An instance waits only after this many batches in a row whose requests have the same shape.
 _FEWEST: Final = 8
@@ -109,25 +110,25 @@ class Gathering:
     )
 
     def __init__(self) -> None:
-        # How many requests the next batch should have, and the time until which the instance waits
-        # for them. If `expected` is 0, the batch takes the requests that are queued.
+        # `expected`: number of requests that the next batch should have; 0 means that the batch
+        # takes the queued requests. `until_ns`: time until which the instance waits for requests.
         self.expected = 0
         self.until_ns = 0
         self._costs = _Costs()
         # Shape of the requests in the last batch, and how many batches in a row had that shape.
         self._key: Hashable = None
         self._alike = 0
-        # Times at which the last batch, and the one before it, ended.
+        # Time at which the last batch ended, and time at which the batch before it ended.
         self._last_ns = self._earlier_ns = 0
         # Moving averages: a batch's execution time, the share of prompt requests, and the time from
         # the end of a batch until the last prompt request comes.
         self._execution_ns = 0.0
         self._prompt_share = 0.0
         self._return_ns = 0.0
-        # How many requests the instance waits for; 0 if it does not wait.
+        # Number of requests that must be queued to end the wait; 0 if the instance does not wait.
         self._awaited = 0
-        # Number of waits in a row that were in vain, and how many of the next batches leave without
-        # a wait.
+        # `_misses`: number of waits in a row that were in vain. `_skipped`: number of the next
+        # batches that leave without a wait.
         self._misses = self._skipped = 0
 
     def batch_ended(  # noqa: PLR0913, PLR0917 - one fact each
@@ -161,7 +162,7 @@ class Gathering:
             self.until_ns = now_ns + int(wait_ns)
 
     def should_wait(self, pending: int, now_ns: int) -> bool:
-        """Return whether the free instance should wait for more requests than are queued."""
+        """Return whether the free instance should wait until more requests are queued."""
         expected = self.expected
         if not expected or pending >= expected:
             return False
@@ -197,9 +198,11 @@ class Gathering:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 
     def _pays(self, pending: int, expected: int) -> bool:
-        """Return whether one batch of all takes less time than one now and one later.
+        """Return whether one batch of all requests takes less time than two batches.
 
-        pending: number of queued requests. expected: number of requests, the awaited ones included.
+        The first of the two batches would have the queued requests, and the second the awaited
+        requests. pending: number of queued requests. expected: number of queued requests and
+        awaited requests together.
         """
         costs = self._costs
         if costs.is_due(expected):

@@ -45,14 +45,14 @@ _MISSED: Final = 0.01
 # as fractions of the target.
 _GAIN: Final = 0.05
 _MAX_MARGIN: Final = 0.5
-# Minimum time between two plans, and between two measurements of the arrival rate.
+# Minimum time between two plans, and minimum time of a measurement of the arrival rate.
 _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
 # Weight of the newest batch in the moving average of a request's number of rows.
 _WEIGHT: Final = 0.05
 # A larger size is preferred only if its rate is higher by at least this fraction.
 _WORTH: Final = 0.02
-# A burst is assumed to bring this many times the requests that can be served without refusals.
+# A burst is assumed to have this many times the rate that can be served without refusals.
 _BURST: Final = 1.5
 # Batches wait for more requests once more than this fraction of the requests was refused in a
 # measurement. After each measurement with fewer refusals the delay is multiplied by _DELAY_DECAY,
@@ -96,7 +96,7 @@ class LatencyTarget:
     def __init__(
         self, target_ns: int, max_batch_size: int, batcher: DynamicBatcher | None = None
     ) -> None:
-        """batcher: gets the plan's size and delay; with `None` each request executes alone."""
+        """batcher: gets the plan's size and delay. If it is `None`, each request executes alone."""
         self.target_ns = target_ns
         # False if executing a single request takes longer than the target.
         self.reachable = True
@@ -111,8 +111,8 @@ class LatencyTarget:
         self._rows = 1.0
         self._instances = 1
         self._margin_ns = 0.0
-        # Set with each plan: how long a request may take now, and how long a single request
-        # executes.
+        # Both are set with each plan. `held_ns`: how long a request may take. `least_ns`: how long
+        # a single request executes.
         self.held_ns = float(target_ns)
         self.least_ns = 0
         self._planned_ns = 0
@@ -120,11 +120,12 @@ class LatencyTarget:
         self._since_ns = 0
         self._arrivals = 0
         self._refused = 0
-        # Average arrival rate (requests per nanosecond) of earlier measurements, and the fraction
-        # of the maximum delay that batches wait.
+        # `_per_ns`: average arrival rate in earlier measurements, in requests per nanosecond.
+        # `_delay_part`: delay of batches, as a fraction of the maximum delay.
         self._per_ns = 0.0
         self._delay_part = 0.0
-        # Last time at which execution times of all sizes changed, and how often they have changed.
+        # `_shifted_ns`: time at which the execution times of all sizes last changed. `_shifts`:
+        # number of such changes.
         self._shifted_ns = 0
         self._shifts = 0
         self._has_excess = False
@@ -153,7 +154,7 @@ class LatencyTarget:
         return True
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
-        """Return how many pending requests will be late because executions have become longer."""
+        """Return how many pending requests will be late, after executions have become longer."""
         if not self._has_excess:
             return 0
         self._has_excess = False
@@ -174,9 +175,9 @@ class LatencyTarget:
         )
 
     def _is_in_time(self, ahead: int, instances: int, now_ns: int) -> bool:
-        """Return whether a new request behind `ahead` others is in time.
+        """Return whether a new request would be in time behind `ahead` others in the queue.
 
-        The oldest request of its batch must not become late because the new one joins.
+        If the new request would make the oldest request of its batch late, the result is False.
         """
         plan, times, ends = self.plan, self._times, self._ends
         if not plan.execution_ns:
@@ -189,7 +190,7 @@ class LatencyTarget:
         rounds, place = divmod(batches, instances)
         start_ns = now_ns
         if place >= free:
-            # The instance becomes free when its last batch ends.
+            # No instance is free for the batch. It starts when a busy instance has ended its batch.
             start_ns = self._free_ns(place - free, instances, now_ns)
         start_ns += rounds * plan.execution_ns
         size = ceil((mates + 1) * self._rows)
@@ -212,7 +213,7 @@ class LatencyTarget:
         last = self._ends[-instances:]
         if last[0].end_ns > now_ns:
             return last[place].end_ns
-        # A batch that is overdue by some time is expected to take that much time again.
+        # If a batch is overdue by some time, expect it to end after the same time again.
         ends_ns = (sent.end_ns for sent in last)
         return sorted(end if end > now_ns else 2 * now_ns - end for end in ends_ns)[place]
 
@@ -232,7 +233,7 @@ class LatencyTarget:
             queued_ns.popleft()
         start_ns = now_ns
         if len(ends) >= instances:
-            # The batch waits at its instance until the batch before it ends.
+            # No instance is free, so the batch waits at an instance until the batch before it ends.
             start_ns = self._free_ns(0, instances, now_ns)
         self._expect(batch, start_ns, now_ns)
 
@@ -258,8 +259,8 @@ class LatencyTarget:
         latest_ns = finished_ns - self.target_ns
         missed = sum(entry.received_ns < latest_ns for entry in entries)
         self.missed += missed
-        # Skip batches that were admitted before execution times changed: they say nothing about the
-        # new times.
+        # Adjust the margin only by batches whose first request came after the last change of
+        # execution times. Earlier requests were admitted by the old times.
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
             margin_ns = self._margin_ns + _GAIN * part * self.target_ns
@@ -316,8 +317,8 @@ class LatencyTarget:
         # Consider only sizes up to twice the largest measured one, so that sizes grow by doubling.
         sizes = [size for size in self._steps if size <= 2 * times.largest]
         means = [(size, times.mean_ns(size)) for size in sizes]
-        # Rates of the sizes with which each request is in time, whenever it comes during an
-        # execution.
+        # Rates of the sizes with which every request is in time, no matter when during an execution
+        # the request comes.
         calm = [
             (instances * size / mean_ns, size)
             for size, mean_ns in means
@@ -326,8 +327,8 @@ class LatencyTarget:
         offered = self._per_ns * self._rows
         rate, size = _smallest_of_best(calm)
         if calm:
-            # Assume at least this load. A lower one needs no other maximum size, as its batches do
-            # not reach the maximum.
+            # Assume at least this load. Under a lower load, batches do not reach the maximum size,
+            # so the maximum need not be lower.
             offered = max(offered, _BURST * rate)
         # Rates of larger sizes. With these, a request is in time only if it comes in a certain part
         # of the time between two executions.
@@ -345,17 +346,18 @@ class LatencyTarget:
             size = max(size, self._size_for_bursts(sizes, offered))
         execution_ns = times.mean_ns(size) * times.spread
         delay_ns = 0.0
-        # A batch for the only instance should not wait for more requests, unless with every size
-        # requests are late that come just after an execution has begun.
+        # If there is only one instance, batches do not wait for more requests. The exception is a
+        # target so short that, with every size, a request that comes just after an execution has
+        # begun is late.
         if instances > 1 or not calm:
             delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
         return Plan(size, int(delay_ns), int(execution_ns))
 
     def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return a size that fits all requests of a random burst.
+        """Return a batch size that holds all requests of a random burst.
 
-        These are the requests that come in the rest of the target, after the time that a batch of
-        this size executes.
+        The burst lasts for the part of the target that is left after a batch of that size has
+        executed.
         """
         largest = sizes[0]
         for size in sizes:
@@ -373,9 +375,9 @@ class LatencyTarget:
 
 
 def _smallest_of_best(rates: list[tuple[float, int]]) -> tuple[float, int]:
-    """Return the rate and the size of the smallest size whose rate is nearly the highest.
+    """Return the pair with the smallest size whose rate is nearly the highest.
 
-    rates: pairs of a rate and a size, sorted by size. Returns zeros if there are none.
+    rates: pairs of a rate and a size, sorted by size. Returns zeros if `rates` is empty.
     """
     if not rates:
         return 0.0, 0

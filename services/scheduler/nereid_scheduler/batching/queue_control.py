@@ -1,16 +1,16 @@
 """Adaptive admission (--admission=codel): decides which requests a queue refuses under overload.
 
-The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has had more requests
-than leave it in the target time; shorter bursts are accepted. While the queue is overloaded, it
+The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has held more requests
+than can leave it within the target time. Shorter bursts are accepted. While it is overloaded, it
 refuses each request that would wait for longer than the target. The overload ends when no request
 had to be refused for an interval. The wait of a request is estimated as the number of requests
 ahead of it, divided by the rate at which requests leave the queue (Little's law). So requests of
 less urgent levels are refused first, since all others are ahead of them. A refused request costs
-nothing but its refusal. When the overload is noticed, the queue is cut to the same length: the last
-requests are refused.
+nothing but its refusal. When the overload is noticed, the last requests in the queue are refused,
+so that the others can leave within the target time.
 
-The module is pure: events and the time are arguments, decisions are the result. Of batchers it
-knows only the interface ControllableBatcher.
+The module is pure: events and the time are arguments, decisions are the result. It knows batchers
+only by the interface ControllableBatcher.
 """
 
 # layout: not compiled, off the hot path
@@ -64,14 +64,14 @@ class QueueControl:
         self._interval_ns = target.interval_ns
         # True while the queue is overloaded, so that it refuses requests.
         self.overloaded = False
-        # True from when an overload is noticed until excess() reports the requests beyond the
-        # limit.
+        # True if an overload was noticed, and excess() has not yet reported the requests beyond
+        # the limit.
         self._has_excess = False
         # Last time at which the queue was within its limit; `None` before the first request.
         self._good_ns: int | None = None
         # Time of the last refusal.
         self._refused_ns = 0
-        # Rate (requests per nanosecond) at which requests leave the queue while some wait; 0.0
+        # Rate at which requests leave the queue while others wait, in requests per nanosecond; 0.0
         # until it was measured.
         self._per_ns = 0.0
         # Current measurement: its start, and how many requests have left the queue since.
@@ -81,8 +81,8 @@ class QueueControl:
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
-            # Measure the rate anew. Perhaps no request waits any more: then the old rate only says
-            # how fast requests have come.
+            # End the overload, and measure the rate anew. Perhaps no request waits any more. If so,
+            # the old rate says how fast requests came, and not how fast they can be executed.
             self.overloaded = False
             self._per_ns = 0.0
             self._good_ns = None
@@ -90,7 +90,8 @@ class QueueControl:
         limit = self._limit(instances)
         if not self.overloaded:
             if not pending:
-                # Restart the measurement, as the rate is measured only while requests wait.
+                # The queue is empty. Restart the measurement, as the rate is measured only while
+                # requests wait.
                 self._restart(now_ns)
             good_ns = self._good_ns
             if good_ns is None or not self._per_ns or pending < limit:
@@ -111,17 +112,18 @@ class QueueControl:
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= self._interval_ns:
             per_ns = self._left / elapsed_ns
-            # Average with the last rate, because executions may take about as long as the interval.
+            # Average the new and the old rate: an execution may take about as long as the interval,
+            # so a single measurement is inexact.
             self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
             self._restart(now_ns)
         if pending < self._limit(instances):
             self._good_ns = now_ns
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Do nothing: the rate is measured only while requests wait."""
+        """Do nothing, as no request waits. The rate is measured only while requests wait."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
-        """Return how many requests at the end of the queue exceed the limit under overload."""
+        """Return how many requests the queue has beyond its limit, after an overload has begun."""
         if not self._has_excess:
             return 0
         self._has_excess = False
@@ -134,8 +136,8 @@ class QueueControl:
     def _limit(self, instances: int) -> float:
         """Return the maximum number of queued requests under overload.
 
-        It is the number that leaves the queue within the target time, but at least one full batch
-        for each instance: with fewer queued requests, batches would be smaller.
+        The limit is the number of requests that leave the queue within the target time, but at
+        least one full batch for each instance. With a lower limit, batches would be smaller.
         """
         return max(self._per_ns * self._target_ns, self._max_batch_size * instances)
 
@@ -153,7 +155,7 @@ class ControllableBatcher(Protocol):
         """Return how many entries would be executed before a new entry of this level."""
 
     def last_entries(self, count: int) -> list[Entry]:
-        """Return up to `count` entries that are in no batch, the one that would run last first."""
+        """Return the last `count` entries that are in no formed batch, the last first."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """See Batcher."""
@@ -199,7 +201,7 @@ class Control(Protocol):
         """Record the batch of a request that an instance executes at once, as nothing waits."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
-        """Return how many requests at the end of the queue must be refused after all."""
+        """Return how many queued requests must be refused now. They are the last in the queue."""
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error to send for a refused request."""
@@ -209,20 +211,21 @@ class Control(Protocol):
 
 
 class AdaptiveBatcher:
-    """WaitingBatcher that wraps another one and lets a Control refuse requests of its queue."""
+    """WaitingBatcher that wraps another batcher and refuses requests that its Control rejects."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
     ) -> None:
-        """router: has the ready instances; without it one is assumed until next_batch() is called.
+        """batcher: batcher to wrap. control: decides which requests are refused.
 
-        batcher: batcher to wrap. control: decides which requests are refused.
+        router: has the ready instances. Without a router, one instance is assumed until
+        next_batch() is called.
         """
         self.control = control
         self._batcher = batcher
         self._router = router
         self._last_instances = 1
-        # The control has no part in these methods, so they are the wrapped batcher's own.
+        # These methods do not involve the control, so use those of the wrapped batcher directly.
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
         self.form_batches = batcher.form_batches
@@ -239,7 +242,7 @@ class AdaptiveBatcher:
         return (self._router.count if self._router is not None else 0) or self._last_instances
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry; raise the control's error if it refuses the entry."""
+        """Queue an entry; if the control refuses the entry, raise the control's error."""
         batcher = self._batcher
         pending = batcher.pending
         # Requests that models make are never refused: each serves a request that was accepted, and
@@ -251,7 +254,7 @@ class AdaptiveBatcher:
         batcher.enqueue(entry, now_ns)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove entries that have expired or are refused after all; return them with errors."""
+        """Remove entries that have expired or must be refused now; return them with errors."""
         batcher, control = self._batcher, self.control
         expired = batcher.expire_entries(now_ns)
         excess = control.excess(batcher.pending, self._instances, now_ns)

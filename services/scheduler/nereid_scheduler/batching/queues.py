@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Dead slots and stale expiry times are cleaned up only if there are more than this many.
 _SLACK = 64
-# Maximum number of entries of other shapes that the search for a batch's own shape passes.
+# Maximum number of entries of other shapes that a search for entries of one shape passes over.
 _MAX_PASSED = 256
 
 
@@ -49,9 +49,10 @@ def deadline_passed(model_name: str) -> DeadlineExceeded:
 
 
 class Fifo:
-    """Entries of one rank in order of arrival. A discarded entry must not be queued here again.
+    """Entries of one rank in order of arrival.
 
-    rank: 2 * level, or 2 * level + 1 for entries that were delayed after their queue timeout.
+    A discarded entry must not be added to the same Fifo again. rank: 2 * level, or 2 * level + 1
+    for entries that were delayed after their queue timeout.
     live: number of entries, without dead slots.
     """
 
@@ -162,7 +163,7 @@ class PriorityQueues:
         self._fifos: list[Fifo] = []
 
     def append(self, entry: Entry, cursor: Cursor) -> bool:
-        """Queue an entry at the end of its level; return False if that is before the cursor."""
+        """Queue an entry at the end of its level; return False if it is now before the cursor."""
         rank = 2 * entry.level
         fifos = self._fifos
         if len(fifos) == 1 and fifos[0].rank == rank:
@@ -173,7 +174,7 @@ class PriorityQueues:
         return not in_front
 
     def delay(self, entry: Entry) -> None:
-        """Move a queued entry behind all entries of its level that were not delayed."""
+        """Move a queued entry behind all entries of the same level that were not delayed."""
         self._by_rank[2 * entry.level].extract(entry)
         rank = 2 * entry.level + 1
         (self._by_rank.get(rank) or self._open(rank)).append(entry)

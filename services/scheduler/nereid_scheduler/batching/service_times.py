@@ -12,17 +12,17 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# The mean of a size is the plain average of its first _FIRST measurements, each of which counts at
-# most _MOST times the mean so far. Later measurements have the weight _WEIGHT.
+# At first, the mean of a size is the plain average of _FIRST measurements. Each of these is capped
+# at _MOST times the mean so far. Later measurements have the weight _WEIGHT.
 _FIRST: Final = 4
 _MOST: Final = 2.0
-# A measurement is an exception if its ratio to the mean is not between _FASTER and _SLOWER: it says
-# little about the next execution. `_SHIFT` exceptions in a row mean that the model as a whole has
-# become slower or faster.
+# A measurement is an exception if its ratio to the mean is not between _FASTER and _SLOWER. An
+# exception says little about the next execution. `_SHIFT` exceptions in a row mean that the model
+# as a whole has become slower or faster.
 _FASTER, _SLOWER = 0.8, 1.25
 _SHIFT: Final = 8
-# The spread is computed from the last `_WINDOW` measurements. It is assumed if there are fewer than
-# `_FEW`.
+# The spread is computed from the last `_WINDOW` measurements. If there are fewer than `_FEW`, it is
+# assumed to be `_ASSUMED_SPREAD`.
 _WINDOW: Final = 64
 _FEW: Final = 8
 _ASSUMED_SPREAD: Final = 1.25
@@ -35,7 +35,7 @@ _EXACT: Final = 32
 
 
 def step_of(size: int) -> int:
-    """Return the size under which batches of this size are measured: equal or a little larger."""
+    """Return the size that batches of this size are counted as: this size or a little larger."""
     if size <= _EXACT:
         return size
     unit = 1 << (size.bit_length() - 5)
@@ -69,7 +69,7 @@ class _SizeTimes:
 
 
 class ServiceTimes:
-    """Execution times of one model; measurements of all its instances are taken together."""
+    """Execution times of one model. Measurements of all instances are combined."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, _SizeTimes] = {}
@@ -77,8 +77,8 @@ class ServiceTimes:
         self._sizes: list[int] = []
         # Last measurements, each divided by the expected time; the newest is the last.
         self._ratios: list[float] = []
-        # Ratio of a slow execution (the `_QUANTILE`) to the mean of its size. Differences between
-        # instances are part of it.
+        # Ratio of a slow execution (the `_QUANTILE`) to the mean of its size. It includes
+        # differences between instances.
         self.spread = _ASSUMED_SPREAD
         # Number of times that the model as a whole has become slower or faster.
         self.shifts = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-# A size is compared with others once this many batches of it were measured. The moving average
-# covers about as many.
+# A size is compared with others once this many batches of the size were measured. The moving
+# average covers about the same number of batches.
 _FEWEST: Final = 8
 _WEIGHT: Final = 0.125
-# A size is tried again if the last batch of it is this many batches ago.
+# A size is tried again if this many batches of other sizes came after its last batch.
 _STALE: Final = 256
 
 

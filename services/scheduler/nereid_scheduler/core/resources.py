@@ -76,14 +76,15 @@ class Resources:
     """Capacities of all pools that instances in the mesh use."""
 
     def __init__(self, limits: Iterable[ResourceLimit] = ()) -> None:
-        """limits: of several with the same name and device, the last one counts."""
+        """limits: if several have the same name and device, the last of these counts."""
         self._limits: dict[str, dict[int, int]] = {}
         for limit in limits:
             count = limit.count if limit.count >= 0 else _UNBOUNDED
             self._limits.setdefault(limit.name, {})[limit.device] = count
-        # Maps a pool to its users: how many instances need each count of the resource.
+        # Key: a pool. Value: for each count of the resource, how many instances need that count.
         self._users: dict[Pool, Counter[int]] = {}
-        # How many instances use a resource, by its name and by whether it is global.
+        # Key: a resource's name, and whether the resource is global. Value: number of instances
+        # that use it.
         self._kinds: Counter[tuple[str, bool]] = Counter()
 
     def require(self, needs: Iterable[ResourceNeed], device: Device) -> None:

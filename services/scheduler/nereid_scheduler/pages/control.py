@@ -54,9 +54,10 @@ class Control:
     ) -> None:
         """drain: drains an executor. strict: True if readiness follows Triton's strict rule.
 
-        is_elsewhere: returns whether another scheduler has a model.
-        ensure: waits for a model that is loaded on demand; `None` if no model is. memory_of:
-        returns the bytes that a version takes, by device, for its statistics.
+        is_elsewhere: takes a model's name and returns whether another scheduler has the model.
+        ensure: takes a model's name and version, and waits until the model is loaded on demand;
+        `None` if no model is loaded on demand. memory_of: takes a version and returns the bytes
+        that it needs on each device, for its statistics.
         """
         self._ensure = ensure
         self._memory_of = memory_of
@@ -72,7 +73,7 @@ class Control:
         self.stopping = False
 
     def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """Return the calls that may have to query models or wait for a record, by path."""
+        """Return, by path, handlers of the calls that may query models or wait for a record."""
         pb = kserve_pb2
         descriptions = {}
         if self._ensure is not None:
@@ -95,7 +96,7 @@ class Control:
         }
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Return the other calls, by path."""
+        """Return, by path, handlers of all other calls."""
         pb = kserve_pb2
         descriptions = {}
         if self._ensure is None:
@@ -130,10 +131,10 @@ class Control:
         respond: Callable[[Any], Message],
         request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
     ) -> Message:
-        """Describe a model once it is loaded.
+        """Load a model on demand if necessary, and return its description.
 
-        Clients ask for the description before their first request, which would have loaded the
-        model.
+        The first request for a model would load it. But clients ask for the description before they
+        send a request.
         """
         await ensure(request.name, parse_version(request.version))
         return respond(request)

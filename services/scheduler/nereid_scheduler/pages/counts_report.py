@@ -1,7 +1,7 @@
-"""Reports what this scheduler has counted of its models, to callers that outlive the scheduler.
+"""Reports this scheduler's counts of its models to callers, which outlive the scheduler.
 
-A report is written on request. It has what was counted since the caller's last request. The module
-changes no count, and does not know who shows the counts.
+A report is written on request. It has the counts that have changed since the caller's last request.
+The module changes no count, and does not know who shows the counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-# Every caller asks at least once within this time, since it pauses for at most half of it.
+# Every caller asks at least once within this time: it pauses for at most half of this time.
 _KNOWN_NS: Final = 10_000_000_000
 
 
 class CountsReport:
-    """Responds to CountsRequests, and keeps the counts of ended schedulers that requests bring."""
+    """Responds to CountsRequests. Keeps counts of ended schedulers, which come with requests."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class CountsReport:
         self._now_ns = now_ns
         self._source = CountSource(_random())
         self._store = self._source.store
-        # Number of the last change that all callers know; number of the change at the next mark;
-        # time of the mark.
+        # `_known_change`: number of the last change that all callers know. `_marked_change`: number
+        # of the last change at the time `_marked_ns`; it becomes the known one after _KNOWN_NS.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
-        # Maps a version in service here to its last record. `_last_own` is the record of the counts
-        # that belong to no model.
+        # Maps a version in service at this scheduler to the last record of its counts. `_last_own`
+        # is the last record of the counts that belong to no model.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 
@@ -58,12 +58,12 @@ class CountsReport:
         return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:
-        """Return counts that callers may not have yet, even though callers ask often."""
+        """Return the counts that some caller may not have yet, when this scheduler ends."""
         self._update()
         return self._source.changed_after(self._known_change)
 
     def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
-        """Count a version for the last time, since another scheduler goes on counting for it."""
+        """Record a version's counts for the last time, as another scheduler continues them."""
         self._count(served, runtime)
         del self._last[served]
 
@@ -103,7 +103,8 @@ class CountsReport:
             id=_random(),
             model=served.name,
             version=str(runtime.number),
-            # Clocks of different hosts differ, and a clock may be set back.
+            # Make sure that each load is later than the one before it: clocks of different hosts
+            # differ, and a clock may be set back.
             loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
     """Write the series of all reports.
 
-    Counters with the same name and labels are added up. Of gauges with the same name and labels the
-    last one counts.
+    Counters with the same name and labels are added up. If several gauges have the same name and
+    labels, the last one is written.
     """
     merged: dict[SeriesKey, pb.CustomSeries] = {}
     families: dict[str, Family] = {}

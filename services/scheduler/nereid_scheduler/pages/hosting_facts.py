@@ -1,4 +1,4 @@
-"""Reports what this scheduler knows of the mesh beside metrics: which process runs what, where.
+"""Reports facts about the mesh that are not metrics: which processes run which models, where.
 
 Each gateway with a console asks for the report, at most once a second. The module changes nothing.
 """
@@ -42,7 +42,7 @@ class HostingFacts:
         gateways: Collection[GatewaySession],
         membership: Membership | None = None,
     ) -> None:
-        """Read facts from these objects. Without `membership`, the mesh has only this scheduler."""
+        """Read facts from these objects. membership: `None` if the mesh has only this scheduler."""
         self._catalogue = catalogue
         self._loader = loader
         self._gateways = gateways

@@ -34,7 +34,7 @@ class MeshSettings:
         send_to_executors: Callable[[pb.ExecutorCommand], None],
         records: SettingRecords | None = None,
     ) -> None:
-        """Send changes with the callbacks, which reach all services that are connected now.
+        """Create the settings. The callbacks send each change to all connected services.
 
         log, trace_config: settings as the flags give them. Without `records`, changes are not
         recorded.
@@ -63,7 +63,7 @@ class MeshSettings:
             yield command
 
     def restore(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """Apply what clients had changed before the scheduler's start, as the records say."""
+        """Apply the changes that clients made before the scheduler's start, from the records."""
         self._records.apply(documents, TRACE, self._restore_trace)
         self._records.apply(documents, LOG, self._apply_log)
 

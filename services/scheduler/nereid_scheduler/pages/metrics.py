@@ -83,7 +83,7 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write the metrics. Those of hosts and GPUs are written only if asked for.
+        """Write the metrics. cpu, gpu: whether to write metrics of hosts, and of GPUs.
 
         models: names of models, as clients use them, whose metrics are written; empty means all
         models.
@@ -114,7 +114,10 @@ class SchedulerMetrics:
         write_custom(page, reports)
 
     def write_own_counts(self, page: Page) -> int:
-        """Write the counts that belong to no model; return their sum, which grows with each."""
+        """Write the counts that belong to no model.
+
+        Returns their sum, which grows whenever one of the counts grows.
+        """
         total = 0
         counts = self._on_demand
         if counts is not None:
@@ -168,7 +171,7 @@ class SchedulerMetrics:
         return labels
 
     def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
-        """Write each GPU's counts, and the remainder that belongs to no GPU unless it is zero."""
+        """Write each GPU's counts, and the counts that belong to no GPU unless all are zero."""
         rest = _counts_of(statistics)
         shares = []
         for uuid, share in statistics.gpus.items():

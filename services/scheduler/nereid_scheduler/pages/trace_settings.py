@@ -1,4 +1,4 @@
-"""Settings of the trace extension: those of the server, and those of single models.
+"""Settings of the trace extension: settings of the server, and settings of single models.
 
 A model inherits each setting that it does not have itself. Clearing a setting of the server
 restores its value from the start. Error texts are Triton's, and numbers are parsed as in C. The
@@ -41,13 +41,13 @@ class TraceExtensionSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
-        # Setting trace_count restarts counting. `_turns` maps a model to the number of its last
-        # restart; "" stands for the server.
+        # Setting trace_count restarts the count of traces. `_turns` maps a model, or "" for the
+        # server, to the number of its last restart. `_last_turn` is the highest number.
         self._last_turn = 0
         self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
-        """Apply a client's changes: either all or none. Without a model they are the server's.
+        """Apply all changes of a client, or none. If `model` is "", they are for the server.
 
         An empty value clears a setting. Unknown settings are ignored, as in Triton.
 
@@ -81,7 +81,7 @@ class TraceExtensionSettings:
             del self._models[model]
 
     def shown(self, model: str) -> dict[str, list[str]]:
-        """Return all settings of a model, with those it inherits; without a name, the server's."""
+        """Return all settings of a model, also inherited ones; of the server if `model` is ""."""
         settings = self._server | self._models.get(model, {}) | self._fixed
         if self._traces and not self._to_file:
             # Only tracing to files has this setting.
@@ -89,12 +89,12 @@ class TraceExtensionSettings:
         return settings
 
     def saved(self) -> dict[str, Any]:
-        """Return what clients have changed, as JSON types. `restore` applies it again."""
+        """Return the changes that clients have made, as JSON types, for `restore`."""
         server = {name: value for name, value in self._server.items() if value != self._start[name]}
         return {"server": server, "models": dict(self._models), "turns": dict(self._turns)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Apply what `saved` returned, over the values from the start.
+        """Apply changes that `saved` returned to the values from the start.
 
         Raises:
             NereidError: a value is invalid, or this server was started without tracing.
@@ -104,7 +104,7 @@ class TraceExtensionSettings:
         for model, changes in restored.items():
             known = {name: [str(value) for value in changes[name]] for name in changes}
             self.update(model, {name: known[name] for name in known if name in _PARSERS})
-        # With the same numbers of restarts, gateways continue counts that they have begun.
+        # Keep the numbers of the restarts, so that gateways continue counts that they have begun.
         self._turns = {str(model): int(turn) for model, turn in saved["turns"].items()}
         self._turns.setdefault("", 0)
         self._last_turn = max(self._turns.values())
@@ -155,7 +155,7 @@ def _levels(values: list[str]) -> list[str]:
 
 
 def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
-    """Return the list's only value, and the number with which it begins."""
+    """Return the only value in the list, and the number at the beginning of that value."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
     number = parse_c_integer(values[0])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Counter[str]:
     """Return the number of waiting requests, by kind of device (metrics.DEVICES).
 
-    A request that is held for an ensemble counts once for each kind of device that the ensemble's
+    If a request is held for an ensemble, it counts once for each kind of device that the ensemble's
     models need.
     """
     waiting: Counter[str] = Counter()
@@ -31,7 +31,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
             waiting[device_of_groups(served.runtime.config.proto)] += served.runtime.pending
     names = Counter((request.name, request.version) for request in held)
     for (name, version), count in names.items():
-        # If there are no devices, the models have not been read from the repository yet.
+        # If the result is empty, the models have not been read from the repository yet.
         for device in _devices(catalogue, name, version, frozenset()) or {"any"}:
             waiting[device] += count
     return waiting
@@ -40,7 +40,8 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
     """Return the kinds of device that a model needs.
 
-    above: ensembles that have the model as a step. By mistake a model may be its own step.
+    above: ensembles that have the model as a step. They are skipped, as a faulty configuration may
+    make an ensemble its own step.
     """
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):

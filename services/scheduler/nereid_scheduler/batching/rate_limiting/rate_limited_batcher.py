@@ -49,7 +49,7 @@ class RateLimitedRouter(Router[T]):
         return len(self.free_instances) - len(self._granted) - len(self._idle)
 
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
-        """Request grants for all idle instances except those in `without`.
+        """Request grants for all idle instances except the instances in `without`.
 
         accept: called when an instance can have a grant; returns whether the grant is wanted.
         """
@@ -126,10 +126,11 @@ class RateLimitedBatcher:
         self._batcher = batcher
         self._router = router
         self._on_grant = on_grant
-        # False with sequences, as a waiting entry is then for the instance that has its slot.
+        # False for models with sequences: only the instance that has an entry's slot can execute
+        # the entry.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
-        # Instances that held a grant but had no batch, since grants were last requested for all
-        # free instances.
+        # Instances that held a grant for which there was no batch. The set is cleared when grants
+        # are requested for all idle instances.
         self._without_batch: set[Hashable] = set()
 
     @property
@@ -152,7 +153,7 @@ class RateLimitedBatcher:
         return removed
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for an instance that holds a grant; otherwise request grants."""
+        """Return a batch for an instance that holds a grant. If none does, request grants."""
         granted = self._router.first_granted()
         if granted is None:
             if self._batcher.pending:
@@ -188,7 +189,7 @@ class RateLimitedBatcher:
         return self._batcher.closes_ns(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """Return when the owner must expire entries and ask for batches, even without an event."""
+        """Return the latest time at which the owner must expire entries and ask for batches."""
         return self._batcher.wake_at_ns(now_ns)
 
     def _accept_grant(self) -> bool:

@@ -40,9 +40,10 @@ class _Claim(Generic[T]):
     instance: T
     pools: dict[Pool, int]
     priority: int
-    # Key of the queue; it is equal for instances that need the same resources.
+    # Key of the queue in which the instance waits. Instances that need the same resources have
+    # the same key.
     queue: _Queue
-    # Pass of the stride scheduling: the instance's executions, weighted by its priority.
+    # Pass in stride scheduling: the sum of the instance's priority over all its executions.
     passed: int = 0
     holds: bool = False
     # Number that orders waiting instances with equal passes; 0 means that the instance does not
@@ -53,7 +54,7 @@ class _Claim(Generic[T]):
 
 @dataclass(slots=True, eq=False, order=False)
 class _Place(Generic[T]):
-    """Place in a queue. It is void once its claim no longer waits, or waits at another place."""
+    """Place of a claim in a queue. It is void if the claim no longer waits, or waits elsewhere."""
 
     passed: int
     number: int
@@ -83,8 +84,8 @@ class RateLimiter(Generic[T]):
         self._queues: dict[_Queue, list[_Place[T]]] = {}
         # Maps a pool to the keys of the queues that compete for it.
         self._competing: dict[Pool, dict[_Queue, None]] = {}
-        # Queues that have got new places, and pools of which something was released, since the last
-        # turn.
+        # Changes since the last turn. `_grown`: queues that have new places. `_released`: pools of
+        # which something was released.
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0
@@ -93,7 +94,7 @@ class RateLimiter(Generic[T]):
         self._turn_due = False
 
     def add_instance(self, instance: T, limit: RateLimit, device: Device) -> None:
-        """Add an instance, which may request resources then.
+        """Add an instance. It may request resources after this call.
 
         `resources.require` must have accepted its needs.
         """
@@ -101,7 +102,7 @@ class RateLimiter(Generic[T]):
         claim = _Claim(instance, pools, limit.priority, frozenset(pools.items()))
         self._claims[instance] = claim
         self.resources.add_user(claim.pools)
-        # A pool without a configured limit may have become larger because of this instance's needs.
+        # This instance's needs may have enlarged pools for which no limit is configured.
         self._released.update(dict.fromkeys(claim.pools))
         self._await_turn()
 
@@ -147,7 +148,8 @@ class RateLimiter(Generic[T]):
             return
         if claim.waiting:
             claim.waiting = 0
-            # Look at the pools again: this instance may have reserved them against those behind it.
+            # Look at the pools again: while this instance waited, it may have kept instances behind
+            # it from taking them.
             self._released.update(dict.fromkeys(claim.pools))
         if claim.holds:
             claim.holds = False
@@ -177,7 +179,8 @@ class RateLimiter(Generic[T]):
         affected = self._affected_queues()
         for key in affected:
             self._prune(key)
-        # Look only at the first place of each queue: if its claim must wait, so must all behind it.
+        # Look only at the first place of each queue. If the claim there must wait, all claims
+        # behind it must wait as well.
         heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()

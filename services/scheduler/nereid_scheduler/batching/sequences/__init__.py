@@ -6,7 +6,8 @@ its first request (START) to its last (END). If no slot is free, the sequence wa
 *backlog*. The strategies are *direct*, where a batch has one row for each slot of an instance, and
 *oldest*, where a dynamic batcher forms batches of the sequences' next requests.
 
-Pure: events and the time in, batches out. Knows no socket, clock or metric.
+The package is pure: events and the time are arguments, and batches are the result. It knows no
+socket, clock or metric.
 """
 
 # layout: covered, pure

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Waiting sequences by owner. With one owner, or without owners, the order is that of arrival.
+    """Waiting sequences by owner. With one owner or none, they are in order of arrival.
 
-    A waiting sequence may already have had its END.
+    The END of a waiting sequence may have come already.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Backlog:
                 del self._queues[sequence.owner]
 
     def _queue_with(self, sequence: Sequence) -> OrderedDict[Sequence, None]:
-        """Return the queue of the sequence's owner, after adding the sequence to it."""
+        """Add the sequence to the queue of its owner, and return the queue."""
         queue = self._queues.get(sequence.owner)
         if queue is None:
             queue = self._queues[sequence.owner] = OrderedDict()

@@ -37,8 +37,8 @@ _FLAG_INDEX: Final = {
 }
 _FORMATS: Final = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
 _INTEGER_BYTES: Final = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
-# Limits of the cache of null requests, which are all zeros and are cached by their heads: number of
-# entries, bytes of tensors, and bytes of a head.
+# Limits of the cache of null requests. A null request is all zeros, and is cached by its head. The
+# limits are: number of entries, bytes of tensors, and bytes of a head.
 _MAX_NULLS: Final = 256
 _MAX_NULL_BYTES: Final = 65536
 _MAX_NULL_HEAD_BYTES: Final = 4096
@@ -49,8 +49,9 @@ class ControlTensors:
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
-        # Control tensors in the order of the configuration. A tuple stands for a flag: its index
-        # and the bytes of its two values. A string stands for the correlation id: its datatype.
+        # Control tensors in the order of the configuration. For a flag, the element is a tuple of
+        # the flag's index and the bytes of its two values. For the correlation id, the element is
+        # the datatype, a string.
         self._tensors: list[tuple[int, _Pair] | str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
@@ -59,7 +60,7 @@ class ControlTensors:
                 self._tensors.append(_tensor_of(control))
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
-        # True if a control tensor has the correlation id, whose type must fit the tensor.
+        # True if there is a control tensor for the correlation id. The id's type must fit it.
         self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
@@ -103,8 +104,8 @@ class ControlTensors:
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
         """Return an entry for a slot without a request.
 
-        It has the shapes of another request of the batch, but all its tensors are zero, and it is
-        not READY. Its response is ignored, and it is not counted in statistics.
+        The entry has the shapes of another request of the batch, but all its tensors are zero, and
+        its READY is false. Its response is ignored, and statistics do not count it.
         """
         zeros = self._nulls.get(like.request.head)
         if zeros is None:
@@ -143,7 +144,7 @@ def _drop(response: InferResponse) -> None:
 
 
 def _tensor_of(control: _Control) -> tuple[int, _Pair] | str:
-    """Return a flag's index and the bytes of its values, or the datatype of the correlation id."""
+    """Return the element of `ControlTensors._tensors` for a control of the configuration."""
     datatype = control_datatype(control)
     if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
         return datatype

@@ -1,8 +1,8 @@
 """Strategy "direct": each slot of an instance has its own row in the instance's batches.
 
-When an instance is free, its batch has one request of each of its sequences that has a request
-waiting. A slot that has no request, but comes before the last slot with one, gets a null request,
-which is not READY. The module is pure.
+When an instance is free, it gets a batch with one request of each of its sequences that has a
+request waiting. If a slot has no request, but a later slot has one, the slot's row gets a null
+request, whose READY is false. The module is pure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DirectBatcher(SequenceBatcher):
         self._rows: dict[SlotRow, None] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
-        """Return a batch for the first free instance whose ready slots are due; `None` if none."""
+        """Return a batch for the first free instance whose ready slots are due, or `None`."""
         for row in self._rows:
             if self._router.is_free(row.instance) and self._is_due(row, now_ns):
                 return self._cut(row, now_ns)
@@ -79,7 +79,7 @@ class DirectBatcher(SequenceBatcher):
         if not self._delay_ns:
             return None
         times = [self._oldest_ns(row) + self._delay_ns for row in self._rows]
-        # Leave out past times: those batches wait only for a free instance.
+        # Leave out past times: if its delay is over, a batch waits only for a free instance.
         return min((time for time in times if time > now_ns), default=None)
 
     def _is_due(self, row: SlotRow, now_ns: int) -> bool:
@@ -119,7 +119,7 @@ class DirectBatcher(SequenceBatcher):
         return entry
 
     def _go_on(self, slot: Slot, taken: Entry) -> None:
-        """Offer the slot's next request after one was taken; after an END the slot becomes free."""
+        """Offer the slot's next request after `taken`; if `taken` is an END, free the slot."""
         if member_of(taken).end:
             self._next_in_slot(slot)
         elif slot.sequence is not None:

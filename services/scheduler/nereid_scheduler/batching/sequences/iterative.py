@@ -49,7 +49,7 @@ class IterativeBatcher(SequenceBatcher):
     ) -> None:
         super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
-        # Numbers from which correlation ids are made for requests without one.
+        # Numbers from which correlation ids are made for requests that have no id.
         self._ids = count(1)
         self._text_ids = self._controls.has_text_ids
 
@@ -59,7 +59,8 @@ class IterativeBatcher(SequenceBatcher):
         is_alone = not parameters.get("sequence_id")
         if is_alone:
             parameters["sequence_id"] = self._new_id()
-            # Without an owner the sequence does not count for the client, which has not opened it.
+            # Remove the owner: the client has not opened this sequence, so it does not count toward
+            # the client's share of slots.
             entry.request.sequence_owner = ""
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
@@ -107,7 +108,7 @@ class IterativeBatcher(SequenceBatcher):
         return error and self._lost_error(member, cause)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
-        """Return False, as slots become free without a request of a client."""
+        """Return False: a slot becomes free by itself, without a further request from a client."""
         return False
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
@@ -155,7 +156,7 @@ class IterativeBatcher(SequenceBatcher):
                 return correlation_id
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
-        """Set an entry's iteration number; only the first iteration has the START flag."""
+        """Set an entry's iteration number and START flag. Only the first iteration has START."""
         member, request = member_of(entry), entry.request
         member.iteration = iteration
         start = member.start and not iteration

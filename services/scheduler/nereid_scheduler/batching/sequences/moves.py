@@ -50,7 +50,7 @@ class Moves:
         self.has_store = False
         self.max_kept_bytes = max_kept_bytes
         self.kept_bytes = 0
-        # True if the instance that was removed last, and others like it, can be given states.
+        # True if states can be moved to other instances. It is set when an instance is removed.
         self.are_possible = False
         # Sequences whose snapshots must be fetched from the store.
         self.to_fetch: list[Sequence] = []
@@ -71,7 +71,7 @@ class Moves:
     # ---- requests
 
     def begin_request(self, recovery: Recovery, member: SequenceMember) -> None:
-        """Record that a request is sent to the instance that has its sequence's slot."""
+        """Record that a request is sent to the instance in which its sequence has a slot."""
         member.restore = recovery.take_restore()
         member.returns_state = bool(
             self.interval
@@ -87,7 +87,7 @@ class Moves:
 
     @property
     def idle(self) -> bool:
-        """True if end_batch() need not be called for executed batches."""
+        """True if executed batches change nothing here, so that end_batch() may be skipped."""
         return not self.interval and not self._moved
 
     def end_batch(
@@ -96,7 +96,8 @@ class Moves:
         """Record the execution of a batch; return the snapshots to store.
 
         failed: for each entry, whether its request failed. states: maps a slot number to the state
-        that the instance returned. A snapshot is the state after `done` requests of its Recovery.
+        that the instance returned. Each snapshot is a pair of a Recovery and the state after the
+        Recovery's `done` requests.
         """
         snapshots = []
         for entry, has_failed in zip(entries, failed, strict=True):
@@ -128,11 +129,11 @@ class Moves:
     # ---- draining instances
 
     def is_placed(self, sequence: Sequence) -> bool:
-        """Return whether the sequence's instance has its state."""
+        """Return whether the instance of a sequence has the sequence's state."""
         return sequence.recovery is None or sequence.recovery.placed
 
     def await_export(self, sequence: Sequence, instance: Hashable, slot_number: int) -> None:
-        """Expect a sequence's state from its draining instance, once that has no batch left."""
+        """Expect a draining instance to export a sequence's state, once it has no batch left."""
         sequence.transfer = Transfer.EXPORT
         self._exports.setdefault(instance, {})[slot_number] = sequence
 
@@ -192,7 +193,7 @@ class Moves:
     def recover(self, sequence: Sequence) -> bool:
         """Return whether a sequence can continue after its instance was lost.
 
-        If it can, call resume() once the requests of it that were executing are queued again.
+        If it can, call resume() once the sequence's executing requests are queued again.
         """
         recovery = sequence.recovery
         if not self.are_possible or recovery is None or not recovery.exact:
@@ -208,7 +209,7 @@ class Moves:
         return True
 
     def resume(self, sequence: Sequence) -> None:
-        """Let a sequence continue, now or when its snapshot was fetched."""
+        """Let a sequence continue now. If its snapshot must be fetched, it continues after that."""
         assert sequence.recovery is not None, "a sequence that cannot go on"
         if sequence.recovery.state is None:
             sequence.transfer = Transfer.FETCH

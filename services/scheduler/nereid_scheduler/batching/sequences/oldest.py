@@ -41,12 +41,12 @@ class OldestBatcher(SequenceBatcher):
         self._batching = batching.oldest or DynamicBatching()
         self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
-        # Maps the slot row of an instance to its offered entries and their sequences, in the order
-        # in which the instances got an offer.
+        # Key: the slot row of an instance. Value: maps each entry that is offered to the instance
+        # to its sequence. Rows are in the order in which the instances got an offer.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
-        """Return a batch for the first free instance that has one ready; `None` if none has."""
+        """Return a batch for the first free instance whose batcher has a batch ready, or `None`."""
         for row, offers in self._offers.items():
             if not self._router.is_free(row.instance):
                 continue
@@ -65,7 +65,7 @@ class OldestBatcher(SequenceBatcher):
         return None
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
-        """Report an executed batch to the instance's own DynamicBatcher."""
+        """Report an executed batch to the DynamicBatcher of the instance."""
         row = self.sequences.slots.row_of(instance)
         batcher = None if row is None else self._batchers.get(row)
         if batcher is not None:

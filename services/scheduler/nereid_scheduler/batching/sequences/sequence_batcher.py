@@ -76,7 +76,8 @@ class SequenceBatcher(ABC):
         # Maps each entry that an instance has to its sequence.
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Maps waiting entries of sequences that ended early to their errors; they fail next turn.
+        # Key: a waiting entry of a sequence that ended early. Value: the error with which the entry
+        # fails in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
         # Moves of sequences' states from one instance to another.
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
@@ -98,9 +99,10 @@ class SequenceBatcher(ABC):
 
     @abstractmethod
     def _withdraw(self, sequence: Sequence) -> Entry | None:
-        """Take back the offer of a sequence.
+        """Take back a sequence's offer, if there is one.
 
-        Returns the offered request if the strategy has removed it from the waiting requests.
+        If the strategy had removed the offered request from the waiting requests, returns the
+        request; otherwise returns `None`.
         """
 
     @abstractmethod
@@ -165,7 +167,7 @@ class SequenceBatcher(ABC):
             self._append(sequence, entry)
 
     def requeue(self, entries: Entries[Entry]) -> None:
-        """Queue requests of a lost instance again whose sequences can continue at another."""
+        """Queue requests of a lost instance again, if their sequences can continue elsewhere."""
         for entry in reversed(entries):
             sequence = self._executing.pop(entry)
             sequence.executing -= 1
@@ -189,7 +191,8 @@ class SequenceBatcher(ABC):
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
             return None
         if member.end and self.moves.recover(sequence):
-            # The sequence had already left its slot, so remove_instance() has not recovered it.
+            # After its END was offered, the sequence had no slot. So remove_instance() did not
+            # recover the sequence.
             return None
         return sequence_lost(sequence, self._model_name, cause)
 
@@ -222,8 +225,8 @@ class SequenceBatcher(ABC):
         sequence.executed_id = entry.request.id
         self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
-            # The request ended without a response from its lost instance and does not run again, so
-            # the model would miss a step.
+            # The request's instance was lost, and the request has ended without running again. The
+            # model would miss a step.
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
         elif sequence.slot is not None:
@@ -303,8 +306,8 @@ class SequenceBatcher(ABC):
     ) -> None:
         """Give an instance no more batches.
 
-        Sequences whose state the instance has are lost, or continue at another instance once their
-        state was moved.
+        If the instance has a sequence's state, the sequence is lost, or continues at another
+        instance after its state was moved.
 
         cause: why the instance is removed. lost: True if the requests that the instance executes
         get no responses; they are queued again or fail. gives_states: True if the instance can be
@@ -328,7 +331,7 @@ class SequenceBatcher(ABC):
                 if not sequence.executing:
                     self.moves.resume(sequence)
             elif lost and sequence.executing and not sequence.begun:
-                # Keep the waiting requests: the first request may run again, and then the others.
+                # Keep the waiting requests: if the first request can run again, they run after it.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
                 # The executing requests must not run again, as the state is lost.
@@ -339,7 +342,7 @@ class SequenceBatcher(ABC):
     # ---- inside
 
     def _begin(self, entry: Entry, sequence: Sequence) -> None:
-        """Record that an entry is sent to the instance that has its sequence's slot."""
+        """Record that an entry is sent to the instance in which its sequence has a slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
         if sequence.executing == 1 and member_of(entry).begins_anew:
@@ -359,11 +362,11 @@ class SequenceBatcher(ABC):
         if later:
             self._begin_anew(sequence, later)
         elif failed:
-            # Forget the sequence: the failed requests tell its client of the loss.
+            # Forget the sequence, as its client learns of the loss from the failed requests.
             self.sequences.drop(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        """Let a sequence continue at any instance; it waits for a slot ahead of all others."""
+        """Let a sequence continue at any instance. It waits for a slot ahead of other sequences."""
         sequence.lost = ""
         self.sequences.return_to_backlog(sequence)
         if sequence.slot is not None:
@@ -375,7 +378,7 @@ class SequenceBatcher(ABC):
             self._offer(slot.sequence)
 
     def _begin_anew(self, sequence: Sequence, later: Entries[Entry]) -> None:
-        """Begin a sequence anew that has ended early.
+        """Begin a sequence anew after it has ended early.
 
         later: requests of the new sequence; the first one has the START flag.
         """
@@ -396,7 +399,7 @@ class SequenceBatcher(ABC):
     def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
         """Remove a waiting or offered entry from its sequence.
 
-        Also removes and returns the requests from the next START on.
+        Also removes and returns the next request with START and all requests behind it.
         """
         if sequence.offered is entry:
             self._withdraw(sequence)
@@ -408,7 +411,7 @@ class SequenceBatcher(ABC):
         return later
 
     def _end(self, sequence: Sequence, error: NereidError, later: Entries[Entry]) -> None:
-        """End a sequence early: its waiting requests fail, and those in `later` begin it anew."""
+        """End a sequence early: its waiting requests fail. Requests in `later` begin it anew."""
         self.moves.forget(sequence)
         offered = self._withdraw(sequence)
         if offered is not None:
@@ -429,7 +432,7 @@ class SequenceBatcher(ABC):
 
 
 def member_of(entry: Entry) -> SequenceMember:
-    """Return what an entry that was enqueued here knows of its sequence."""
+    """Return the SequenceMember of an entry that is in a sequence."""
     assert entry.member is not None, "an entry that is in no sequence"
     return entry.member
 
@@ -437,7 +440,7 @@ def member_of(entry: Entry) -> SequenceMember:
 def _slot_number(sequence: Sequence) -> int:
     """Return the number of the sequence's slot.
 
-    If its END was offered already, the sequence has left the slot; the number is then the END's.
+    When its END was offered, the sequence left the slot. The number is then read from the END.
     """
     if sequence.slot is not None:
         return sequence.slot.index + 1

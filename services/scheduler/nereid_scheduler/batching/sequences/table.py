@@ -34,7 +34,7 @@ _CONFLICT: Final = (
 
 
 class SequenceTable:
-    """Sequences of one model version, by correlation id and, if requests have owners, by owner."""
+    """Sequences of one model version. A key is a correlation id, and the owner if there is one."""
 
     def __init__(
         self, model_name: str, slots_per_instance: int, idle_ns: int, client_share: float = 1.0
@@ -50,11 +50,11 @@ class SequenceTable:
         # Sequences that accept requests, sorted by the time at which the last request came or
         # ended; the earliest is first.
         self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
-        # Maps a correlation id that models see to its sequence, for sequences of authenticated
-        # clients (principals). An entry is kept until the last request of its sequence has ended.
+        # Maps the correlation id that models see to the sequence. Only sequences of authenticated
+        # clients (principals) are here, each until its last request has ended.
         self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
         self._client_share = client_share
-        # Number of open sequences of each owner; not counted if there is no limit.
+        # Number of open sequences of each owner; empty if the number is not limited.
         self._by_owner: Counter[str] = Counter()
         self._backlog = Backlog()
 
@@ -120,7 +120,7 @@ class SequenceTable:
         return sequence
 
     def successor_of(self, sequence: Sequence) -> Sequence:
-        """Return a new sequence with the ids of an old one, for replace()."""
+        """Return a new sequence with the ids of an old sequence, to pass to replace()."""
         successor = Sequence(sequence.id, sequence.owner)
         successor.visible_id = sequence.visible_id
         if is_principal(sequence.owner):
@@ -128,9 +128,10 @@ class SequenceTable:
         return successor
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
-        """Choose the correlation id that models see.
+        """Choose the correlation id that models see for a sequence.
 
-        Models may keep data by correlation id, so two owners must not have the same id at once.
+        Models may keep data by correlation id. So sequences of two owners must not have the same id
+        at the same time.
         """
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
@@ -166,9 +167,9 @@ class SequenceTable:
             self._open.move_to_end(sequence.key)
 
     def next_in_slot(self, slot: Slot) -> None:
-        """Give the slot of a sequence that is over to the next sequence of the backlog.
+        """Give the slot of a sequence that is over to the next sequence in the backlog.
 
-        The slot is released if no sequence waits, or if the slot takes no new sequences.
+        If no sequence waits, or if the slot takes no new sequences, the slot is released.
         """
         if slot.sequence is not None:
             slot.sequence.slot = None
@@ -179,7 +180,7 @@ class SequenceTable:
             self.slots.release_slot(slot)
 
     def drop(self, sequence: Sequence) -> Slot | None:
-        """Forget a sequence. Return the slot that it had, which another sequence may have now."""
+        """Forget a sequence. Return its former slot, which another sequence may have already."""
         self._close(sequence)
         self._backlog.discard(sequence)
         slot = sequence.slot
@@ -188,7 +189,7 @@ class SequenceTable:
         return slot
 
     def replace(self, sequence: Sequence, successor: Sequence) -> None:
-        """Give a sequence's id and slot to its successor.
+        """Give a sequence's id and slot to the successor of the sequence.
 
         If the slot takes no new sequences, the successor gets another slot or waits in the backlog.
         """
@@ -204,9 +205,9 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """Give a sequence a free slot, or put it into the backlog.
+        """Give a sequence a free slot; if no slot is free, put the sequence into the backlog.
 
-        It waits there ahead of all others if it has waiting requests.
+        If the sequence has waiting requests, it goes ahead of all others in the backlog.
         """
         sequence.slot = None
         slot = self.slots.acquire_slot()
@@ -264,7 +265,7 @@ class SequenceTable:
 def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
     """Return the error for the next request of a sequence whose state is lost.
 
-    cause: why the state is lost; used if the sequence does not have a reason itself.
+    cause: why the state is lost. It is used if `sequence.lost` is empty.
     """
     return Unavailable(
         f"the state of sequence {sequence.id} of model '{model_name}' is lost:"

@@ -1,4 +1,4 @@
-"""Reads responses from Executed messages without a parser, if they are like an earlier response.
+"""Reads responses in Executed messages without a parser, if they resemble an earlier response.
 
 A protobuf message is the concatenation of its parts. So two responses with the same head and the
 same payload sizes differ only in the bytes of the payloads. Reading such responses through message
@@ -20,7 +20,7 @@ _MAX_HEAD_BYTES: Final = 8192
 
 
 class RepeatedResponses:
-    """Read an instance's responses that have the head and sizes of the last one that was parsed."""
+    """Read responses with the head and payload sizes of the instance's last parsed response."""
 
     __slots__ = ("_first", "_first_size", "_head", "_others")
 
@@ -36,7 +36,7 @@ class RepeatedResponses:
     def read(self, message: bytes) -> tuple[list[InferResponse], int]:
         """Return the responses at the start of an Executed message and the position after them.
 
-        Reading stops at the first response that differs in its head or sizes from the known one.
+        Reading stops at the first response whose head or sizes differ from the learned response.
         """
         responses: list[InferResponse] = []
         first, others, head = self._first, self._others, self._head

@@ -121,7 +121,8 @@ class SentBatch:
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
-        # Time from which the instance had no batch; equals `started_ns` if it had one until then.
+        # Time from which the instance had no batch. It equals `started_ns` if the instance had a
+        # batch until this one began.
         self.idle_since_ns = started_ns
         # `None` until the instance has executed the batch.
         self.execution: Execution | None = None
@@ -130,7 +131,7 @@ class SentBatch:
         self.open_members = 0
 
     def track_members(self, now_ns: int) -> list[Member]:
-        """Create and return the batch's members, since responses come one by one."""
+        """Create and return the members of a batch whose responses come one by one."""
         self.members = [
             Member(entry, index, now_ns) for index, entry in enumerate(self.batch.entries)
         ]
@@ -166,7 +167,7 @@ class SentBatch:
         return members[index]
 
     def end_execution(self, reply: Executed, finished_ns: int) -> Execution:
-        """Record the execution with the instance's reported times and the scheduler's own."""
+        """Create the batch's Execution, from times that the instance and the scheduler measured."""
         self.execution = execution = Execution(
             self.started_ns,
             finished_ns,
@@ -240,9 +241,9 @@ class InstanceBatches:
         return self.exporting
 
     def end_export(self, number: int, slots: Sequence[int]) -> bool:
-        """End the request for states if a reply has the request's number; return whether it has.
+        """End the pending request for states if this reply has the request's number.
 
-        A reply with another number answers a batch.
+        Returns whether the reply has that number. A reply with another number is for a batch.
 
         Raises:
             ProtocolError: the reply has a slot that was not asked for, or has one twice.
@@ -257,9 +258,9 @@ class InstanceBatches:
         return True
 
     def withdraw_waiting(self) -> SentBatch | None:
-        """Mark the waiting batch as WITHDRAWING and return it, so that it is asked back.
+        """Mark the waiting batch as WITHDRAWING and return it; the caller asks the instance for it.
 
-        Returns `None` if there is no waiting batch, or if it was asked back already.
+        Returns `None` if there is no waiting batch, or if the instance was asked for it already.
         """
         waiting = self.waiting
         if waiting is None or waiting.state is not WAITING:
@@ -293,7 +294,7 @@ class InstanceBatches:
         return sent
 
     def replying(self, number: int) -> SentBatch:
-        """Return the batch that a reply is for; raise ProtocolError if none expects that reply."""
+        """Return the batch that a reply is for; raise ProtocolError if there is no such batch."""
         first = self.first
         if first is not None and first.id == number:
             return first
@@ -328,8 +329,8 @@ class InstanceBatches:
     def lose_begun(self, begun: int) -> list[SentBatch]:
         """Remove and return the batches that must not run again, oldest first.
 
-        These are all responding batches, and the other batches up to number `begun`. Call this
-        before the instance is removed as lost.
+        They are the responding batches, and the first and the waiting batch if their numbers are
+        at most `begun`. Call this before the instance is removed as lost.
         """
         lost = [*self.responding.values()]
         self.responding.clear()
@@ -344,8 +345,8 @@ class InstanceBatches:
     def lose_all(self) -> tuple[list[SentBatch], SentBatch | None]:
         """Remove all batches, since the stream is lost.
 
-        Returns the batches that may have begun, oldest first, and the batch that has not begun
-        because it waited behind another one (or `None`).
+        Returns two values: the batches that may have begun, oldest first, and the batch that waited
+        behind another one and so has not begun (`None` if no batch waited).
         """
         lost = [*self.responding.values()]
         waiting, self.waiting = self.waiting, None
@@ -365,7 +366,7 @@ class InstanceBatches:
         return self.first is not None or bool(self.responding)
 
     def entries(self) -> list[Entry]:
-        """Return the entries whose last response has not come, without those of a waiting batch."""
+        """Return the entries of batches that have begun, if their last response has not come."""
         batches = [*self.responding.values()]
         if self.first is not None:
             batches.append(self.first)

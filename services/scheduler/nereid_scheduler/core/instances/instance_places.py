@@ -68,15 +68,15 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
 
 
 def device_of(slot: Slot, hello: pb.Hello) -> Device:
-    """Return the device whose resources an instance shares with all other instances on it.
+    """Return the device of an instance. All instances on a device share its resources.
 
-    These may be on other executors of the same host.
+    Instances of several executors share a device if the executors are on the same host.
     """
     return Device(hello.host, slot.device_id)
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """Return the instances that an executor must load; the counts of groups are per executor.
+    """Return the instances that an executor must load. A group's count applies to each executor.
 
     Raises:
         NereidError: this executor cannot host the model; the text gives the reason.
@@ -91,7 +91,7 @@ def _slots(group: InstanceGroup) -> list[Slot]:
     if group.kind == "GPU":
         devices = [(pb.Device.GPU, gpu) for gpu in group.gpus for _ in range(group.count)]
     else:
-        # With KIND_MODEL the backend chooses the devices; the instance counts as one on the CPU.
+        # With KIND_MODEL the backend chooses the devices; count the instance as one on the CPU.
         devices = [(pb.Device.CPU, 0)] * group.count
     return [
         Slot(f"{group.name}_{index}", kind, device_id, group.rate_limit, group.passive)

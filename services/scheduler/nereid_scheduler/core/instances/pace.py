@@ -10,11 +10,11 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# No batch waits at the instance if an execution takes more than this many round trips: it would
-# gain little, and its requests would be bound to the instance for long.
+# If an execution takes more than this many round trips, no batch waits at the instance. Waiting
+# there would save little time, and would bind the batch's requests to this instance for long.
 _MAX_ROUND_TRIPS: Final = 4
-# A waiting batch is withdrawn when the batch before it takes this many times as long as expected,
-# but not before _MIN_PATIENCE_NS: an event loop is often late by some milliseconds.
+# A waiting batch is withdrawn when the batch before it takes this many times as long as expected.
+# It is not withdrawn before _MIN_PATIENCE_NS, as an event loop is often late by some milliseconds.
 _PATIENCE: Final = 4
 _MIN_PATIENCE_NS: Final = 10_000_000
 
@@ -37,7 +37,8 @@ class Pace:
     def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
         """Add the times of an executed batch to the averages.
 
-        `total_ns` is the time from its dispatch to its response, or `None` if the batch has waited.
+        total_ns: time from dispatching the batch to its response; `None` if the batch waited at the
+        instance.
         """
         if not self.execution_ns:
             self.execution_ns = float(execution_ns)

@@ -71,7 +71,7 @@ class ReadinessQuestion:
 
 
 def _nothing() -> None:
-    """Do nothing: the instance is not to be unloaded."""
+    """Do nothing, as the instance stays loaded."""
 
 
 def _cannot_withdraw(batch: int) -> None:
@@ -112,8 +112,8 @@ class RemoteInstance:
     crash_stream: int = 0
     # Crash reports that came before the scheduler saw the end of the stream, by stream number.
     crash_reports: dict[int, CrashReport] = field(default_factory=dict)
-    # True if the executor can open the shared memory of requests, and may put responses into its
-    # own.
+    # True if the executor can open the shared memory of requests, and may put responses into
+    # shared memory of its own.
     shares: bool = True
     # True if the model can be asked whether it is ready; `question` is the last such question.
     reports_readiness: bool = False
@@ -122,14 +122,14 @@ class RemoteInstance:
     # while it exports them; afterwards it is unloaded.
     has_states: bool = False
     handing_over: bool = False
-    # True if the instance is unloaded when the sequences that it has are over.
+    # True if the instance keeps its sequences until they are over, and is then unloaded.
     keeps_sequences: bool = False
     # True if a batch may wait at the instance; `pace` measures how long its batches take.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
     # Reads responses without a parser if they are like an earlier one.
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
-    # Asks the executor to give a batch back that has not begun; takes the batch's number.
+    # Takes a batch's number, and asks the executor to give the batch back if it has not begun.
     request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
     @property

@@ -1,4 +1,4 @@
-"""Chooses the instance of a model version for the next batch: the one that was free for longest.
+"""Chooses an instance of a model version for the next batch: the one that became free first.
 
 The module is pure and knows neither batches nor streams. An instance is any hashable object.
 """
@@ -45,7 +45,7 @@ class Router(Generic[T]):
         return True
 
     def acquire_instance(self) -> T | None:
-        """Return the instance that was free for longest, now busy, or `None` if all are busy."""
+        """Return the instance that became free first, and make it busy; `None` if all are busy."""
         for instance in self.free_instances:
             del self.free_instances[instance]
             return instance

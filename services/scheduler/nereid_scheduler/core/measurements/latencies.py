@@ -40,7 +40,7 @@ class MetricsConfig:
     summary_quantiles: Quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
 
     def latencies_of(self, config: ModelConfig) -> Latencies | None:
-        """Return a collector for a version of this model, or `None` if no latencies are kept."""
+        """Return a Latencies for a version of this model; `None` if no latencies are recorded."""
         if not (self.histogram_latencies or self.summary_latencies):
             return None
         bounds = _bounds_ms(config) if self.histogram_latencies else None
@@ -54,7 +54,7 @@ def setting(text: str) -> str:
 
 
 def parse_metrics_config(settings: Iterable[str]) -> MetricsConfig:
-    """Return the settings from all values of --metrics-config; the last one of each name counts."""
+    """Return the settings from all values of --metrics-config. The last value of a name counts."""
     fields: dict[str, Any] = dict(map(parse_setting, settings))
     return MetricsConfig(**fields)
 
@@ -80,7 +80,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
-    """Return the histogram's bounds in the model's configuration (model_metrics), or Triton's."""
+    """Return the histogram's bounds from the model's model_metrics, or else Triton's bounds."""
     for control in config.proto.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE.name:
             return sorted(set(control.histogram_options.buckets)) or DEFAULT_BOUNDS_MS
@@ -88,7 +88,7 @@ def _bounds_ms(config: ModelConfig) -> Sequence[float]:
 
 
 class Latencies:
-    """Latencies of one model version, in microseconds; those of the histogram in milliseconds."""
+    """Latencies of one model version: summaries in microseconds, a histogram in milliseconds."""
 
     def __init__(self, bounds_ms: Sequence[float] | None, *, summaries: bool) -> None:
         self.first_response = None if bounds_ms is None else Histogram(bounds_ms)
@@ -135,7 +135,7 @@ class Latencies:
         self.cache_miss.observe(cost_ns / 1000)
 
     def record_first_response(self, entry: Entry, now_ns: int) -> None:
-        """Record the first response to a request for which nothing else is recorded."""
+        """Record the latency of a request's first response, in the histogram only."""
         if self.first_response is not None:
             took_ms = (now_ns - entry.received_ns) / 1e6
             self.first_response.observe(took_ms)
@@ -144,7 +144,7 @@ class Latencies:
                 self.record_exemplar(entry, now_ns)
 
     def record_exemplar(self, entry: Entry, now_ns: int) -> None:
-        """Add an exemplar for a first response if its request is traced.
+        """Add an exemplar for a request's first response to the histogram if the request is traced.
 
         The response must have been recorded before.
         """

@@ -57,7 +57,7 @@ class Compute:
     output_ns: int = 0
 
     def record_execution(self, count: int, execution: Execution) -> None:
-        """Add an execution of `count` requests, each of which counts the whole duration."""
+        """Add an execution of `count` requests. The whole duration is added for each request."""
         self.count += count
         self.input_ns += count * execution.compute_input_ns
         self.infer_ns += count * execution.compute_infer_ns
@@ -72,14 +72,14 @@ class Compute:
 
 @dataclass(slots=True)
 class _Responses:
-    """Counters of the n-th responses of all requests."""
+    """Counters of the responses that have the same index within their requests."""
 
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     empty: Duration = field(default_factory=Duration)
 
     def record_response(self, response: InferResponse, took_ns: int) -> None:
-        """Count a response as a success, a failure or an empty one."""
+        """Count a response as a success, a failure or an empty response."""
         if response.error is not None:
             self.fail.record(1, took_ns)
         elif response.head:
@@ -99,7 +99,7 @@ class _Responses:
 
 @dataclass(slots=True)
 class GpuShare:
-    """Counters of a version for its instances on one GPU."""
+    """Counters of one version's instances on one GPU."""
 
     success: int = 0
     inference_count: int = 0
@@ -113,7 +113,7 @@ class GpuShare:
     def record_success(
         self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
     ) -> None:
-        """Add `count` successful requests, which have `size` rows together."""
+        """Add `count` successful requests. size: number of rows of all these requests together."""
         self.success += count
         self.inference_count += size
         self.request_ns += request_ns
@@ -242,7 +242,10 @@ class ModelStatistics:
             self.latencies.record_phases(entry, execution, ended_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
-        """Count the response with this index, and the time since the response before it."""
+        """Count a request's response. index: its position among the request's responses, from 0.
+
+        took_ns: time since the response before it.
+        """
         responses = self.responses
         if index >= len(responses):
             if index >= MAX_RESPONSES:

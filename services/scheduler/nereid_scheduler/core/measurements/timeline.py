@@ -74,7 +74,8 @@ class SchedulerTimeline:
             write_i32_le(piece, 1 if error else 0)
             for entry in entries:
                 number = entry.request.id
-                # Write large numbers as signed: those of ensembles' steps may have the highest bit.
+                # Write large numbers as signed numbers: in the number of an ensemble's step, the
+                # highest bit may be set.
                 write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
                 write_i64_le(piece, entry.received_ns)
                 write_i64_le(piece, entry.enqueued_ns)
@@ -83,7 +84,7 @@ class SchedulerTimeline:
             # Drop the record if a number does not fit: an executor may report any durations.
             ring.drop()
             return
-        # Store the parts of the tuple: compiled code would create a new tuple here.
+        # Store only the name, not the tuple `model`: compiled code would create a new tuple.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)
@@ -113,11 +114,11 @@ class SchedulerTimeline:
         self._ended.append((now_ns, model, entry.request.id, *times, outcome[:_MAX_TEXT], status))
 
     def record_wait(self, wait: Wait) -> None:
-        """Record a wait that is over."""
+        """Record a wait that has ended."""
         self._waits.append((wait.to_ns, wait))
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. This method is a `RecordEvent`."""
+        """Record an event. This method has the type `RecordEvent`."""
         self._record_event(what, subject, detail, from_ns=from_ns)
 
 

@@ -24,7 +24,10 @@ class Budget(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB; raise ValueError for anything else."""
+        """Parse a value such as 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB.
+
+        Raises ValueError for a value of any other form.
+        """
         device, equals, size = text.rpartition("=")
         kind, colon, number = device.partition(":")
         numbered = bool(colon) and number.isdecimal() and kind == GPU
@@ -53,7 +56,10 @@ def parse_size(text: str) -> int:
 
 
 def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Return budgets by device; one for all devices applies to the kinds without their own."""
+    """Return budgets by device.
+
+    A budget for all devices applies to CPUs if CPUs have no budget, and likewise to GPUs.
+    """
     budgets = dict(given)
     for_all = budgets.pop("", None)
     if for_all is not None:

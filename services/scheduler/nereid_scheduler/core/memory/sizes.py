@@ -1,6 +1,6 @@
-"""Stores how much memory models took when they were loaded, and guesses it before the first load.
+"""Stores how much memory loaded models take. Before a model's first load, the size is guessed.
 
-The module is pure. Sizes are for one instance, by the kind of device (CPU or GPU).
+The module is pure. Each size is for one instance on one kind of device (CPU or GPU).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModelSizes:
     """Measured sizes in bytes of one instance of each model, by the kind of device."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Start with sizes that `saved` has returned before; malformed parts are left out."""
+        """Start with sizes that saved() returned earlier. Malformed parts are left out."""
         self._sizes: dict[str, dict[str, int]] = {}
         for model, sizes in (saved or {}).items():
             if isinstance(sizes, dict):
@@ -56,7 +56,10 @@ class ModelSizes:
         return {model: dict(sizes) for model, sizes in self._sizes.items()}
 
     def measured(self, model: str, taken: Mapping[str, Sequence[int]]) -> bool:
-        """Store the bytes of each instance by device; return whether a size has changed."""
+        """Store the measured sizes of a model's instances; return whether a size has changed.
+
+        taken: maps a device to the bytes that each instance takes there.
+        """
         by_kind: dict[str, list[int]] = {}
         for device, sizes in taken.items():
             by_kind.setdefault(device.partition(" ")[0], []).extend(sizes)
@@ -80,7 +83,7 @@ class ModelSizes:
 
         Args:
             model: Name of the model.
-            config: Its configuration as written.
+            config: Configuration of the model, as written.
             gpus: Ids of the executor's GPUs.
             file_bytes: Size of the version's files, from which an unknown size is guessed.
 

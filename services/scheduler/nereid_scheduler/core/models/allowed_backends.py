@@ -17,7 +17,10 @@ class AllowedBackends:
 
     @classmethod
     def parse(cls, text: str) -> AllowedBackends:
-        """Parse onnxruntime,openvino or -python,-pytorch; empty means all. Raises ValueError."""
+        """Parse a value such as onnxruntime,openvino or -python,-pytorch; empty means all backends.
+
+        Raises ValueError.
+        """
         names = [name.strip() for name in text.split(",") if name.strip()]
         excluded = [name[1:] for name in names if name.startswith("-")]
         if not excluded:

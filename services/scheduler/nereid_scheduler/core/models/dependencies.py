@@ -45,7 +45,7 @@ def step_model(step: config_pb.ModelEnsembling.Step) -> str:
 
 
 def step_models(draft: config_pb.ModelConfig) -> list[str]:
-    """Return the models of an ensemble's steps, each once; other models have none."""
+    """Return the models of an ensemble's steps, each once. Any other model has no steps."""
     return list(dict.fromkeys(map(step_model, draft.ensemble_scheduling.step)))
 
 
@@ -54,8 +54,9 @@ def resolve_steps(
 ) -> None:
     """Write the namespace of each step's model into an ensemble's configuration.
 
-    It is the ensemble's own namespace if that has a model of this name, otherwise the only
-    namespace that has one. namespaces: maps a model's name to the namespaces that have it.
+    If the ensemble's own namespace has a model with the step's name, the step gets that
+    namespace. Otherwise it gets the only namespace that has such a model; if there are several
+    or none, it gets an empty one. namespaces: maps a model's name to the namespaces that have it.
     """
     for step in draft.ensemble_scheduling.step:
         candidates = namespaces.get(step.model_name, ())
@@ -64,7 +65,10 @@ def resolve_steps(
 
 
 def step_request_id(request_id: int, step: int) -> int:
-    """Return the id of a step's request; it is the same if the ensemble's request is sent again."""
+    """Return the id of a step's request, made from the id of the ensemble's request and the step.
+
+    So the id is the same if the ensemble's request is sent again.
+    """
     return ((request_id + step + 1) * _ODD + step) & _MAX_ID if request_id else 0
 
 

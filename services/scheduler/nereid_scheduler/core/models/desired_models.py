@@ -12,10 +12,10 @@ one after another:
     searching  the model is not to be loaded any more            superseded, and due
     acted on   the action has ended                              ended, with an error or without
 
-A generation that moves a model to another scheduler does not queue: it takes effect at once, beside
-what is being done with the model. next_action.py decides on the action for a generation that is
-due; the reconciler carries it out and reports it here. This module knows neither repositories nor
-executors.
+A generation that moves a model to another scheduler does not queue: it takes effect at once, even
+while another action on the model is in progress. next_action.py decides on the action for a
+generation that is due. The reconciler carries the action out and reports it here. This module knows
+neither repositories nor executors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
 
 class Why(Enum):
-    """Reason why a model is to be served, or is no longer to be served."""
+    """Reason for a generation: why the scheduler is to serve the model, or to stop serving it."""
 
     INITIAL = "it is in a repository, or a flag names it"
     RECORDED = "a client had loaded it before the start"
@@ -56,10 +56,11 @@ class Why(Enum):
     MOVED = "another scheduler has it now"
 
 
-# Reasons with which a load waits for executors without a time limit.
+# If a load has one of these reasons, it waits for executors without a time limit.
 PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
-# Reasons with which a load continues the model's counters, since no client has loaded the model
-# anew. A model that is loaded on demand may have been served by a scheduler that has ended.
+# If a load has one of these reasons, it continues the model's counters, since no client has loaded
+# the model anew. A model that is loaded on demand may have been served by a scheduler that has
+# ended.
 CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
 
 
@@ -83,9 +84,9 @@ class DesiredModel:
     # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
-    # True once an action has begun that changes something.
+    # True once an action that changes something has begun.
     acted_on: bool = False
-    # True if this generation is obsolete, so that the model is not loaded by it.
+    # True if this generation is obsolete, so that it does not load the model.
     superseded: bool = False
     ended: bool = False
     # Called when the generation ends: with an error, or with `None` if the model is as desired.
@@ -100,7 +101,7 @@ class DesiredModel:
 
 @dataclass(slots=True)
 class OnDemandModel:
-    """Model that is loaded by the first request for it, whether or not it is loaded now."""
+    """Model that is loaded when the first request for it comes. It may be loaded already."""
 
     found: FoundModel
     # True while a load is pending.
@@ -125,7 +126,7 @@ class OnDemandModel:
         return _NOT_IN_MEMORY
 
     def has(self, number: int) -> bool:
-        """Return whether a load would include this version; -1 stands for any version."""
+        """Return whether a load of the model includes this version; -1 stands for any version."""
         return number == _LATEST or number in self.found.versions
 
 
@@ -145,7 +146,7 @@ class DesiredModels:
         # Models that requests wait for because they will be loaded; maps a qualified name to the
         # plain name.
         self.awaited: dict[str, str] = {}
-        # Maps a model to the reason, in the index's form, why its last load was not possible.
+        # Key: a model. Value: why its last load was not possible, as the repository index shows it.
         self.refusals: dict[str, str] = {}
         # Models that were in service when the scheduler last ended, and that are missing now.
         self.unrestored: set[str] = set()
@@ -164,7 +165,8 @@ class DesiredModels:
         self._composing: dict[DesiredModel, None] = {}
         # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended; they may be loaded again without a change.
+        # Models whose last load failed or has not ended. They may be loaded again even if their
+        # files have not changed.
         self._failed: set[str] = set()
         self._awaited_changed = False
 
@@ -202,7 +204,7 @@ class DesiredModels:
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
         if why is Why.UNLOADED or override is not None:
-            # It no longer matters how the model was loaded before, so do not wait for its record.
+            # Do not wait for the model's record, as it no longer matters how the model was loaded.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
         self._set_due(name)
@@ -231,14 +233,14 @@ class DesiredModels:
             self._end_awaiting(name)
 
     def require(self, names: Iterable[str]) -> None:
-        """Add models to those that were loaded by name. names: qualified names."""
+        """Add models to `requested`, which has models loaded by name. names: qualified names."""
         self.requested.update(names)
 
     def defer(self, found: FoundModel) -> None:
         """Let the first request load this model. Call this whenever the model is found."""
         known = self.on_demand.setdefault(found.name, OnDemandModel(found))
         if known.found.digest != found.digest or found.url:
-            # Forget the error: the files have changed, or are in a store that may have them by now.
+            # Forget the error: the files have changed, or the object store may have them by now.
             known.error = None
         known.found = found
 
@@ -247,11 +249,11 @@ class DesiredModels:
         self.on_demand.pop(name, None)
 
     def await_records(self, *, awaited: bool) -> None:
-        """Set whether the records of models that were in service are still to be read."""
+        """Set whether records of the models that were in service must still be read."""
         self.restoring = awaited
 
     def begin_moves(self, names: Iterable[str]) -> set[str]:
-        """Add models that move between live schedulers; return those that were not added before."""
+        """Add models that move between live schedulers; return those that did not move before."""
         new = set(names) - self.moving
         self.moving |= new
         return new
@@ -263,7 +265,10 @@ class DesiredModels:
     # ---- reports of actions
 
     def unwanted_loads(self) -> list[DesiredModel]:
-        """Return loads in progress, of due models, that will be followed by an unload."""
+        """Return loads in progress that an unload of the same model follows.
+
+        Only models whose next action may have changed are examined.
+        """
         queues = [self._queues[name] for name in self._due if name in self._queues]
         return [
             queue[0]
@@ -336,7 +341,7 @@ class DesiredModels:
             self._failed.discard(model.name)
 
     def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load itself has changed the model's files, so they count as loaded.
+        """Record that a load has changed the model's files. The changed files count as loaded.
 
         found: the model before the load. after: the model after the load.
         """
@@ -398,7 +403,7 @@ class DesiredModels:
         return name in self._failed
 
     def pending_steps(self, name: str) -> list[str]:
-        """Return the models that must be loaded first for an ensemble that a client loads."""
+        """Return the names of models that must be loaded before an ensemble that a client loads."""
         return [
             step.name
             for ensemble in self._composing
@@ -407,7 +412,7 @@ class DesiredModels:
         ]
 
     def take_awaited_changed(self) -> bool:
-        """Return whether any model has ceased to be awaited since the last call."""
+        """Return whether requests have stopped waiting for any model since the last call."""
         changed, self._awaited_changed = self._awaited_changed, False
         return changed
 
@@ -452,6 +457,6 @@ class DesiredModels:
             self._on_due()
         for generation in self._queues.get(name, ()):
             if generation.searching:
-                # Ignore the result of the search, which goes on.
+                # The search goes on, but its result is ignored.
                 generation.superseded, generation.busy = True, False
                 self._set_due(name)

@@ -30,14 +30,14 @@ class NoVersion(InvalidArgument):
 
     @property
     def described_folder(self) -> str:
-        """Content of the model's folder, for the log."""
+        """Text for the log about the versions in the model's folder."""
         if not self.available:
             return "has no folder with a version's number"
         return f"has versions {', '.join(map(str, self.available))}"
 
 
 class NotUnique(InvalidArgument):
-    """Error of a model name that several repositories have."""
+    """Error for a model name that exists in several repositories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class FoundModel:
     # Digest of the whole model, by which changes are noticed; empty if no repository has the model.
     digest: bytes = b""
     error: NereidError | None = None
-    # Keeps the directory of an override, which was made for one load, from being deleted.
+    # Reference that keeps the directory of an override from being deleted. The directory was made
+    # for one load.
     override_directory: OverrideDirectory | None = None
     # Namespace of the model's repository.
     namespace: str = ""
@@ -63,7 +64,8 @@ class FoundModel:
     hosts: frozenset[str] | None = None
     # URL of the model's directory in an object store; empty if it is at `path`.
     url: str = ""
-    # Path, in the directory, of the only version if that is an export; empty with numbered folders.
+    # Path of the only version in the directory, if the model is an export; empty if the versions
+    # have numbered folders.
     export: str = ""
     # Labels of an ensemble in an object store; executors read the labels of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None

@@ -5,7 +5,8 @@ begins (`await_executor`); an executor reports its progress (`report`) or leaves
 (`forget_executor`); the configuration is refused; an unload begins or ends. After a refusal, or
 once an unload has begun, the life cycle is final: reports no longer change the state.
 
-Pure: reports in, state and reason out. Knows no stream, no configuration, no clock.
+The module is pure: executors' reports are arguments, and a state with its reason is the result. It
+knows no stream, configuration or clock.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class VersionState(Enum):
 
     UNKNOWN      found; nothing has been done with it yet
     LOADING      an executor is loading it, or it waits for an executor to join
-    READY        an executor has had all its instances up
-    UNLOADING    finishes the requests it accepted, takes no new ones
-    UNAVAILABLE  refused, failed on every executor that tried, or unloaded
+    READY        all its instances on one executor have been ready at some time
+    UNLOADING    it finishes the requests that it has accepted, and takes no new requests
+    UNAVAILABLE  it was refused or unloaded, or every executor that tried has failed to load it
     """
 
     UNKNOWN = "UNKNOWN"
@@ -56,9 +57,10 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-# All valid transitions. READY never goes back to LOADING, because it outlives its instances. A
-# version leaves UNAVAILABLE when another executor joins (an ensemble: when a step's model is loaded
-# again), unless its life is final. A version that is loaded after an unload has a new life.
+# All valid transitions. A version never goes from READY back to LOADING: it stays READY when its
+# instances are lost. Unless its life cycle is final, a version leaves UNAVAILABLE when another
+# executor joins (an ensemble: when a step's model is loaded again). A version that is loaded after
+# an unload has a new VersionLife.
 TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
     VersionState.UNKNOWN: frozenset({VersionState.LOADING, VersionState.UNAVAILABLE}),
     VersionState.LOADING: frozenset(
@@ -135,7 +137,7 @@ class VersionLife:
 
     @property
     def refused(self) -> bool:
-        """True if no executor needs to try to load the version."""
+        """True if the version is unavailable for good, so that no executor needs to load it."""
         return self.final and self.state is VersionState.UNAVAILABLE
 
     @property
@@ -157,7 +159,7 @@ class VersionLife:
         self._set_state(VersionState.LOADING)
 
     def begin_unload(self) -> None:
-        """Begin the unload: accept no more requests. Accepted ones still need the executors."""
+        """Begin the unload: accept no more requests. Accepted requests still need the executors."""
         self.final = True
         self._set_state(VersionState.UNLOADING)
 

@@ -1,4 +1,4 @@
-"""Models in the order in which they are loaded, ensembles after the models of their steps."""
+"""Sorts models into the order of loading: ensembles come after the models of their steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def in_load_order(models: Iterable[FoundModel]) -> list[FoundModel]:
-    """Return these models, ensembles after the models of their steps; circular ones come last."""
+    """Return these models, ensembles after their steps' models. Circular ensembles come last."""
     waiting = {model.name: model for model in models}
     ordered: list[FoundModel] = []
     while waiting:

@@ -95,7 +95,7 @@ def _element(value: Any, field: FieldDescriptor) -> Any:
 
 def _parse_lenient(text: str) -> Any:
     parts: list[str] = []
-    # Positions after each token, in the text that is built and in the original text.
+    # Position after each token: `made` in the text that is built, `read` in the original text.
     made, read = [0], [0]
     size = end = 0
     for token in _TOKEN.finditer(text):
@@ -115,7 +115,10 @@ def _parse_lenient(text: str) -> Any:
 
 
 def _strict(token: re.Match[str]) -> str:
-    """Return plain JSON for a token: an equivalent, the token itself, or an empty string."""
+    """Return plain JSON for a token.
+
+    This is an equivalent of the token, the token itself, or an empty string if it has to go.
+    """
     kind = token.lastgroup
     if kind in ("double_end", "single_end"):
         if not token[kind]:

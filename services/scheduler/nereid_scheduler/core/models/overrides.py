@@ -150,12 +150,13 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
 
 
 def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
-    """Return the former directory if it already has these files; `None` if they must be written."""
+    """Return the former directory if it has these files; `None` if the files must be written."""
     path = Path(former)
     if not is_temporary(path, OVERRIDE):
         return None
     try:
-        # A directory with other contents is deleted with this object, as nobody else deletes it.
+        # Create this object even if the directory turns out to have other files: the directory
+        # is then deleted together with the object. Nothing else would delete it.
         directory = OverrideDirectory(TemporaryDirectory(path))
         same = all(_has_content(path / name, content) for name, content in files.items())
         return directory if same else None

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class CacheLookup:
-    """Lookup of an entry, with its flight.
+    """Lookup of one entry, and the flight that the entry is in.
 
         state     event                                                      next state
         (new)     the entry is looked up, digested, or follows another one   waiting
         waiting   the lookup misses or cannot be made: the leader runs       queued
-        waiting   the leader fails for itself, so that this follower runs    queued
+        waiting   the leader has an error of its own: this follower runs     queued
         waiting   the lookup hits, or the leader's response comes            ended
         waiting   the entry is cancelled, or its deadline has passed         ended
         queued    the entry has its response, or is cancelled                ended
 
-    The leader of a flight waits for the lookup, a follower for its leader. Until its digest is
-    computed, an entry is in a flight of its own, which is not in the table.
+    The leader of a flight waits for the lookup, and a follower waits for its leader. Until an
+    entry's digest is computed, the entry is in a flight of its own, which is not in the table.
     """
 
     __slots__ = (
@@ -47,9 +47,9 @@ class CacheLookup:
         self.waiting = True
         # True if the response is to be stored in the cache when it comes.
         self.admitted = True
-        # Nanoseconds from the entry's arrival until it was queued: the cost of the lookup.
+        # Nanoseconds from the entry's arrival until it was queued. This is what the lookup cost.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
-        # Called when the flight's leader is queued; raises NereidError if this entry must not wait
-        # for the leader's response.
+        # Called when the leader of the flight is queued. It raises NereidError if this entry must
+        # not wait for the leader's response.
         self.on_queued: Callable[[], None] | None = None

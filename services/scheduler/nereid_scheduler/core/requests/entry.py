@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestState(Enum):
-    """State of an entry. Up to EXECUTING the batcher sets it, and later the entry's owner."""
+    """State of an entry. The batcher sets states up to EXECUTING; the owner sets later states."""
 
     RECEIVED = 1  # valid, not yet queued
     CACHE_LOOKUP = 2  # waiting for the response cache, or for an identical request in flight
@@ -81,7 +81,8 @@ class ValidHead:
     # Key that is equal for two requests if and only if their shapes and inputs allow them to share
     # a batch.
     shape_key: Hashable
-    # Size of each payload by its shape, in the order of the head; `None` if it varies (BYTES).
+    # Size of each payload in bytes, computed from its shape, in the order of the head; `None`
+    # if the size varies (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
     # Size of the payload if there is only one; `None` if there are more, or if the size varies.
@@ -93,7 +94,7 @@ class ValidHead:
 
 
 class PendingRequest(Protocol):
-    """An accepted request without its last response: an Entry, a HeldRequest or a ResentRequest."""
+    """Accepted request that awaits its last response: an Entry, HeldRequest or ResentRequest."""
 
     def cancel(self) -> None:
         """Cancel the request: its client disconnected or cancelled it."""
@@ -176,14 +177,15 @@ class Entry:
         self.key = key
         # Priority level; 1 is the most urgent. Models without priorities have only level 1.
         self.level = level
-        # Time at which the model's queue policy expires the entry, and deadline of its client.
+        # `timeout_ns`: time at which the entry expires by the model's queue policy. `deadline_ns`:
+        # deadline that the client has set.
         self.timeout_ns = timeout_ns
         self.deadline_ns = deadline_ns
         self.enqueued_ns = enqueued_ns
         # Number of instances that were lost while they executed the entry.
         self.retries = retries
         self.state = state
-        # Queue or formed batch of the batcher that has the entry; `None` outside the batcher.
+        # Queue or formed batch that has the entry; `None` if the entry is not in a batcher.
         self.holder = holder
         # `None` if the entry is not looked up in the response cache.
         self.cache_lookup = cache_lookup
@@ -207,7 +209,7 @@ class Entry:
 
     @property
     def has_begun(self) -> bool:
-        """True if an instance has the entry, or has had it for an earlier iteration.
+        """True if an instance has the entry, or had the entry for an earlier iteration.
 
         An entry that has not begun can be returned to its gateway and run at another scheduler.
         """
@@ -276,7 +278,7 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
 
 
 def identify_response(request: InferRequest, response: InferResponse) -> None:
-    """Set a response's id to the request's; in an error, also set the name of the model."""
+    """Set a response's id to the request's id. If it is an error, also set the model's name."""
     response.id = request.id
     if response.error is not None:
         name = kserve_pb2.ModelInferRequest.FromString(request.head).model_name
@@ -284,5 +286,5 @@ def identify_response(request: InferRequest, response: InferResponse) -> None:
 
 
 def about(entry: Entry) -> dict[str, str]:
-    """Return the argument `extra` for a log call about this entry."""
+    """Return a value for the argument `extra` of a log call about this entry."""
     return request_log_extra(entry.request.request_id, entry.request.trace_context)

@@ -32,7 +32,7 @@ class EntryTrace(Protocol):
         """Begin the first steps of an ensemble; return the trace context to send with them."""
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
-        """End an attempt; `attempt` is the span of the whole batch, which began at `started_ns`."""
+        """End an attempt. attempt: span of the whole batch. started_ns: time at which it began."""
 
     def undo_attempt(self) -> None:
         """Undo an attempt that the instance has not begun; the request is queued again."""
@@ -52,11 +52,11 @@ class EntryTrace(Protocol):
         """End the request with this response; `None` means that it was cancelled."""
 
     def record_batch(self, span: Span) -> None:
-        """Record the span of a batch; this request is the first sampled one in the batch."""
+        """Record the span of a batch. Call this for the first sampled request of the batch only."""
 
 
 class RefusedRequest(NamedTuple):
-    """Request that no model has accepted, with the time at which it came and the error."""
+    """Request that was refused, with the time of its arrival and the error."""
 
     request: InferRequest
     name: str

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
-    # Called when a request has moved to another queue, with its id and the object to cancel it by.
+    # Called when a request has moved to another queue, with the request's id and the new
+    # PendingRequest, by which the request can be cancelled.
     OnQueued = Callable[[int, PendingRequest], None]
     # Called with a request whose model was not loaded in time, and with the error.
     OnFailed = Callable[["HeldRequest", NereidError], None]
@@ -56,7 +57,7 @@ class LoadQueue:
     """Held requests in order of arrival."""
 
     def __init__(self, limit_s: float, max_requests: int) -> None:
-        """limit_s: maximum wait of a request. max_requests: maximum number of them; 0: no limit."""
+        """limit_s: seconds that a request may wait. max_requests: maximum number; 0: no limit."""
         self._limit_s = limit_s
         self._max_requests = max_requests
         self._held: dict[HeldRequest, None] = {}

@@ -21,7 +21,7 @@ _MAX_REQUEST_BYTES: Final = 1 << 20
 
 
 class Transfer(Enum):
-    """Event that a sequence without an instance waits for before it can get a slot."""
+    """Event for which a sequence without an instance waits. Only then can it get a slot."""
 
     EXPORT = 1  # the draining instance exports the sequence's state
     RETRY = 2  # the instance was lost, and the executed request is queued again or has ended
@@ -59,15 +59,15 @@ class Recovery:
         # and `None` if the state is in the store.
         self.base = 0
         self.state: bytes | None = b""
-        # Requests that were executed after `base`, up to the `done`-th.
+        # The sequence's requests number `base` + 1 to `done`, all of which were executed.
         self.requests: list[InferRequest] = []
         self.request_bytes = 0
         self.done = 0
         # True if `state` and `requests` together give the state after `done` requests.
         self.exact = True
-        # True if the sequence's instance already has its state.
+        # True if the instance of the sequence has the sequence's state already.
         self.placed = True
-        # Number of requests of the sequence that an instance has.
+        # Number of the sequence's requests that were sent to an instance and have not ended.
         self.open = 0
 
     @property
@@ -107,8 +107,8 @@ class Recovery:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # The request cannot be run again, as a payload is in shared memory that its owner may
-            # have reused by then; or the kept requests would be too large.
+            # Either the request cannot be run again, as a payload is in shared memory that its
+            # owner may have reused by then, or the kept requests would be too large.
             self.forget()
 
     def forget(self) -> None:

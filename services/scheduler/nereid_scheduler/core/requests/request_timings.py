@@ -37,8 +37,8 @@ def queue_delay_ns(config: ModelConfig) -> int:
 def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
     """Return the timings of an entry that is about to end.
 
-    delay_ns: result of `queue_delay_ns` for the model. The time of an attempt whose instance was
-    lost counts as queued, as it does in statistics.
+    delay_ns: result of `queue_delay_ns` for the model. If an instance was lost during an
+    attempt, the time of the attempt counts as queued, as in statistics.
     """
     execution, state = entry.execution, entry.state
     if state is RequestState.CACHE_LOOKUP:
@@ -50,8 +50,8 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
     attempts = entry.retries
     if execution is None:
         if state is EXECUTING:
-            # It is unknown when the execution began: the instance was lost, or it responded before
-            # it reported the execution.
+            # The time at which the execution began is unknown. Either the instance was lost, or it
+            # has responded but has not reported the execution yet.
             attempts += 1
         else:
             phases.append((QUEUE, now_ns - entry.enqueued_ns))
@@ -67,8 +67,8 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
         (OUTPUT, execution.compute_output_ns),
     )
     return RequestTimings(
-        # An iterative request has several executions, and its last one may have begun before it was
-        # queued again, so differences may be negative.
+        # An iterative request has several executions. The last execution may have begun before the
+        # request was queued again, so differences may be negative.
         tuple((name, max(0, ns)) for name, ns in phases),
         execution.batch_size,
         execution.instance,
@@ -79,7 +79,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
 def combined(own: RequestTimings | None, step: RequestTimings) -> RequestTimings:
     """Return timings in which the phases of `step` are added to those of `own`.
 
-    Data about the batch of one step are left out, since they do not hold for all steps.
+    The batch size and the instance of the step are left out, since other steps have others.
     """
     if own is None:
         own = RequestTimings()

@@ -27,7 +27,7 @@ class ResponseOrder(Generic[T]):
         self._open: dict[object, _Slot[T]] = {}
 
     def __len__(self) -> int:
-        """Return the number of requests that have not ended, or whose responses are held back."""
+        """Return the number of requests that have not ended or whose responses are held back."""
         return len(self._order)
 
     def append_request(self, entry: object) -> None:
@@ -36,7 +36,7 @@ class ResponseOrder(Generic[T]):
         self._order.append(slot)
 
     def order_response(self, entry: object, response: T) -> list[T]:
-        """Take a response that is not its request's last; return the responses to send now."""
+        """Take a response that is not the last of its request; return the responses to send now."""
         slot = self._open[entry]
         if self._order[0] is slot:
             return [response]

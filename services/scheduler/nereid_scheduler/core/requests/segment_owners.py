@@ -55,7 +55,7 @@ class SegmentOwners:
             self._owners[owner.hello.process] = owner
 
     def remove_owner(self, owner: SegmentOwner) -> None:
-        """Remove an executor that left; its segments are gone, or it reclaims them itself."""
+        """Remove an executor that left. Its segments are gone, or the executor reclaims them."""
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
@@ -98,14 +98,14 @@ class SegmentOwners:
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:
-    """Return payloads with their bytes instead of references; may raise SegmentLostError."""
+    """Return payloads as bytes, not references. Raises SegmentLostError if a segment is lost."""
     return [read(payload) if isinstance(payload, SharedMemory) else payload for payload in payloads]
 
 
 def inline_if_there(payloads: list[Payload]) -> list[Payload]:
     """Return payloads inline; if a segment is lost, return them unchanged.
 
-    The executor then reports that the segment is lost.
+    An executor that gets the unchanged payloads then reports that the segment is lost.
     """
     try:
         return inline(payloads)

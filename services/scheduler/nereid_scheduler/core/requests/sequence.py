@@ -28,7 +28,8 @@ class SequenceFlags(NamedTuple):
 
 
 _NONE = SequenceFlags(0, start=False, end=False)
-# Two requests of a sequence that are open at one gateway have numbers that differ by less.
+# The numbers of two requests differ by less than this if the requests belong to one sequence and
+# are open at one gateway.
 _MAX_OPEN: Final = 1 << 16
 
 
@@ -47,7 +48,7 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
         correlation_ids.check_length(correlation_id)
     else:
         correlation_id = correlation_ids.as_unsigned(correlation_id)
-    # Positional arguments: keyword arguments take twice as long.
+    # Pass positional arguments, as keyword arguments take twice as long.
     return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
 
 
@@ -79,7 +80,7 @@ class Sequence:
         """owner: principal or address that the sequence belongs to, as in InferRequest."""
         self.id = correlation_id
         # Correlation id that models see. It differs from `id` if another principal has a sequence
-        # of the same id.
+        # with the same id.
         self.visible_id = correlation_id
         self.owner = owner
         self.key = sequence_owners.sequence_key(correlation_id, owner)
@@ -105,10 +106,10 @@ class Sequence:
         self.transfer: Transfer | None = None
 
     def has_executed(self, request_id: int) -> bool:
-        """Return whether a request that was sent again has been executed already.
+        """Return whether a request that a gateway has sent again has been executed already.
 
-        Requests of one gateway that are open at once have numbers close to each other. The numbers
-        of other gateways are far away.
+        The numbers of requests that are open at one gateway at the same time are close together.
+        Requests of other gateways have numbers that are far away.
         """
         return 0 <= self.executed_id - request_id < _MAX_OPEN
 
@@ -205,20 +206,22 @@ class SequenceMember:
         self.sequence = sequence
         self.start = start
         self.end = end
-        # Number, from 1, of the slot in which the entry executes; 0 until it is offered. The
-        # sequence itself leaves the slot when its END is offered.
+        # Number of the slot in which the entry executes, counted from 1; 0 until the entry is
+        # offered. The number is kept here because the sequence leaves the slot when its END is
+        # offered.
         self.slot_number = 0
-        # Used only for iterative sequences. `iteration`: how often the request was rescheduled.
-        # `restarts`: how often it has begun anew. `bound`: it must not begin anew again. `alone`:
-        # the client has given no correlation id, so it knows of no sequence.
+        # These fields are used only for iterative sequences. `iteration`: number of times that the
+        # request was rescheduled. `restarts`: number of times that the request has begun anew.
+        # `bound`: True if the request must not begin anew again. `alone`: True if the client has
+        # given no correlation id, so that the client knows of no sequence.
         self.iteration = self.restarts = 0
         self.bound = self.alone = False
-        # Data that the instance must restore first, and whether it must return the state after the
-        # request.
+        # `restore`: data that the instance must restore before the request. `returns_state`: True
+        # if the instance must return the state after the request.
         self.restore: Restore | None = None
         self.returns_state = False
 
     @property
     def begins_anew(self) -> bool:
-        """True if the entry needs no earlier state, as it is a START in its first iteration."""
+        """True if the entry needs no earlier state: it is a START and was not rescheduled."""
         return self.start and not self.iteration

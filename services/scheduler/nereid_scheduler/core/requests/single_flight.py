@@ -7,9 +7,9 @@ follower that has waited longest becomes the leader. The module is pure.
     event                                             the flight
     a first member joins                              begins, led by the member
     another member joins                              has one more follower
-    a follower leaves                                 has one follower less
+    a follower leaves                                 has one follower fewer
     the leader leaves, and there are followers        is led by the oldest follower
-    the leader leaves, and there are none             ends
+    the leader leaves, and there are no followers     ends
     it lands: the leader has its response             ends; its followers are returned
 """
 
@@ -43,7 +43,10 @@ class SingleFlight(Generic[M]):
         return len(self._flights)
 
     def join(self, identity: Hashable, member: M) -> Flight[M]:
-        """Return the flight of this identity, which `member` leads if there was none."""
+        """Add a member to the flight of this identity, and return the flight.
+
+        If there was no flight of this identity, the member is the leader of a new one.
+        """
         flight = self._flights.get(identity)
         if flight is None:
             flight = self._flights[identity] = Flight(identity, member)
@@ -52,7 +55,7 @@ class SingleFlight(Generic[M]):
         return flight
 
     def leave(self, flight: Flight[M], member: M) -> M | None:
-        """Remove a member; return the new leader if it was the leader and has followers."""
+        """Remove a member. If it was the leader of followers, return the new leader."""
         if member is not flight.leader:
             flight.followers.pop(member, None)
             return None

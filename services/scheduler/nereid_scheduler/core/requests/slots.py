@@ -35,8 +35,8 @@ class Slot:
 class SlotRow:
     """Slots of one instance; with the strategy "direct", a slot's index is its row in batches.
 
-    size: maximum number of slots. slots: slots that were created so far. The last one was not taken
-    yet, unless all slots were created.
+    size: maximum number of slots. slots: slots that were created so far. Until all slots are
+    created, the last created slot was never taken.
     """
 
     __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
@@ -46,7 +46,7 @@ class SlotRow:
         self.size = size
         self.order = order
         self.slots: list[Slot] = []
-        # Slots whose sequence has a waiting request, in the order in which they got one.
+        # Slots whose sequence has a waiting request, in the order in which the slots became ready.
         self.ready: dict[Slot, None] = {}
         # A closed row takes no new sequences. `occupied` has the slots that still have a sequence;
         # it is empty until the row is closed.
@@ -88,7 +88,7 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """Number of slots of all instances; without instances, the number of slots of one."""
+        """Number of slots of all instances. Without instances, the slots of one are counted."""
         return self._size * max(1, len(self._rows))
 
     def row_of(self, instance: Hashable) -> SlotRow | None:
