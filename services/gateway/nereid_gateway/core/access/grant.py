@@ -83,7 +83,7 @@ class Grant:
         return False
 
     def depends_on_model(self, api: str) -> bool:
-        """Return whether the model that a call of this group names may cause its refusal."""
+        """Return whether a call of this group may be refused because of the model that it names."""
         return not any(
             api in permission.rights and permission.models is None
             for permission in self.permissions

@@ -65,9 +65,11 @@ class Principal:
         return None
 
     def check_limits(self, now: float) -> Refusal | None:
-        """Count one more request towards the rate, and return `None`, or return its refusal.
+        """Check one more request against the limits; return its refusal if it exceeds one.
 
-        now: a monotonic time in seconds.
+        If the request is within the limits, it is counted towards the rate, and `None` is returned.
+
+        now: the present time of a monotonic clock, in seconds.
         """
         limits = self.grant.limits
         if self.usage.is_full(limits):
