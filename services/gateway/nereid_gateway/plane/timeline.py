@@ -102,8 +102,9 @@ class GatewayTimeline:
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()
             for number, channel in enumerate(schedulers):
-                # Executors are connected to all schedulers, so only the first scheduler is asked
-                # for their records. It is connected if any scheduler is.
+                # Each executor is connected to all schedulers, so only the first scheduler is asked
+                # for executors' records. If this gateway is connected to any scheduler, it is
+                # connected to the first.
                 request = pb.TimelineRequest(last_ns=last_ns, with_executors=not number)
                 name = f"scheduler {number + 1} of {len(schedulers)}"
                 sources.append((name, self._ask(channel, request)))

@@ -54,7 +54,7 @@ ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """Raised if large inputs must first be read by `Regions.read`.
+    """Raised if large inputs are in regions, so that `Regions.read` has to be called first.
 
     `named` has the ranges of the inputs.
     """
@@ -152,7 +152,7 @@ Placement = tuple[str, Region, RegionRange]
 
 
 class RegionUse(NamedTuple):
-    """Regions of one request: `placements` of its outputs, and all `regions` that it names."""
+    """Regions that a request names: `placements` of its outputs, and `regions` of all tensors."""
 
     placements: list[Placement]
     regions: list[Region]
@@ -354,7 +354,7 @@ class Regions:
     ) -> ReadInputs:
         """Return copies of all inputs without blocking the loop, in a segment if possible.
 
-        hold: called with the number of bytes that will be kept; may raise.
+        hold: called with the number of bytes that will be kept; may raise an error to refuse them.
 
         Raises:
             NereidError: as for resolve_ranges.

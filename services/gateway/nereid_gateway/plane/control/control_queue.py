@@ -1,9 +1,9 @@
 """Queue of control calls, which cost the mesh more than their sizes suggest.
 
-One call begins in each turn of the event loop, and the clients take turns, so that the loop does
-other work in between. A client is an address or, with credentials, a principal. The numbers of its
-calls in progress and of its waiting calls are bounded. A waiting call is dropped if its client
-disconnects.
+Only one call begins in each turn of the event loop, so that the loop does other work in between.
+The clients take turns. A client is an address or, with credentials, a principal. The number of a
+client's calls in progress is limited, and so is the number of its waiting calls. A waiting call is
+dropped if its client disconnects.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Records the traces of requests for trace files: times, and received and sent tensors.
 
 The recorder is a step of the data plane if traces go to files, and absent otherwise. Only the
-settings decide which requests are traced: a client's traceparent is forwarded as unsampled, so that
-no service collects times which no file will hold. This module passes traces to a sink and knows
-nothing else about files.
+settings decide which requests are traced. A client's traceparent is forwarded as unsampled;
+otherwise other services would collect times that are not written to any file. This module passes
+traces to a sink and knows nothing else about files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TraceSink(Protocol):
     """Receiver of finished traces."""
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """Record that a request which this sampler chose has ended.
+        """Record the end of a request that this sampler chose.
 
         trace: the trace, or `None` if the request was refused or cancelled.
         """
