@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 # Metadata key by which a client asks to get the failure of a model as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading pauses at either limit. It resumes when fewer than half of MAX_PENDING requests are
-# pending.
+# Reading of a stream pauses at either of these limits. It resumes when fewer than half of
+# MAX_PENDING requests are pending.
 MAX_PENDING: Final = 1024
 _MAX_UNREAD_BYTES: Final = 1 << 20
 
@@ -263,7 +263,10 @@ class _InferStream:
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Continue reading in a new turn of the event loop. The stream waited for nothing else."""
+        """Continue reading in a new turn of the event loop.
+
+        The stream waited only for this turn, so the whole limit on pending requests applies.
+        """
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
@@ -408,7 +411,8 @@ class _InferStream:
             self._decoding.cancel()
             self._decoding = None
         for request in self.order.replies:
-            # cancel() has no effect on a request that has ended, whose reply waits for its turn.
+            # cancel() has no effect on a request that has ended and whose reply still waits for its
+            # turn.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()

@@ -84,7 +84,7 @@ class ModelCounts:
             await self._group.close()
 
     async def complete_metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Call read(), add all kept counts to its MetricsResponse, and return the response."""
+        """Call read(), and return its MetricsResponse with all kept counts added."""
         response = await self._read(read)
         shared = [counts.exposition for counts in self._keeper.store.shared() if counts.exposition]
         if not shared:
@@ -94,7 +94,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def complete_statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the ModelStatisticsResponse of read(), completed with all kept counts."""
+        """Call read(), and return its ModelStatisticsResponse with all kept counts added."""
         response = await self._read(read)
         shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
         for counts in self._keeper.store.shared():

@@ -97,13 +97,13 @@ class TraceBatches:
 
     @property
     def due(self) -> bool:
-        """True if there are traces for FILE, which need not wait for further traces."""
+        """True if there are traces to write to FILE. Only numbered files wait for more traces."""
         return any(
             batch.texts and not _is_numbered(sampler) for sampler, batch in self._batches.items()
         )
 
     def flush(self) -> Iterator[Write]:
-        """Yield the traces to write to FILE. Only numbered files wait for further traces."""
+        """Yield the traces to write to FILE. Only numbered files wait for more traces."""
         for sampler, batch in self._batches.items():
             if not _is_numbered(sampler):
                 yield from self._write(batch, numbered=False)

@@ -104,7 +104,7 @@ class InferEndpoint:
             return None
         length_header = call.headers.get(_HEADER_LENGTH)
         if length_header is None:
-            # Without a buffer, a large JSON body would have to be joined from its pieces in one go.
+            # Without a buffer, the pieces of a large JSON body would have to be joined all at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
         try:
             length = int(length_header)
