@@ -67,8 +67,8 @@ def read_files(directory: Traversable) -> dict[str, StaticFile]:
         if content_type is not None and file.is_file():
             body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # Browsers revalidate the file at each use, so a page never runs with scripts of another
-            # release.
+            # Browsers ask at each use whether the file is current, so a page never runs with
+            # scripts of another release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
             static_files[file.name] = StaticFile(content_type, body, etag, lines)
     return static_files

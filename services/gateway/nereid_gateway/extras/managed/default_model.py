@@ -16,7 +16,7 @@ class DefaultModel:
     """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """Keep the name and the value of the flag. The value may be empty."""
+        """Keep the flag that names the model, and its value. The value may be empty."""
         self._control = control
         self._flag = flag
         # The name is empty until the model has been found.

@@ -106,7 +106,7 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """Return a serialised LogSettingsRequest, and the log format if it names an unknown one."""
+    """Return a serialised LogSettingsRequest, and the log format if that is unknown."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})

@@ -178,7 +178,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
-        """Decode a request in this turn of the loop if it has bytes left, or else in a task."""
+        """Decode a request at once if this turn's allowance covers it, otherwise in a task."""
         if length > LARGE_BYTES:
             self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
             return

@@ -51,7 +51,7 @@ def parse(text: bytes) -> Any:
 
 
 class RepeatedMembers(dict[str, Any]):
-    """JSON object in which a member occurs twice. Look-ups return its first value."""
+    """JSON object in which a member occurs twice. A look-up returns the member's first value."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
