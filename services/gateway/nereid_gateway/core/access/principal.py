@@ -46,7 +46,10 @@ class Principal:
         return not self.sequence_owner
 
     def with_permitted_steps(self, request: bytes) -> bytes:
-        """Return a RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
+        """Return a load request, with the models added that may be steps of an ensemble.
+
+        The request is a serialised RepositoryModelLoadRequest.
+        """
         models = self.grant.step_models()
         if models is None:
             return request

@@ -112,9 +112,9 @@ class _StreamRequest(PendingReply):
         self.timer = timer
         # True once a response with `more` has come, which shows that the model is decoupled.
         self._decoupled = False
-        # The handle is `None` until infer() has returned, and again after the request has ended. It
-        # refers to on_response, so it would close a cycle that keeps the request's tensors until a
-        # garbage collection.
+        # The handle is `None` until infer() has returned, and again after the request has ended.
+        # The handle refers to on_response. If it were kept, this reference cycle would hold the
+        # request's tensors until a garbage collection.
         self.handle: RequestHandle | None = None
         # True after the last response or a cancellation.
         self.ended = False

@@ -63,8 +63,8 @@ class ControlQueue:
         """Run work() when it is this client's turn, and return its result.
 
         principal: the client, if it is not None; otherwise the client is the peer's address.
-        account: the account of the connection. goes_on: work that has begun is not cancelled, and
-        counts as in progress until it is done.
+        account: the account of the connection. goes_on: if True, work that has begun is not
+        cancelled, and counts as in progress until the work is done.
 
         Raises:
             Unavailable: too many calls are waiting, or the client has too many bytes of unread

@@ -176,10 +176,10 @@ class _FileTrace:
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """Return the models with times converted to this host's clock.
+    """Return the models, with their times converted to this host's clock.
 
-    Times of another host's clock lie outside the request's own duration, except by chance. Such
-    times are moved to its middle.
+    Times by another host's clock lie outside the request's own duration, except by chance. If times
+    do, all are shifted so that they lie in the middle of that duration.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]
