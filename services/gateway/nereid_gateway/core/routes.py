@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
 
-# Ports that serve routes. A managed port also has routes of its own, which it translates to these
-# routes.
+# Ports that serve routes. A managed port also has routes of its own. The port translates its own
+# routes to the routes in this table.
 HTTP: Final = "http"
 SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"

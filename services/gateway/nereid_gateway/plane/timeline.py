@@ -1,7 +1,7 @@
 """Timeline of the mesh, as one gateway gathers it.
 
 The gateway gathers its own records, those of the other gateways of its group, and those of the
-schedulers and their executors. It requests all of them at once, so that they cover the same
+schedulers and their executors. All records are requested at once, so that they cover the same
 seconds. It passes received parts on in the form that clients read. The module does not depend on
 HTTP.
 """

@@ -50,7 +50,7 @@ class ConnectionOwner(Protocol):
 
 
 class HttpConnection:
-    """Connection of one client, which decides when to read from its transport and when to close it.
+    """Connection of one client. It decides when to read from its transport and when to close.
 
     The class is an asyncio.Protocol, though not by inheritance: a compiled class may extend
     compiled classes only.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# Value of `last_activity` after activity since the last sweep of the connections. The value is set
-# without a call that reads the time, which each request would have to make.
+# Value of `last_activity` if the client was active after the last sweep of the connections. It
+# replaces the time, because reading the time for each request would cost a call.
 SINCE_SWEEP: Final = math.inf
 
 

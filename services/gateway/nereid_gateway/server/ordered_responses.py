@@ -46,8 +46,7 @@ class OrderedResponses:
         self._statuses = statuses
         # File descriptor of the transport's socket (direct_writes.descriptor_of).
         self.descriptor = -1
-        # Calls that were dispatched and whose responses are not completely written, in the order of
-        # requests.
+        # Dispatched calls whose responses are not completely written, in the order of requests.
         self.in_flight: deque[HttpCall] = deque()
         # Calls that were parsed and are not dispatched yet.
         self._queued: deque[HttpCall] = deque()

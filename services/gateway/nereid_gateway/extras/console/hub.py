@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 # Maximum number of open consoles. One client may open at most half of them.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# Minimum number of seconds between looks. When a console is opened, the next look does not wait for
-# the end of the interval, but still keeps this distance from the previous look.
+# Minimum number of seconds between looks. When a console is opened, the hub does not wait for the
+# end of the interval, but still waits for this time after the previous look began.
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
 # Maximum share of one core for looks and updates. An expensive look is followed by a longer pause.

@@ -20,8 +20,8 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# With this policy, the page loads nothing from other origins and nothing inline, is not shown in a
-# frame, and connects only to its own origin.
+# This policy keeps browsers from loading anything from other origins or inline, from showing the
+# page in a frame, and from connecting to other origins.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"

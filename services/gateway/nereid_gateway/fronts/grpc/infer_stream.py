@@ -110,7 +110,8 @@ class _StreamRequest(PendingReply):
         self.request = request
         # Timer of the request, or `None` if its last response has no timings.
         self.timer = timer
-        # True once a response with `more` has come, which shows that the model is decoupled.
+        # True once a response with `more` has come. Such a response shows that the model is
+        # decoupled.
         self._decoupled = False
         # The handle is `None` until infer() has returned, and again after the request has ended.
         # The handle refers to on_response. If it were kept, this reference cycle would hold the

@@ -77,9 +77,9 @@ class Authenticator:
         # Principal of calls without credentials. Its grant is empty if such calls are not
         # permitted.
         self.anonymous = Principal("anonymous", identity=())
-        # Maps credentials, as they came, to their principal and their expiry in seconds of the
-        # epoch. Each header has its own table, because a value that is valid in one header is not
-        # valid in the other.
+        # Maps the value of a header to the principal and the expiry of the credentials. The expiry
+        # is in seconds of the epoch. Each header has its own table, because a value that is valid
+        # in one header is not valid in the other.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)

@@ -44,7 +44,7 @@ class ConfigWatch:
 
     A configuration with errors is logged and ignored.
 
-    A thread looks at the files, so that a file system that hangs delays nothing else.
+    A thread looks at the files. If a file system hangs, this delays nothing else.
     """
 
     def __init__(

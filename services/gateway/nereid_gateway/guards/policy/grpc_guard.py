@@ -1,4 +1,4 @@
-"""Guard in front of the gRPC front, which refuses calls that the port's policy does not permit."""
+"""Guard in front of the gRPC front. It refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 

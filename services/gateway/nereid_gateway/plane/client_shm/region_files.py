@@ -53,7 +53,7 @@ class RegionFile:
         return False
 
     def hold_alone(self) -> bool:
-        """Keep other processes from holding the file. Return `False` if one of them holds it."""
+        """Keep other processes from holding the file. Return `False` if another one holds it."""
         return _try_lock(self._descriptor)
 
     def release(self) -> None:

@@ -161,8 +161,8 @@ class RegionUse(NamedTuple):
 class Regions:
     """The table of regions by name."""
 
-    # Positions of the inputs whose data has not been read, in the request that is being decoded.
-    # Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
+    # Positions of inputs of the request that is being decoded. The data of these inputs has not
+    # been read. Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
@@ -403,7 +403,8 @@ class UnresolvedRegions(Regions):
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # Ranges that the last decoded request names, and its BYTES inputs that are in regions.
+        # `named` has the ranges that the last decoded request names. `unchecked` has the request's
+        # BYTES inputs that are in regions.
         self.named: RegionRanges | None = None
         self.unchecked = []
 

@@ -28,8 +28,8 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
-# Reference to an open object: id of the process that has it open, its descriptor in that process,
-# and the device and inode numbers of the object.
+# Reference to an object that a process has open: the process id, the object's descriptor in the
+# process, and the object's device and inode numbers.
 Source = Sequence[int]
 
 

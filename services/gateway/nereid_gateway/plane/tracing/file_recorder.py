@@ -76,7 +76,7 @@ class FileTracing:
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        """Forward a request; record its trace if its sampler chooses it."""
+        """Forward a request. If the request's sampler chooses the request, record its trace."""
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
