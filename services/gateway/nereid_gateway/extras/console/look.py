@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # If a mesh has at most this many versions, the series of all models are read. In a larger mesh,
 # only the series of models that consoles show are read.
 _MAX_WHOLE: Final = 200
-# Seconds per version between reads of the index. With 10,000 versions, the index is read every 10
-# s.
+# Seconds per version between reads of the index. With 10,000 versions, the index is read every ten
+# seconds.
 _INDEX_PACE_S: Final = 0.001
 # Maximum number of configurations that one look reads. Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16

@@ -43,7 +43,7 @@ class _Known(NamedTuple):
     owner: str
     config: ConfigFacts | None
     # True if the counters had not changed when the row was made. All rates in the row are 0 then,
-    # so the row stays valid until a counter changes.
+    # and stay right until a counter changes.
     still: bool
 
 

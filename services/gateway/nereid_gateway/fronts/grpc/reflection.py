@@ -2,7 +2,7 @@
 
 The messages of both versions are the same, and grpcio-reflection makes the replies.
 grpcio-reflection is imported when the first client uses reflection, because it imports all of
-grpcio. At the start, this would take a tenth of the start time of the process.
+grpcio. This import would take a tenth of the process's start time.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ConfigWatch:
 
     A configuration with errors is logged and ignored.
 
-    A thread looks at the files. If a file system hangs, this delays nothing else.
+    A thread looks at the files. If the file system hangs, nothing else is delayed.
     """
 
     def __init__(

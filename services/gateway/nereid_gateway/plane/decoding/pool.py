@@ -64,8 +64,8 @@ class PoolLimits:
     long_bytes: a job with more bytes of blobs than this is long. memory_bytes: memory that one
     process may allocate. job_timeout_s: seconds after which the process of a job is killed.
     max_waiting_bytes: maximum size of the blobs of all waiting jobs together. idle_s: seconds after
-    which an idle process ends. abandoned_s: seconds from a job's start after which it is killed if
-    its client has disconnected.
+    which an idle process ends. abandoned_s: seconds from a job's start after which its process is
+    killed if its client has disconnected.
     """
 
     processes: int = 2

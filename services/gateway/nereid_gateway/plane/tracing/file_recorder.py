@@ -178,8 +178,8 @@ def to_local_clock(
 ) -> tuple[TracedModel, ...]:
     """Return the models, with their times converted to this host's clock.
 
-    Times by another host's clock lie outside the request's own duration, except by chance. If times
-    do, all are shifted so that they lie in the middle of that duration.
+    Times from another host's clock lie outside the request's own duration, except by chance. If a
+    time lies outside, all times are shifted to the middle of that duration.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]
