@@ -139,7 +139,7 @@ class ManagedSettings:
     def managed_errors(self, ports: Mapping[str, int]) -> list[str]:
         """Return the errors in these settings, one line each.
 
-        ports: maps the flag of each port that is served beside SageMaker's to its number.
+        ports: the other ports that are served beside SageMaker's. Maps a port's flag to its number.
         """
         errors = []
         if self.allow_sagemaker and self.sagemaker_safe_port_range:

@@ -382,9 +382,9 @@ class GatewayService:
     async def drain(self, timeout_s: float) -> None:
         """Send clients elsewhere, finish pending requests, then close.
 
-        All of this takes at most timeout_s seconds. If no other gateway shares the ports, they stay
-        open while requests are pending: a client that connects then still gets a response, if only
-        the error that the server is stopping.
+        All of this takes at most timeout_s seconds. If no other gateway shares the ports, the ports
+        stay open while requests are pending. A client that connects then still gets a response,
+        even if it is only the error that the server is stopping.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -413,7 +413,8 @@ class GatewayService:
         self._upstream.close()
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
-        # The responses are in the transports' buffers. Each connection may still end by itself.
+        # The responses are in the transports' buffers. Clients get time to read them and to
+        # disconnect.
         limit_s = max(0.1, deadline - loop.time())
         await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
         await self._close_edges()
@@ -442,7 +443,7 @@ class GatewayService:
             await edge.close()
 
     async def _announce_drain(self, limit_s: float) -> None:
-        """Keep serving until clients know that their connections end, for at most limit_s seconds.
+        """Tell clients that their connections end. Keep serving meanwhile, for at most limit_s.
 
         A gRPC client is notified at once. An HTTP client learns it from its next response.
         """
@@ -469,10 +470,11 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Return the chain of steps of an infer request, which is built from its last step.
+    """Return the chain of steps that each infer request passes.
 
-    The order is: the console's slow requests, tracing, outputs in clients' shared memory, upstream.
-    Steps that the settings do not enable are left out.
+    The order of the steps is: the console's slow requests, tracing, outputs in clients' shared
+    memory, upstream. Steps that the settings do not enable are left out. The chain is built
+    backwards, from its last step.
     """
     step: InferStep = upstream
     regions = NO_REGIONS

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ChargedRequest:
     """Handle of a request that also releases the charge of its bytes.
 
-    `handle` is the handle of the request itself. It is set when the request was sent.
+    `handle` is the handle of the request itself. It is set once the request has been sent.
     """
 
     __slots__ = ("_account", "_on_response", "handle", "size_bytes")

@@ -1,8 +1,8 @@
 """Counts of earlier processes of a gateway, for a gateway that belongs to a group.
 
-A gateway that was killed is started again with the same number. Its counters must not fall on the
-group's page, so every value that was shown must be kept. The values are written to the group's
-directory with each page.
+A gateway that was killed is started again with the same number. On the group's page, its counters
+must not decrease. So each time a page is made, the gateway writes the values that it shows to the
+group's directory, and a new process continues from them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KeptCounts:
     def add_to(self, metric: str, counts: Mapping[str, int]) -> Mapping[str, int]:
         """Return the sum of a metric's counts in this process and in earlier ones.
 
-        It is about to be shown.
+        The sum is remembered as shown, so that save() writes it.
         """
         total = self._earlier.get(metric, Counter[str]()) + Counter(counts)
         self._shown[metric] = total
@@ -42,7 +42,7 @@ class KeptCounts:
     def save(self) -> None:
         """Write the counts that were shown.
 
-        If the disk is full, they are lost when the gateway is killed.
+        If the disk is full, the counts are not written, and are lost when the gateway is killed.
         """
         written = self._path.with_suffix(".new")
         with suppress(OSError):

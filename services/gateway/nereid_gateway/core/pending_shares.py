@@ -1,18 +1,18 @@
 """Shares of models and clients in the pending requests of a gateway.
 
-No model keeps other models out, and no client keeps out the other clients of a model. The
-thresholds are dynamic, as in the shared buffer of a network switch. A model may add no request if
-its pending requests exceed _SHARE times what is left of the limit. The same holds for a client of
-the model if its requests exceed _SHARE times what is left of the model's threshold. A single model
-may use most of the limit. If n models want all of it, they converge to equal parts, and the rest
-that is always left admits the next model at once. Below a certain part of the limit nobody can
-exceed a threshold, so nothing is counted. Thresholds apply to models first, because all clients may
-be behind one proxy.
+No model can keep other models out, and no client can keep out the other clients of a model. The
+thresholds are dynamic, as in the shared buffer of a network switch. A model's threshold is _SHARE
+times the free part of the limit. A client's threshold for the model is _SHARE times the free part
+of the model's threshold. A model or client whose pending requests have reached its threshold may
+add no request. A single model may use most of the limit. If n models each want the whole limit,
+their parts converge to the same size. A part of the limit always stays free, so the next model is
+admitted at once. While few requests are pending, nobody can reach a threshold, so nothing is
+counted. Thresholds apply to models first, because all clients may be behind one proxy.
 
-Counts are made by a census of all pending requests, to which the requests admitted since then are
-added. The census is repeated when enough requests were added without being counted, or when some
-requests have ended and the counts would refuse a request. So nothing has to be counted where
-requests end. The module does no I/O.
+A census counts all pending requests. Requests that are admitted after the census are added to its
+counts. Requests that end are not subtracted, so nothing has to be counted where requests end. The
+census is repeated when enough requests were added without being counted, or when the counts would
+refuse a request although many of the counted requests have ended. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.pending_requests import PendingRequest
 
 _SHARE: Final = 8
-# Counts may be wrong by this part of the limit (1/_STALE_PART). The tolerance bounds the cost of
-# censuses per request.
+# Counts may be wrong by at most this part of the limit (1/_STALE_PART). The tolerance bounds the
+# cost of censuses per request.
 _STALE_PART: Final = 16
 
 _sender_and_head_of = attrgetter("request.sender", "request.head")
@@ -55,7 +55,8 @@ class PendingShares:
         # Number of requests that were counted. Some of them may have ended since.
         self._counted = 0
         # Upper bound of the number of requests that were added since the census without being
-        # counted. `_next` is the number that the next request has if none is added before.
+        # counted. `_next` is the expected number of the next call's request. A higher number shows
+        # that requests were added without being counted.
         self._uncounted = 0
         self._next = 0
         self._most_stale = limit // _STALE_PART
@@ -63,9 +64,9 @@ class PendingShares:
     def may_add(
         self, request: InferRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
-        """Return whether one more request may be pending in addition to these; count it if so.
+        """Return whether the request may join the pending requests. If so, count the request.
 
-        number: the request's number. Numbers count accepted and refused requests, without gaps.
+        number: the request's number. Accepted and refused requests are numbered without gaps.
         """
         self._uncounted += number - self._next
         self._next = number + 1

@@ -32,7 +32,8 @@ CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
 # Maximum size of a head in bytes. Every service that gets a head reads it on its event loop.
 MAX_HEAD_BYTES: Final = 262144
-# Maximum number of inputs, maximum number of outputs and maximum number of parameters of a request.
+# Maximum number of a request's inputs. The same limit holds for its outputs, and for its
+# parameters.
 MAX_COUNT: Final = 1024
 
 

@@ -1,8 +1,8 @@
-"""Breakdown of a request's time, which its response has in W3C's Server-Timing format.
+"""Breakdown of a request's time, which the response shows in W3C's Server-Timing format.
 
-A response has it if the request asks for it by a header, or always with --response-timings. The
-module knows no protocol of clients. The times of the services behind the gateway come with the
-response.
+A response has the breakdown if its request asks for it by a header. With --response-timings=always,
+every response has the breakdown. The module knows no protocol of clients. The times of the services
+behind the gateway come with the response.
 """
 
 from __future__ import annotations

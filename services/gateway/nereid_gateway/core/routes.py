@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
 
-# Ports that serve routes. A managed port also has routes of its own, which it translates to these
-# routes.
+# Ports that serve routes. A managed port also has routes of its own. The port translates its own
+# routes to the routes in this table.
 HTTP: Final = "http"
 SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"
@@ -44,8 +44,8 @@ class Endpoint:
     # applies to it, and pages of other origins cannot use it. The index and the status of shared
     # memory are not such routes: everybody may read them.
     is_control: bool = False
-    # True if the task of a call, if there is one, begins at once. Other calls wait for the turn of
-    # their client.
+    # True if the handler of a call runs at once. Other calls wait in a queue until it is their
+    # client's turn.
     at_once: bool = False
     # True if the route reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
@@ -249,8 +249,8 @@ ENDPOINTS: Final = (
     ),
 )
 
-# The pattern is possessive, so that matching never backtracks: after a name there is a slash or the
-# end, or the target does not match.
+# A name extends to the next slash or to the end of the path. If the template does not continue
+# there, the path does not match. The pattern is possessive, so no time is lost on backtracking.
 _NAME: Final = "[^/]++"
 _PATTERNS_BY_MEMBER: Final = {"version": "[0-9]++", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
@@ -286,7 +286,7 @@ def resolve(target: bytes) -> Route:
 
 
 def name_of(segment: str) -> str:
-    """Return the name in a segment of a path. It is UTF-8; clients may quote any of its bytes.
+    """Return the name in a segment of a path. Names are UTF-8, and any byte may be quoted (%20).
 
     Raises:
         ValueError: the segment is not UTF-8, has a percent sign without two hexadecimal digits, or

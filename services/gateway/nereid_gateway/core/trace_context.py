@@ -12,8 +12,8 @@ _ENTRY: Final = re.compile(
     r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
-# The limits are W3C's: the maximum number of entries, the number of characters that must at least
-# be passed on, and the length above which entries are left out first.
+# W3C's limits: the maximum number of entries, the number of characters that have to be passed on,
+# and the maximum length of an entry if there are more characters.
 _MAX_ENTRIES: Final = 32
 _MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128

@@ -1,4 +1,4 @@
-"""Metrics port: the page of the whole mesh, from the scheduler, with this gateway's own series.
+"""Metrics port. Its page has the mesh's series, from the scheduler, and this gateway's own.
 
 The port follows Triton: it accepts only GET, and every path but /metrics is an empty page.
 OpenMetrics, which Triton does not have, is for clients that prefer it. While the scheduler cannot

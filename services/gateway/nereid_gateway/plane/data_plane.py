@@ -87,7 +87,7 @@ class DataPlane:
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # True if the data plane needs headers of a request that its protocol itself does not need.
+        # True if the data plane needs other headers of requests than the protocols themselves need.
         self.reads_headers = self.times_all or chain.tracing is not None
         # True if fronts have to set InferRequest.arrival.
         self.records_arrivals = self.reads_headers or timeline.records
@@ -126,14 +126,14 @@ class DataPlane:
     async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
         """Return the error with which the scheduler would refuse a request for a model, or None.
 
-        The head names the model. Fronts ask before they decode a request, which costs much. A model
-        that is loading may have finished loading when this returns. accepts_many: as in the
-        request.
+        The head names the model. Fronts call this before they decode a request, because decoding is
+        expensive. A model that is loading when the call begins may be loaded when the call returns.
+        accepts_many: as in InferRequest.
         """
         refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
-        # The scheduler reports the error of a request's body only if nothing else is wrong; see
-        # InferRequest.error_status.
+        # The inquiry has an error status, which the scheduler reports only if nothing else is wrong
+        # with a request; see InferRequest.error_status.
         inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
         handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
         try:

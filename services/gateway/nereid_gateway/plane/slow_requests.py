@@ -30,7 +30,7 @@ class SlowRequests:
         self._watched = False
 
     def watch(self, *, watched: bool) -> None:
-        """Begin to record, or stop. Either way, forget all requests recorded before."""
+        """Begin or stop to record. In both cases, forget all requests that were recorded before."""
         self._watched = watched
         self._slowest.clear()
 

@@ -1,7 +1,7 @@
 """Timeline of the mesh, as one gateway gathers it.
 
 The gateway gathers its own records, those of the other gateways of its group, and those of the
-schedulers and their executors. It requests all of them at once, so that they cover the same
+schedulers and their executors. All records are requested at once, so that they cover the same
 seconds. It passes received parts on in the form that clients read. The module does not depend on
 HTTP.
 """
@@ -102,8 +102,9 @@ class GatewayTimeline:
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()
             for number, channel in enumerate(schedulers):
-                # Executors are connected to all schedulers, so only the first scheduler is asked
-                # for their records. It is connected if any scheduler is.
+                # Each executor is connected to all schedulers, so only the first scheduler is asked
+                # for executors' records. If this gateway is connected to any scheduler, it is
+                # connected to the first.
                 request = pb.TimelineRequest(last_ns=last_ns, with_executors=not number)
                 name = f"scheduler {number + 1} of {len(schedulers)}"
                 sources.append((name, self._ask(channel, request)))

@@ -130,7 +130,7 @@ class RequestBody:
     def received_bytes(self) -> int:
         """Bytes received for the body, with its framing.
 
-        Bytes that came together with the end of the headers count only as far as they are content.
+        Of the bytes that came together with the end of the headers, only content is counted.
         """
         return max(self._wire_bytes, self._size_bytes)
 

@@ -1,8 +1,8 @@
 """Receiver that reads a large body directly into its buffer.
 
-The connection is an asyncio.Protocol, which would get bytes objects and have to copy them. The
-receiver takes its place as the transport's protocol from the time that such a body begins to arrive
-until the body is complete.
+The connection is an asyncio.Protocol, which would get bytes objects and have to copy them to the
+buffer. While a large body arrives, the receiver replaces the connection as the transport's
+protocol.
 """
 
 # layout: not compiled, extends asyncio.BufferedProtocol
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Minimum number of missing bytes of a body for which a receiver is used. A smaller rest arrives as
-# bytes equally well: event loops read up to this many bytes at a time.
+# A receiver is used if at least this many bytes of a body are missing. Event loops read up to this
+# many bytes at a time, so a receiver has no advantage for fewer bytes.
 DIRECT_BYTES: Final = 1 << 18
 # Maximum number of bytes per read, so that a fast client does not hold up the event loop.
 _READ_BYTES: Final = 1 << 20
@@ -29,7 +29,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def __init__(
         self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
     ) -> None:
-        """Stand in for the connection as the protocol of its transport.
+        """Prepare to replace the connection as the protocol of the connection's transport.
 
         on_received: called with the number of bytes that were added to the buffer. view: the part
         of the buffer that is still to be filled.
@@ -42,8 +42,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the next part of the buffer to read into."""
         received = self._received_bytes
-        # When the request was rejected, further bytes may follow. They overwrite the view and
-        # nobody reads them.
+        # Bytes may still arrive after the request was rejected. They overwrite the view, and nobody
+        # reads them.
         return self._view[received : received + _READ_BYTES] or self._view
 
     def buffer_updated(self, nbytes: int) -> None:

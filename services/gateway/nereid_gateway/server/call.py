@@ -116,7 +116,7 @@ class HttpCall:
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
-        # Parts of the response to write next. The connection removes them when it writes them.
+        # Parts of the response to write next. The connection removes the parts that it writes.
         self.unwritten: list[bytes] = []
         self.streamed = False
         self.head_written = False

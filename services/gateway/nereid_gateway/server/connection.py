@@ -50,7 +50,7 @@ class ConnectionOwner(Protocol):
 
 
 class HttpConnection:
-    """Connection of one client, which decides when to read from its transport and when to close it.
+    """Connection of one client. It decides when to read from its transport and when to close.
 
     The class is an asyncio.Protocol, though not by inheritance: a compiled class may extend
     compiled classes only.
@@ -87,8 +87,8 @@ class HttpConnection:
         self._body_receiver: BodyReceiver | None = None
         self._reading = self._writable = True
         self._eof_received = False
-        # True after the response to a rejected request: what the client still sends of the request
-        # is read and dropped, then the connection is closed.
+        # True after the response to a rejected request. The rest of the request is then read and
+        # dropped for a while, before the connection is closed.
         self._lingering = False
         self._turn_due = False
 
@@ -156,7 +156,7 @@ class HttpConnection:
     # --- the transport --------------------------------------------------------------------------
 
     def _on_call_progress(self) -> None:
-        """Write what is ready of the responses; a call reports that it has parts to write."""
+        """Write the parts of responses that are ready, because a call has new parts."""
         responses = self._responses
         transport = self._transport
         if transport is None:
@@ -166,8 +166,8 @@ class HttpConnection:
                 self._count_unread()
             return
         reader = self._reader
-        # One call fewer in flight needs no update while the connection reads and no other state has
-        # to change.
+        # After a response, the transport needs an update only if the connection is closing, owes a
+        # 100 Continue, has deferred bytes, or has paused reading.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
             if not self._writable:
                 self._count_unread()
@@ -223,7 +223,7 @@ class HttpConnection:
         self._update_transport()
 
     def _choose_protocol(self, transport: asyncio.Transport) -> None:
-        """Switch to a receiver for the rest of a large body, and back to the connection afterwards.
+        """Use a receiver as protocol for the rest of a large body, then the connection again.
 
         Over TLS there is no receiver: TLS has a buffer of its own, so a receiver saves no copy.
         """
@@ -244,7 +244,8 @@ class HttpConnection:
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         if transport.is_closing():
             return
-        # A transport chooses its way of reading, by its protocol, when it begins to read.
+        # A transport checks the type of its protocol only when it begins to read. Reading is
+        # therefore paused before the change and resumed after it.
         if self._reading:
             transport.pause_reading()
         transport.set_protocol(protocol)

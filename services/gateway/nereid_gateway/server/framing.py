@@ -41,8 +41,8 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
         if coding.lower() != b"chunked":
             raise RequestRejected(501, "no transfer coding but chunked is known")
         call.headers = _FinalHeaders(headers)
-        # An HTTP/1.0 proxy passes chunks on without understanding them. It may see the end of the
-        # body elsewhere (request smuggling), so the connection is not reused.
+        # An HTTP/1.0 proxy forwards chunks without understanding them. The proxy may see the end of
+        # the body in another place (request smuggling), so the connection is not reused.
         call.keep_alive = call.keep_alive and not call.http_1_0
     if b"expect" not in headers:
         return False

@@ -47,7 +47,7 @@ class KnownHeaders:
         if (
             not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
             or length is None
-            # Empty lines before the head contain the bytes that end a head.
+            # If empty lines precede the head, find() has found them instead of the end of the head.
             or first_bytes.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0

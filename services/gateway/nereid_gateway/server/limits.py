@@ -51,11 +51,10 @@ class HttpLimits:
     max_connections: int = 32768
     # Maximum number of connections of one client (nereid.rpc.net.address.client_of).
     max_client_connections: int | None = None
-    # After a request was rejected before all of it was read, its further bytes are read and dropped
-    # for this many seconds. Otherwise the connection would be reset before the client has read the
-    # response.
+    # Seconds for which the rest of a rejected request is read and dropped. If the rest were left
+    # unread, the connection would be reset before the client has read the response.
     linger_s: float = 2.0
-    # Seconds before the first probe of a client that sent its FIN, and between further probes.
+    # Seconds from a client's FIN to the first probe of the client, and from each probe to the next.
     probe_delay_s: float = 0.25
     probe_interval_s: float = 1.0
     # Seconds between checks of all connections for the timeouts above.

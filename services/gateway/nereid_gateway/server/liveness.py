@@ -1,9 +1,9 @@
 """Detection of HTTP/1.1 clients that no longer send, or no longer wait for a response.
 
 To the kernel, a connection that the client has closed looks like a half-closed one until something
-is written to it. So a client that sent its FIN is probed: by an interim response 102, or within a
-streamed response by a chunk without meaning. A live client ignores the probe; the kernel of a
-client that is gone resets the connection.
+is written to it. So a client that sent its FIN is probed. The probe is an interim response 102 or,
+within a streamed response, a chunk without meaning. A live client ignores the probe. If the client
+is gone, its kernel resets the connection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# Stands for activity since the last sweep of the connections. Reading the time for each request
-# would cost a call.
+# Value of `last_activity` if the client was active after the last sweep of the connections. It
+# replaces the time, because reading the time for each request would cost a call.
 SINCE_SWEEP: Final = math.inf
 
 

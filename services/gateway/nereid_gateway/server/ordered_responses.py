@@ -46,12 +46,11 @@ class OrderedResponses:
         self._statuses = statuses
         # File descriptor of the transport's socket (direct_writes.descriptor_of).
         self.descriptor = -1
-        # Calls that were dispatched and whose responses are not completely written, in the order of
-        # requests.
+        # Dispatched calls whose responses are not completely written, in the order of requests.
         self.in_flight: deque[HttpCall] = deque()
         # Calls that were parsed and are not dispatched yet.
         self._queued: deque[HttpCall] = deque()
-        # True while _write_responses() runs: it writes several responses, and dispatches queued
+        # True while _write_responses() runs, which writes several responses and dispatches queued
         # calls.
         self.flushing = False
         # False while the client does not read its responses.
@@ -88,16 +87,16 @@ class OrderedResponses:
             RequestRejected: the client may not hold the bytes of a queued request.
         """
         if self.closing:
-            # The request comes after the last one that this connection accepts. The client may send
-            # it again elsewhere.
+            # This connection accepts no further requests. The client may send the request again
+            # elsewhere.
             return
         if self._queued or len(self.in_flight) >= self._max_pipelined:
             _hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self.dispatch_call(call)
-        # The parser itself stops after a request that closes the connection. This line is for
-        # requests that the server made the last ones.
+        # After a request with which the client closes the connection, the parser stops by itself.
+        # This line covers requests after which the server closes the connection.
         self.closing = self.closing or not call.keep_alive
 
     def dispatch_call(self, call: HttpCall) -> None:
@@ -110,8 +109,8 @@ class OrderedResponses:
                 raise RequestRejected(503, self.refusal, RETRY_AFTER)
             self._dispatch(call)
             if call.body and not call.done:
-                # The endpoint has not handed the request on: it waits for a thread or another
-                # service. Its bytes are charged meanwhile.
+                # The endpoint has not handed the request on, because it waits for a thread or
+                # another service. Meanwhile, the request's bytes are charged to the client.
                 _hold(call, max(0, len(call.body) - call.held_bytes))
         except RequestRejected as rejected:
             on_cancel = call.on_cancel
@@ -123,7 +122,7 @@ class OrderedResponses:
             call.fail(500, INTERNAL_MESSAGE)
 
     def reject_call(self, call: HttpCall, status: int, message: str, extra: bytes) -> None:
-        """Respond to a request of which no more is read; it is the last one of the connection."""
+        """Respond to a request whose rest is not read. It is the connection's last request."""
         self.closing = True
         call.keep_alive = False
         (self._queued or self.in_flight).append(call)

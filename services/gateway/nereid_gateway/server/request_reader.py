@@ -1,4 +1,4 @@
-"""Reader that turns the bytes of one HTTP/1.1 connection into complete requests, by httptools.
+"""Reader that parses the bytes of one HTTP/1.1 connection into requests, with httptools.
 
 A request whose headers repeat the last ones byte by byte needs no parser (known_headers). Each turn
 of the event loop parses a part of the received bytes. The rest is deferred to further turns.
@@ -60,7 +60,7 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        # True if only one request may be in flight.
+        # True if the connection may have only one request in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
         self._account: Account = NO_ACCOUNT
@@ -257,8 +257,8 @@ class RequestReader:
         elif self.call is before:
             self._header_bytes += size_bytes
         else:
-            # The data began with the end of earlier requests, so all of it is an upper bound of the
-            # headers' size.
+            # The data also contains bytes of earlier requests, so its size is an upper bound of the
+            # size of the new headers.
             self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self.reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
@@ -377,7 +377,7 @@ class RequestReader:
             self.reject(400, f"malformed HTTP request: {error}")
 
     def reject(self, status: int, message: str, extra: bytes = b"") -> None:
-        """Respond to a request of which no more is read, then close the connection."""
+        """Respond to a request without reading the rest of it, then close the connection."""
         if self._responses.closing:
             return
         call = self.call or self.make_call(self._on_call_progress, self._peer, self._account)

@@ -20,8 +20,8 @@ ALL: Final = "all"
 UNGROUPED: Final = ""
 ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
 # A client with one of these rights for a model may use the model as a step of ensembles. The right
-# to load models is one of them, because a client that may load the model could load another model
-# under its name as well.
+# to load models is one of these rights: a client that has it could also load another model under
+# the name of this model.
 _STEP_APIS: Final = ("inference", "model-repository")
 
 
@@ -83,7 +83,7 @@ class Grant:
         return False
 
     def depends_on_model(self, api: str) -> bool:
-        """Return whether the model that a call of this group names may cause its refusal."""
+        """Return whether a call of this group may be refused because of the model that it names."""
         return not any(
             api in permission.rights and permission.models is None
             for permission in self.permissions

@@ -46,7 +46,10 @@ class Principal:
         return not self.sequence_owner
 
     def with_permitted_steps(self, request: bytes) -> bytes:
-        """Return a RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
+        """Return a load request, with the models added that may be steps of an ensemble.
+
+        The request is a serialised RepositoryModelLoadRequest.
+        """
         models = self.grant.step_models()
         if models is None:
             return request
@@ -65,9 +68,11 @@ class Principal:
         return None
 
     def check_limits(self, now: float) -> Refusal | None:
-        """Count one more request towards the rate, and return `None`, or return its refusal.
+        """Check one more request against the limits; return its refusal if it exceeds one.
 
-        now: a monotonic time in seconds.
+        If the request is within the limits, it is counted towards the rate, and `None` is returned.
+
+        now: the present time of a monotonic clock, in seconds.
         """
         limits = self.grant.limits
         if self.usage.is_full(limits):

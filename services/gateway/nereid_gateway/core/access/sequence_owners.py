@@ -1,4 +1,4 @@
-"""Owner of a sequence, which is derived from the sender of a request with a correlation id."""
+"""Owners of sequences. An owner is derived from the sender of a request with a correlation id."""
 
 from __future__ import annotations
 

@@ -20,22 +20,22 @@ class Usage:
     __slots__ = ("_refilled_at", "_used", "in_flight")
 
     def __init__(self) -> None:
-        # Used part of the burst, in requests. It decreases with time. A new bucket has its full
-        # burst, whatever the burst is.
+        # Used part of the burst, in requests. The value decreases with time. It is 0 in a new
+        # bucket, so the full burst is available whatever the limit is.
         self._used = 0.0
         self._refilled_at = 0.0
         # Number of requests that have not had their final response.
         self.in_flight = 0
 
     def wait_s(self, limits: Limits, now: float) -> float:
-        """Take a request from the bucket; return 0.0, or the seconds until it has a request."""
+        """Take one request from the bucket; return 0.0, or the seconds to wait if it is empty."""
         rate = limits.requests_per_second
         if rate is None:
             return 0.0
         used = max(0.0, self._used - (now - self._refilled_at) * rate)
         excess = used + 1.0 - limits.burst
-        # The tolerance is for rounding errors: after the returned wait, the bucket must have a
-        # request.
+        # The tolerance covers rounding errors. A caller that waits for the returned time must then
+        # find a request in the bucket.
         if excess > 1e-9:
             self._used, self._refilled_at = used, now
             return excess / rate

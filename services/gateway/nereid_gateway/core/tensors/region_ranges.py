@@ -16,7 +16,8 @@ class RegionRange(NamedTuple):
 class RegionRanges(NamedTuple):
     """Ranges that the head of a request names.
 
-    Inputs have their position, outputs have their name.
+    Each range of an input comes with the input's position, each range of an output with the
+    output's name.
     """
 
     inputs: tuple[tuple[int, RegionRange], ...]

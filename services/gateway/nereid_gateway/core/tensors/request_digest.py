@@ -26,13 +26,13 @@ _MAX_CACHED_HEAD_BYTES: Final = 4096
 # Maximum size of the tensors that are digested. A digest of this many bytes takes a tenth of a
 # millisecond.
 _MAX_BYTES: Final = 256 << 10
-# Stands for a head that is not in the table. `None` cannot do so, because it is a value in the
-# table.
+# Result of a look-up for a head that is not in the table. `None` cannot be this result, because it
+# is a value in the table.
 _UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
 class Digester:
-    """Digests the requests of the models that need digests, with the key of the mesh."""
+    """Computes digests with the key of the mesh, for the requests of models that need digests."""
 
     def __init__(
         self,

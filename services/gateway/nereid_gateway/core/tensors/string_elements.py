@@ -22,7 +22,7 @@ _unpack_length = Struct("<I").unpack_from
 
 
 class StringInput(NamedTuple):
-    """Input of type BYTES, with the number of elements that its shape has."""
+    """Input of type BYTES, with the number of elements that its shape implies."""
 
     position: int
     name: str
@@ -42,25 +42,25 @@ def check_job(
 async def check_large(
     request: InferRequest, tensors: Sequence[StringInput], run_job: RunJob
 ) -> None:
-    """Check large inputs by a job.
+    """Check large inputs in a decoder process.
 
     Raises:
-        NereidError: an input is wrong, as for check(), or the job could not be run.
+        NereidError: check() refuses an input, or the decoder process could not check the inputs.
     """
     raws = [tensor_bytes(request, request.payloads[tensor.position]) for tensor in tensors]
     await run_job(check_job, tuple(tensors), request.request_id, blobs=raws)
 
 
 def prefix(request_id: str) -> str:
-    """Return the prefix that Triton's core puts before its texts."""
+    """Return the prefix that Triton's core puts before its error texts."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def check(raw: bytes | memoryview, tensor: StringInput, request_id: str) -> None:
-    """Check that raw frames exactly as many elements as the shape says.
+    """Check that the bytes in raw hold exactly as many elements as the shape says.
 
     Raises:
-        InvalidArgument: there are too few or too many elements, or a frame is damaged.
+        InvalidArgument: there are too few or too many elements, or an element is incomplete.
     """
     size, position, count, expected = len(raw), 0, 0, tensor.elements
     while position < size:

@@ -169,7 +169,8 @@ class TensorMemory:
         import numpy as np  # noqa: PLC0415
 
         references: list[Any] = response.payloads
-        # All views of this response refer to this object, so it is collected after the last view.
+        # All views of this response refer to this array, so the array is collected after the last
+        # view.
         watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
         whole = watched.data
         response.payloads = [part(whole, reference) for reference in references]

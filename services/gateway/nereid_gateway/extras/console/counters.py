@@ -23,7 +23,7 @@ class Counters:
     """Samples of counters from now and from the beginning of an interval."""
 
     def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
-        """Compare two sets of samples.
+        """Keep the two sets of samples to compare.
 
         now, before: the samples at the end and at the beginning of the interval. If the beginning
         is unknown, both are the same.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.console.models_page import Page
     from nereid_gateway.extras.console.queries import View
 
-# Rights that the console uses and that a client may have for some models only.
+# Rights that the console uses. A client may have each of them for only some models.
 _OF_MODELS: Final = (
     "inference",
     "metadata",
@@ -103,7 +103,7 @@ class Encoder:
     ) -> None:
         """Encode these sections and rows.
 
-        last: the documents that patches start from.
+        last: the documents that consoles have. Patches change these documents into the new ones.
         """
         self._shared = shared
         self._rows = rows
@@ -134,7 +134,7 @@ class Encoder:
         return orjson.dumps({name: part for name, part in document.items() if part is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
-        """Return the patch for the last document of a view.
+        """Return the patch that updates the last document of a view.
 
         That document must have been sent.
         """

@@ -41,12 +41,13 @@ _log = logging.getLogger(__name__)
 # Maximum number of open consoles. One client may open at most half of them.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# Minimum number of seconds between looks. After a console was opened, the next look does not wait
-# for the interval to end, but it waits for this long.
+# Minimum number of seconds between looks. When a console is opened, the hub does not wait for the
+# end of the interval, but still waits for this time after the previous look began.
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
-# Share of one core that looks and updates may take. A more expensive look is followed by a longer
-# pause. Together with work that is not measured, such as the event loop's, they take 2 %.
+# Maximum share of one core for looks and updates. An expensive look is followed by a longer pause.
+# With the work that is not measured, such as the event loop's, looks and updates take 2 % of a
+# core.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -71,7 +72,7 @@ class Console:
     end: Callable[[], None]
     # True while the console cannot take more events.
     paused: bool = False
-    # True if the console has got everything up to the last look.
+    # True if the console has got all changes up to the last look.
     synced: bool = False
     # Permissions that were last sent to the console.
     shown_permissions: document.Permissions | None = None
@@ -167,8 +168,9 @@ class ConsoleHub:
     async def _pause(self, began_s: float, cost_s: float) -> None:
         """Wait until the next look is due.
 
-        It is due one interval after the last look began. If a console is opened, it is due as soon
-        as the cost of the last look permits.
+        The next look is due one interval after the last look began, or later if the last look was
+        expensive. If a console is opened, the next look is due as soon as the cost of the last look
+        permits.
         """
         least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
-# Maximum number of versions for which the series of all models are read. In a larger mesh, only the
-# series of models that consoles show are read.
+# If a mesh has at most this many versions, the series of all models are read. In a larger mesh,
+# only the series of models that consoles show are read.
 _MAX_WHOLE: Final = 200
-# Seconds per version after which the index is read again. With 10,000 versions, that is every 10 s.
+# Seconds per version between reads of the index. With 10,000 versions, the index is read every ten
+# seconds.
 _INDEX_PACE_S: Final = 0.001
 # Maximum number of configurations that one look reads. Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16
@@ -118,8 +119,8 @@ class Observer:
     ) -> None:
         """Prepare looks at the mesh through the data plane.
 
-        request: asks for the metrics of the mesh. read_own: returns the metrics of this gateway or
-        of its group.
+        request: the message that requests the metrics of the mesh. read_own: returns the metrics of
+        this gateway or of its group.
         """
         self._data_plane = data_plane
         self._control: Control = data_plane.control
@@ -130,15 +131,16 @@ class Observer:
         self._index_due_s = 0.0
         # Cache of the names and labels of series, by the text of their lines.
         self._series: dict[bytes, Series] = {}
-        # Cache of configurations. Each has the duration of the version's load; if the duration has
-        # changed, the version was loaded again.
+        # Cache of configurations. Beside each configuration is the duration of the version's load.
+        # If the duration has changed, the version was loaded again, and the configuration is out of
+        # date.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
         """Read the facts of the mesh.
 
-        choose: returns the versions and models to read facts of, given the index. cost: adds up the
-        processor time. A call that fails becomes a problem of the look.
+        choose: takes the index, and returns the versions and models whose facts are read. cost:
+        adds up the processor time of the look. A call that fails becomes a problem of the look.
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)

@@ -1,4 +1,4 @@
-"""Rows of the console's table: a version with figures from this look and the look before it.
+"""Rows of the console's table. Each has one version, with figures from the last two looks.
 
 The module does no I/O.
 """
@@ -42,12 +42,13 @@ class _Known(NamedTuple):
     mesh: tuple[float | None, ...]
     owner: str
     config: ConfigFacts | None
-    # True if the counters were already unchanged when the row was made, so that its rates are 0.
+    # True if the counters had not changed when the row was made. All rates in the row are 0 then,
+    # and stay right until a counter changes.
     still: bool
 
 
 class ModelRows:
-    """Rows of one mesh. A row is made again only if something in it may have changed."""
+    """Rows of one mesh. A row is made again only if its contents may have changed."""
 
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
@@ -87,7 +88,7 @@ class ModelRows:
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """Return the facts about versions of a model that explain() needs. names: all models."""
+    """Return the facts that explain() needs about a model and its versions. names: all models."""
     versions = tuple(entries)
     metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(

@@ -1,4 +1,4 @@
-"""Permissions of a console's viewer, by which the page hides what the viewer may not do.
+"""Permissions of a console's viewer. The page hides actions that the viewer may not take.
 
 The permissions are for display only. The requests that the page sends are checked like all
 requests.
@@ -48,7 +48,7 @@ def _is_open(api: str, policy: CallPolicy, call: HttpCall, *, changes: bool = Fa
 
 
 def limiting(principal: Principal | None) -> Grant | None:
-    """Return the principal's grant if it permits an API for some models only, or `None`."""
+    """Return the principal's grant if it permits an API only for some models, otherwise `None`."""
     if principal is None:
         return None
     grant = principal.grant

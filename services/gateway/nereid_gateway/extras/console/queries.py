@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("query", "offset", "limit", "model", "version")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
-# The name of a model is part of a path, whose length limits it.
+# Maximum length of a model's name. No name is longer, because it is part of a path, and paths have
+# a maximum length.
 _MAX_NAME_CHARACTERS: Final = 1024
 
 

@@ -53,7 +53,10 @@ def summary(look: Look, earlier: Look) -> document.Summary:
 
 
 def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
-    """Return the figures that are known for each model, for the models that shows() accepts."""
+    """Return the figures that can be added up model by model.
+
+    Only the models that shows() accepts are included.
+    """
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
@@ -69,7 +72,8 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
     def recently(family: Family) -> float:
         """Return the sum of the models' growth.
 
-        The growth of each model is at least 0, because a load restarts the counters of a model.
+        A load restarts the counters of a model. Such a model counts as 0, so that the sum is not
+        too small.
         """
         return sum(counters.recently(family) for counters in models)
 
@@ -106,7 +110,7 @@ def cache(look: Look, earlier: Look) -> document.Cache | None:
 
 
 def schedulers(look: Look) -> dict[str, document.Scheduler]:
-    """Return the facts of each scheduler by the scheduler's name."""
+    """Return the facts of each scheduler, keyed by the scheduler's name."""
     return {
         scheduler.name: {
             "name": scheduler.name,
@@ -121,7 +125,7 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
 
 
 def owners(look: Look) -> dict[str, str]:
-    """Return the scheduler of each model by the model's name.
+    """Return the name of each model's scheduler, keyed by the model's name.
 
     With one scheduler, the result is empty.
     """
@@ -133,7 +137,7 @@ def owners(look: Look) -> dict[str, str]:
 
 
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
-    """Return the facts of at most 500 executors, by the executor's name.
+    """Return the facts of at most 500 executors, keyed by the executor's name.
 
     Instances and memory are those of the models that shows() accepts.
     """
@@ -158,7 +162,7 @@ def _device(
     device: pb.Device, facts: pb.ExecutorFacts, hosted: Sequence[pb.HostedModel]
 ) -> document.Device:
     is_gpu = device.kind == pb.Device.GPU
-    # Executors use the same device names for the memory that a load has taken.
+    # Executors report the memory that a load has taken under the same device names.
     name = f"gpu{device.id}" if is_gpu else "cpu"
     shown: document.Device = {
         "name": name,
@@ -229,7 +233,7 @@ def problems(look: Look, shows: Callable[[str], bool] = _all) -> list[str]:
 
 
 def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
-    """Return the batches of a view's model that instances execute now, by version."""
+    """Return the batches of the view's model that instances execute now, keyed by version."""
     by_version: dict[str, list[document.Batch]] = {}
     for facts in look.hosting.batches:
         version = str(facts.version)

@@ -20,8 +20,8 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# With this policy, the page loads nothing from other origins and nothing inline, is not shown in a
-# frame, and connects only to its own origin.
+# This policy keeps browsers from loading anything from other origins or inline, from showing the
+# page in a frame, and from connecting to other origins.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
@@ -67,8 +67,8 @@ def read_files(directory: Traversable) -> dict[str, StaticFile]:
         if content_type is not None and file.is_file():
             body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # Browsers revalidate the file at each use, so a page never runs with scripts of another
-            # release.
+            # Browsers ask at each use whether the file is current, so a page never runs with
+            # scripts of another release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
             static_files[file.name] = StaticFile(content_type, body, etag, lines)
     return static_files

@@ -1,10 +1,11 @@
-"""Models of multi-model mode on disk.
+"""Model repository of multi-model mode, on disk.
 
-The platform unpacks archives of models. Their models become models of a model repository, where
-they are found again later. The folder of a model in the repository has links to the archive, and a
-configuration of its own: the model has the name that the platform uses, and the steps of an
-ensemble have names that no other archive uses. A hidden folder beside the models has a record of
-each archive, which all gateways read. Calls block; the module knows no HTTP and no scheduler.
+The platform unpacks archives of models. This module adds the models of an archive to a model
+repository. A model's folder in the repository has links to the files of the archive, and a
+configuration of its own. In this configuration, the model that serves the archive has the name that
+the platform uses, and the steps of an ensemble have names that no other archive uses. A hidden
+folder beside the models has a record of each archive. All gateways read the records. Calls block;
+the module knows no HTTP and no scheduler.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ def check_key(key: str) -> str:
 def model_name(key: str, target_model: str) -> str:
     """Return the name of the model that serves an archive.
 
-    It is the name that the platform's clients use if a model can have this name, and otherwise the
-    key.
+    If a model can have the name that the platform's clients use, that name is returned, otherwise
+    the key.
     """
     return target_model if is_plain(target_model) else key
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name can name a model and a folder, and can be part of a target."""
+    """Return whether a text is valid as the name of a model and a folder, and in a target."""
     return (
         0 < len(name) <= _MAX_NAME_LENGTH
         and name[0] != "."
@@ -212,7 +213,7 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
     """Return the folder of the model that serves an archive.
 
-    It is the only model, or the ensemble that has the other models as its steps.
+    This model is the only one, or the ensemble that has the other models as its steps.
 
     Raises:
         InvalidArgument: several models could serve the archive.

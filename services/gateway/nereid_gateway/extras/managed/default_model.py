@@ -16,10 +16,10 @@ class DefaultModel:
     """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """Keep the name and the value of the flag. The value may be empty."""
+        """Keep the value of the flag that may name the model. name: the value; may be empty."""
         self._control = control
         self._flag = flag
-        # The name is empty until the model has been found.
+        # The name is empty if the flag names no model and find() has not found one yet.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 

@@ -56,8 +56,8 @@ class MultiModel:
     def __init__(self, control: Control, archives: Archives) -> None:
         self._control = control
         self._archives = archives
-        # Maps a key to the model that an earlier invocation has found, so that further invocations
-        # read no file.
+        # Maps an archive's key to the archive's model, once an invocation has found the model.
+        # Further invocations then read no file.
         self._models: dict[str, str] = {}
         # One lock for each archive. It is held while the archive is loaded or unloaded.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
 
-    # Puts the guards in front of a Dispatch. Guards check that calls are permitted.
+    # Function that puts the guards in front of a Dispatch. The guards check that calls are
+    # permitted.
     Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
 
 
@@ -84,7 +85,7 @@ class ManagedPort:
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
         """Return a buffer as the HTTP port does, if the head is one of an inference request."""
-        # An error occurs again, and is reported, when the body has arrived.
+        # An error is ignored here. It occurs again when the body has arrived, and is reported then.
         with contextlib.suppress(NereidError):
             if self._platform.translate_head(cast("ManagedCall", call)):
                 return self._allocate_body(call, size_bytes)

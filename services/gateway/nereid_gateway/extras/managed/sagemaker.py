@@ -89,7 +89,7 @@ class SageMaker:
         self, call: ManagedCall, action: Action, key: str, models: MultiModel
     ) -> None:
         if key and not is_plain(key):
-            # With other characters in the key, the guards would read another target.
+            # Other characters in the key could change the target that the guards read.
             key = _UNKNOWN
         if action is Action.INVOKE:
             self._invoke_archive(call, key, models)

@@ -73,7 +73,8 @@ def resolve(target: bytes) -> SageMakerRoute:
 def map_status(status: int, content_type: bytes, text: bytes) -> int:
     """Return the status of an error: 507 for a lack of memory, 400 for a failed model.
 
-    The HTTP port has status 500 for a failed model. Errors of accepted requests are plain text.
+    On the HTTP port, the error of a failed model has status 500. Only errors of accepted requests
+    are plain text, so a failed model is recognised by both.
     """
     if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE

@@ -1,4 +1,4 @@
-"""Decoder of messages that bounds the time which one message takes in a turn of the event loop.
+"""Decoder of messages. It bounds the time that one message takes in a turn of the event loop.
 
 Small messages are decoded at once, medium ones in a turn that has time left, and large ones in a
 decoder process.

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-# Clients round the deadline up when they send it, and cancel at their own deadline. That may be up
-# to this many seconds earlier.
+# Clients round the deadline up when they send it, but cancel at their exact deadline. The exact
+# deadline may be up to this many seconds before the rounded one.
 _DEADLINE_ERROR_S: Final = 0.05
 
 
@@ -82,7 +82,7 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
-        # Tasks that decode requests which take longer to decode.
+        # Tasks that decode the requests which are too large to decode at once.
         self._tasks: set[asyncio.Task[None]] = set()
         # Maps the path of a control method to its handler. The guard calls these handlers, because
         # it knows the principal of a call.
@@ -258,7 +258,7 @@ class GrpcFront:
     def _control(
         self, method: Method, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
     ) -> ControlHandler:
-        """Return a handler of control calls, which calls respond when it is the client's turn.
+        """Return a handler of control calls. It waits for the client's turn, then calls respond().
 
         The handler refuses calls during shutdown. Errors become RpcErrors.
         """
@@ -347,7 +347,7 @@ def _early_end_status(call: Call) -> Status:
 
 
 def _check(kind: type[Message], message: bytes) -> None:
-    """Refuse a message that cannot be parsed. The method itself uses none of its fields."""
+    """Refuse a message that cannot be parsed, although the method uses no field of the message."""
     try:
         kind.FromString(message)
     except DecodeError as error:

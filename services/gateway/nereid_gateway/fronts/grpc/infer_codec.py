@@ -1,8 +1,9 @@
-"""Codec for ModelInferRequest bytes to an InferRequest, and for an InferResponse to bytes.
+"""Codec of the gRPC front: decodes inference requests and encodes inference responses.
 
-On the hot path, a request is parsed once. The tensors, and everything else that differs from
-request to request, are moved out of the message. The rest is serialised: it is the head, and equal
-heads are checked only once. The module knows the protocol, but not how requests are sent on.
+A ModelInferRequest becomes an InferRequest, and an InferResponse becomes a ModelInferResponse. On
+the hot path, a request is parsed once. The tensors, and everything else that differs from request
+to request, are moved out of the message. The rest is serialised as the head, and equal heads are
+checked only once. The module knows the protocol, but not how requests are sent on.
 """
 
 # layout: compiled
@@ -47,8 +48,8 @@ _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
     f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-# Maps a parameter that has a meaning of its own to the fields that may hold it, and to Triton's
-# text for these fields.
+# Parameters that have a meaning of their own. Key: the parameter. Value: the fields that may hold
+# it, and Triton's text for these fields.
 _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
     "sequence_start": (frozenset({"bool_param"}), "bool_param"),
@@ -239,8 +240,8 @@ def decode_job(
 ) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
     """Return the request in a message. This is a job for a decoder process.
 
-    The regions that must still be resolved are returned as well, with the inputs whose elements
-    must be counted after that, and with the payloads.
+    The result also has the ranges in regions to resolve, the inputs whose elements have to be
+    counted once the ranges are resolved, and the payloads.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
     request = GrpcDecoder(regions).decode(messages[0])
@@ -318,7 +319,10 @@ def encode(response: InferResponse, request_id: str) -> bytes:
 
 
 def parts_of(response: InferResponse, request_id: str) -> list[Any]:
-    """Return the bytes of encode() in pieces. Protobuf merges messages that are concatenated."""
+    """Return the bytes of encode() in pieces: the head, then the other fields.
+
+    Protobuf reads concatenated messages as one message, so the fields can follow the head.
+    """
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()

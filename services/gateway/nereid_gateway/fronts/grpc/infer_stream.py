@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 # Metadata key by which a client asks to get the failure of a model as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading pauses at either limit. It resumes when fewer than half of MAX_PENDING requests are
-# pending.
+# Reading of a stream pauses at either of these limits. It resumes when fewer than half of
+# MAX_PENDING requests are pending.
 MAX_PENDING: Final = 1024
 _MAX_UNREAD_BYTES: Final = 1 << 20
 
@@ -110,11 +110,12 @@ class _StreamRequest(PendingReply):
         self.request = request
         # Timer of the request, or `None` if its last response has no timings.
         self.timer = timer
-        # True once a response with `more` has come, which shows that the model is decoupled.
+        # True once a response with `more` has come. Such a response shows that the model is
+        # decoupled.
         self._decoupled = False
-        # The handle is `None` until infer() has returned, and again after the request has ended. It
-        # refers to on_response, so it would close a cycle that keeps the request's tensors until a
-        # garbage collection.
+        # The handle is `None` until infer() has returned, and again after the request has ended.
+        # The handle refers to on_response. If it were kept, this reference cycle would hold the
+        # request's tensors until a garbage collection.
         self.handle: RequestHandle | None = None
         # True after the last response or a cancellation.
         self.ended = False
@@ -263,7 +264,10 @@ class _InferStream:
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Continue reading in a new turn of the event loop. The stream waited for nothing else."""
+        """Continue reading in a new turn of the event loop.
+
+        The stream waited only for this turn, so the whole limit on pending requests applies.
+        """
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
@@ -408,7 +412,8 @@ class _InferStream:
             self._decoding.cancel()
             self._decoding = None
         for request in self.order.replies:
-            # cancel() has no effect on a request that has ended, whose reply waits for its turn.
+            # cancel() has no effect on a request that has ended and whose reply still waits for its
+            # turn.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()

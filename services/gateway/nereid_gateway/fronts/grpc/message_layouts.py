@@ -29,8 +29,9 @@ class _Layout(NamedTuple):
     head: bytes
     # Size of the whole message, in bytes.
     size_bytes: int
-    # `first_end` is the end of the first tensor. For each further tensor, `others` has the bytes
-    # that precede it, the position of those bytes, the position of the tensor, and its end.
+    # `first_end` is the end of the first tensor. `others` has one entry for each further tensor:
+    # the bytes before the tensor, the position of these bytes, the begin of the tensor, and the end
+    # of the tensor.
     first_end: int
     others: tuple[tuple[bytes, int, int, int], ...]
 

@@ -1,8 +1,8 @@
 """gRPC server reflection, versions v1alpha and v1, for either engine.
 
-The messages of both versions are the same, and grpcio-reflection makes the replies. It is imported
-when the first client uses reflection: it imports all of grpcio, which would take a tenth of the
-start time of the process.
+The messages of both versions are the same, and grpcio-reflection makes the replies.
+grpcio-reflection is imported when the first client uses reflection, because it imports all of
+grpcio. This import would take a tenth of the process's start time.
 """
 
 from __future__ import annotations

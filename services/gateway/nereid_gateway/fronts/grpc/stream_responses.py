@@ -79,8 +79,8 @@ def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
 class PendingReply:
     """Place of a request in the order of replies.
 
-    `reply` is None until the last reply of the request exists. It is kept until all replies before
-    it are sent.
+    `reply` is the last reply of the request, or None while that reply does not exist. The reply
+    waits here until the replies to all earlier requests are sent.
     """
 
     __slots__ = ("reply",)

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 _log = logging.getLogger(__name__)
 
 _TURN_MESSAGES: Final = 128
-# Number of messages that a stream which has waited may handle before the next stream has its turn.
+# Maximum number of messages that a waiting stream handles when it has its turn. Then the next
+# stream has its turn.
 STREAM_MESSAGES: Final = 16
 
 

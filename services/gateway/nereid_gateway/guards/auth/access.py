@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """Principal and address of a call that is permitted so far."""
+    """Principal and address of a call's client, with checks that may still refuse the call."""
 
     principal: Principal
     peer: str

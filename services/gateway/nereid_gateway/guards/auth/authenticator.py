@@ -77,9 +77,9 @@ class Authenticator:
         # Principal of calls without credentials. Its grant is empty if such calls are not
         # permitted.
         self.anonymous = Principal("anonymous", identity=())
-        # Maps credentials, as they came, to their principal and their expiry in seconds of the
-        # epoch. Each header has its own table, because a value that is valid in one header is not
-        # valid in the other.
+        # Maps the value of a header to the principal and the expiry of the credentials. The expiry
+        # is in seconds of the epoch. Each header has its own table, because a value that is valid
+        # in one header is not valid in the other.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)
@@ -144,7 +144,8 @@ class Authenticator:
                 principal, expires_at = self._verify_token(self._verifier, text, peer)
                 known.remember(credential, (principal, expires_at))
                 return principal
-        # The look-up is by digest, so its duration reveals nothing about valid keys.
+        # The key is looked up by its digest, so the duration of the look-up reveals nothing about
+        # valid keys.
         key_principal = self._by_digest.get(digest_of(text))
         if key_principal is None:
             raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
@@ -176,8 +177,8 @@ class Authenticator:
         if principal is None:
             self._drop_idle_principals()
             name = token.subject or token.issuer
-            # This identity has no roles, because all tokens of a subject share the subject's
-            # sequences.
+            # The principal's identity has no roles, because all tokens of a subject share the
+            # subject's sequences.
             principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)

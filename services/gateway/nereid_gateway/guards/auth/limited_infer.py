@@ -32,8 +32,8 @@ _INFERENCE: Final = "inference"
 class LimitedInfer:
     """Checks each request against the present grant of its principal, and refuses it if needed.
 
-    With of_stream, rights and rate are checked here for each message of the stream. Otherwise the
-    guard has checked them when the call arrived, before the message was decoded.
+    of_stream: if set, rights and rate are checked here for each message of the stream. Otherwise
+    the guard has checked them when the call arrived, before the message was decoded.
     """
 
     def __init__(

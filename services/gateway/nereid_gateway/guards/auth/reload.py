@@ -44,7 +44,7 @@ class ConfigWatch:
 
     A configuration with errors is logged and ignored.
 
-    A thread looks at the files, so that a file system that hangs delays nothing else.
+    A thread looks at the files. If the file system hangs, nothing else is delayed.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class ConfigWatch:
             return
         self._errors = []
         self._files = _files_of(self._path, loaded.config)
-        # Files that were watched before keep the state that they had before they were read. So a
-        # change during the reading is noticed.
+        # For a file that was watched before, the state from before the reading is kept. So a change
+        # of the file during the reading is noticed.
         fresh = await asyncio.to_thread(_state_of, self._files)
         self._state = {path: state.get(path, fresh[path]) for path in self._files}
         self._on_change(loaded)

@@ -1,8 +1,8 @@
 """Access rules of one port. They decide whether a call is permitted, and who its caller is.
 
-An API may require a header (restricted_apis), may be closed because it changes the server and
-nothing else guards it (--open-control-apis=false), and may require credentials (--auth-config). The
-guards of both protocols apply the rules. A gateway without any rule has no guards.
+An API may require a header (restricted_apis) and credentials (--auth-config). With
+--open-control-apis=false, an API that changes the server is closed if neither guards it. The guards
+of both protocols apply the rules. A gateway without any rule has no guards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Guard in front of the gRPC front, which refuses calls that the port's policy does not permit."""
+"""Guard in front of the gRPC front. It refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        # Reflection has streams as well, but they are not in the table.
+        # Among streams, only the inference stream is in the table. The streams of reflection are
+        # not.
         infers = path in METHODS_BY_PATH
 
         def handle(call: Call) -> None:

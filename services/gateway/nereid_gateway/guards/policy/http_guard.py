@@ -1,4 +1,4 @@
-"""Guard in front of the HTTP front, which refuses calls that the port's policy does not permit."""
+"""Guard in front of the HTTP front. It refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CHALLENGES: Final = {
 class _Target(NamedTuple):
     """API and model that the target of a request names, and the header rule for them."""
 
-    # `None` means that the target names no API, or one that is open to everybody.
+    # `None` means that the target names no API, or an API that is open to everybody.
     api: str | None
     model: str
     rule: HeaderRule | None

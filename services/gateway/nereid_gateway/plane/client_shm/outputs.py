@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Outputs of at most this size are written on the event loop. A thread writes larger outputs, but
-# only those of a request's last response.
+# The outputs of a response are written on the event loop if their total size is at most this. A
+# thread writes larger outputs, but only to system memory and only for a request's last response.
 _WRITTEN_AT_ONCE_BYTES: Final = 1 << 20
 _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
 
 
 class RegionOutputs:
-    """Submits requests, and writes the outputs of those that name regions of shared memory."""
+    """Submits requests. If a request names regions of shared memory, writes its outputs to them."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class RegionFile:
         return False
 
     def hold_alone(self) -> bool:
-        """Keep other processes from holding the file. Return `False` if one of them holds it."""
+        """Keep other processes from holding the file. Return `False` if another one holds it."""
         return _try_lock(self._descriptor)
 
     def release(self) -> None:
@@ -76,8 +76,8 @@ class RegionFiles:
     def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
         """Open the directory, and create it if it does not exist.
 
-        lock_timeout_s: maximum seconds to wait for the table's lock. The lock is held for
-        microseconds, unless the process that holds it is stopped meanwhile.
+        lock_timeout_s: maximum seconds to wait for the table's lock. A process holds the lock for
+        microseconds, unless the process is stopped meanwhile.
         """
         self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)

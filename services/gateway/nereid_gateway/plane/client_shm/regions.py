@@ -54,7 +54,7 @@ ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """Raised if large inputs must first be read by `Regions.read`.
+    """Raised if large inputs are in regions, so that `Regions.read` has to be called first.
 
     `named` has the ranges of the inputs.
     """
@@ -152,7 +152,7 @@ Placement = tuple[str, Region, RegionRange]
 
 
 class RegionUse(NamedTuple):
-    """Regions of one request: `placements` of its outputs, and all `regions` that it names."""
+    """Regions that a request names: `placements` of its outputs, and `regions` of all tensors."""
 
     placements: list[Placement]
     regions: list[Region]
@@ -161,8 +161,8 @@ class RegionUse(NamedTuple):
 class Regions:
     """The table of regions by name."""
 
-    # Positions of the inputs whose data has not been read, in the request that is being decoded.
-    # Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
+    # Positions of inputs of the request that is being decoded. The data of these inputs has not
+    # been read. Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
@@ -354,7 +354,7 @@ class Regions:
     ) -> ReadInputs:
         """Return copies of all inputs without blocking the loop, in a segment if possible.
 
-        hold: called with the number of bytes that will be kept; may raise.
+        hold: called with the number of bytes that will be kept; may raise an error to refuse them.
 
         Raises:
             NereidError: as for resolve_ranges.
@@ -403,7 +403,8 @@ class UnresolvedRegions(Regions):
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # Ranges that the last decoded request names, and its BYTES inputs that are in regions.
+        # `named` has the ranges that the last decoded request names. `unchecked` has the request's
+        # BYTES inputs that are in regions.
         self.named: RegionRanges | None = None
         self.unchecked = []
 

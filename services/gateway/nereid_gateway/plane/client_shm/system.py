@@ -2,7 +2,7 @@
 
 Clients are not trusted. A key is a name, not a path, and only regular files are opened. Memory is
 copied by pread and pwrite instead of being mapped. A client may truncate its object at any moment,
-even during the copy. That is a short read for pread, but it kills a process that reads a mapping
+even during the copy. pread then reads fewer bytes, whereas a process that reads a mapping is killed
 (SIGBUS).
 """
 
@@ -28,8 +28,8 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
-# Reference to an open object: id of the process that has it open, its descriptor in that process,
-# and the device and inode numbers of the object.
+# Reference to an object that a process has open: the process id, the object's descriptor in the
+# process, and the object's device and inode numbers.
 Source = Sequence[int]
 
 
@@ -67,8 +67,8 @@ class SystemMemory:
         """
         descriptor, position = self._descriptor, self._base + offset
         view = memoryview(data).cast("B")
-        # Writing past the end would make the object grow again. An object that shrinks after this
-        # check does grow, but not beyond the range that the client registered.
+        # Writing past the end would make the object grow again. If the object shrinks after this
+        # check, the write does make it grow, but not beyond the range that the client registered.
         if position + len(view) > os.fstat(descriptor).st_size:
             return False
         while view:
@@ -141,7 +141,7 @@ def _identity(descriptor: int) -> list[int]:
 def _open(key: str) -> int:
     """Open the object of a key.
 
-    As in shm_open, leading slashes are ignored, and others are refused.
+    As in shm_open, leading slashes are ignored, and other slashes are refused.
     """
     name = key.lstrip("/")
     try:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _LOAD: Final = "RepositoryModelLoad"
 _METRICS: Final = "Metrics"
 _STATISTICS: Final = "ModelStatistics"
-# Probes expect a response within 2 s, whatever hangs. A scheduler that waits for a model's own
-# readiness check reports the wait before this limit.
+# Calls of probes, which expect a response within 2 s, whatever hangs. A scheduler that waits for a
+# model's own readiness check reports the wait before this limit.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
 # Calls that are repeated at another scheduler if one scheduler fails. Calls about readiness are not
@@ -66,9 +66,9 @@ class Control:
     ) -> None:
         """Prepare calls to the schedulers of a mesh.
 
-        reconnect_s: seconds that a change waits for the next scheduler if one is lost meanwhile.
-        counts: completes pages with the counts of schedulers that were lost. Without it, pages are
-        as the schedulers return them.
+        reconnect_s: seconds that a call which changes something waits for another scheduler, if its
+        scheduler is lost during the call. counts: adds the counts of lost schedulers to pages.
+        Without counts, pages are as the schedulers return them.
         """
         # Maps a method to a function that completes its page with the counts of lost schedulers.
         self._complete: dict[str, Callable[[Read], Awaitable[bytes]]] = {}
@@ -151,10 +151,10 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """Return the request for a page of the whole mesh, or None if it is for anything else.
+    """Return the request if it asks for a page of the whole mesh, otherwise None.
 
-    The result has only the fields that matter for the page. Calls with equal results share a
-    response.
+    The returned request has only the fields that matter for the page. Calls with equal requests
+    share a response.
     """
     try:
         if method == "RepositoryIndex":

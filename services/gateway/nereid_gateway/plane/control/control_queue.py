@@ -1,9 +1,9 @@
 """Queue of control calls, which cost the mesh more than their sizes suggest.
 
-One call begins in each turn of the event loop, and the clients take turns, so that the loop does
-other work in between. A client is an address or, with credentials, a principal. The numbers of its
-calls in progress and of its waiting calls are bounded. A waiting call is dropped if its client
-disconnects.
+Only one call begins in each turn of the event loop, so that the loop does other work in between.
+The clients take turns. A client is an address or, with credentials, a principal. The number of a
+client's calls in progress is limited, and so is the number of its waiting calls. A waiting call is
+dropped if its client disconnects.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ControlQueue:
         """Run work() when it is this client's turn, and return its result.
 
         principal: the client, if it is not None; otherwise the client is the peer's address.
-        account: the account of the connection. goes_on: work that has begun is not cancelled, and
-        counts as in progress until it is done.
+        account: the account of the connection. goes_on: if True, work that has begun is not
+        cancelled, and counts as in progress until the work is done.
 
         Raises:
             Unavailable: too many calls are waiting, or the client has too many bytes of unread

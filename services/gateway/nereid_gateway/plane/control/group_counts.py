@@ -1,6 +1,7 @@
 """Exchange of models' counts among the gateways of a group.
 
-With it, the counters that a client reads do not fall when it reads them from another gateway.
+Because of the exchange, the counters that a client reads do not decrease when the client reads them
+from another gateway.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Models' counters, kept so that they never fall on this gateway's pages.
 
-They would fall when a scheduler is lost, or when a model moves to another scheduler. So the gateway
-reads the schedulers' counts all the time, keeps them, and gives them to the schedulers that come
-next.
+Without this module, counters would fall when a scheduler is lost, or when a model moves to another
+scheduler. So the gateway reads the schedulers' counts all the time, keeps the counts, and gives
+them to the schedulers that take over.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ModelCounts:
     ) -> None:
         """Prepare reads.
 
-        timeout_s: time limit of one read. group: the gateways that share this gateway's ports, so
-        that one client may read pages of all of them.
+        timeout_s: time limit of one read. group: the gateways that share this gateway's ports. A
+        client may read pages from any of them.
         """
         self._mesh = mesh
         self._timeout_s = timeout_s
@@ -84,7 +84,7 @@ class ModelCounts:
             await self._group.close()
 
     async def complete_metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the MetricsResponse of read(), completed with all kept counts."""
+        """Call read(), and return its MetricsResponse with all kept counts added."""
         response = await self._read(read)
         shared = [counts.exposition for counts in self._keeper.store.shared() if counts.exposition]
         if not shared:
@@ -94,7 +94,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def complete_statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the ModelStatisticsResponse of read(), completed with all kept counts."""
+        """Call read(), and return its ModelStatisticsResponse with all kept counts added."""
         response = await self._read(read)
         shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
         for counts in self._keeper.store.shared():
@@ -113,7 +113,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the page of read() once all counts on it are kept.
+        """Call read(), and return its page once all counts on the page are kept.
 
         The counts are read after the page, from the same schedulers.
         """
@@ -136,8 +136,8 @@ class ModelCounts:
             with contextlib.suppress(NereidError):
                 await self.look()
             if self._keeper.schedulers != before:
-                # The read has shown which counts a new scheduler lacks. The next read gives it
-                # those counts, at once.
+                # The read has shown which counts a new scheduler lacks. The next read begins at
+                # once and gives those counts to the scheduler.
                 continue
             pause_s = min((loop.time() - began_s) * _PAUSES, _MAX_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))

@@ -9,11 +9,12 @@ from typing import Final
 
 # A request of at most this size is decoded as soon as it arrives.
 SMALL_BYTES: Final = 8192
-# A larger request is decoded by a decoder process.
+# A decoder process decodes requests that are larger than this.
 LARGE_BYTES: Final = 32768
-# A larger job counts as long. The process that is reserved for short jobs does not run it.
+# A job that is larger than this counts as long. The process that is reserved for short jobs does
+# not run long jobs.
 LONG_JOB_BYTES: Final = 262_144
 # Maximum size of a control call's message, unless it loads a model's files.
 MAX_CONTROL_BYTES: Final = 65536
-# Maximum size of all requests together, except small ones, that are decoded in one turn.
+# Maximum total size of the requests that are decoded in one turn. Small requests do not count.
 TURN_BYTES: Final = 65536

@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
-# Seconds, from its start, that a job may take if its client has disconnected. A new process takes
-# about as long to start, so killing the process sooner would save nothing.
+# Maximum seconds from the start of a job to its end if its client has disconnected. A new process
+# takes about as long to start, so killing the process sooner would save nothing.
 _ABANDONED_S: Final = 0.5
 # Short jobs may use 1/_SHORT_SHARE of max_waiting_bytes.
 _SHORT_SHARE: Final = 8
@@ -61,12 +61,11 @@ class PoolLimits:
     """Limits of the decoder processes.
 
     processes: number of processes that run long jobs. With 0, all jobs run on the event loop.
-    long_bytes: a job with more bytes of blobs than this is long.
-    memory_bytes: memory that one process may allocate.
-    job_timeout_s: seconds after which the process of a job is killed.
-    max_waiting_bytes: maximum size of the blobs of all waiting jobs together.
-    idle_s: seconds after which an idle process ends.
-    abandoned_s: seconds that a job whose client has disconnected may take, from the job's start.
+    long_bytes: a job with more bytes of blobs than this is long. memory_bytes: memory that one
+    process may allocate. job_timeout_s: seconds after which the process of a job is killed.
+    max_waiting_bytes: maximum size of the blobs of all waiting jobs together. idle_s: seconds after
+    which an idle process ends. abandoned_s: seconds from a job's start after which its process is
+    killed if its client has disconnected.
     """
 
     processes: int = 2
@@ -145,7 +144,7 @@ class DecoderPool:
             del waiting, ticket, blobs, done
 
     def for_peer(self, peer: str) -> RunJob:
-        """Return `run` with this peer as its first argument."""
+        """Return `run` bound to this peer, for callers that run jobs of one client."""
         return partial(self.run, peer)
 
     async def drain(self, timeout_s: float) -> None:

@@ -41,7 +41,8 @@ _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMP
 # their clients have to wait anyway.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
-# Signals that other processes send, and that the kernel sends when the machine runs out of memory.
+# Exit codes of a process that was ended by a signal of another process, or of the kernel when the
+# machine runs out of memory.
 _KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
@@ -173,7 +174,8 @@ def _outcome_of(code: int | None, error: Exception) -> Outcome:
     if code == OUT_OF_MEMORY_EXIT_CODE:
         return OutOfMemory()
     reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # A process that nobody kills ends only with its gateway, so its job must have crashed it.
+    # A decoder process ends by itself only with its gateway. If nobody has killed the process, the
+    # job must have crashed it.
     return Lost(reason) if code in _KILLED_BY else Crashed(reason)
 
 

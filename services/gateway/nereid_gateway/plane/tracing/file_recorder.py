@@ -1,9 +1,9 @@
 """Records the traces of requests for trace files: times, and received and sent tensors.
 
 The recorder is a step of the data plane if traces go to files, and absent otherwise. Only the
-settings decide which requests are traced: a client's traceparent is forwarded as unsampled, so that
-no service collects times which no file will hold. This module passes traces to a sink and knows
-nothing else about files.
+settings decide which requests are traced. A client's traceparent is forwarded as unsampled;
+otherwise other services would collect times that are not written to any file. This module passes
+traces to a sink and knows nothing else about files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TraceSink(Protocol):
     """Receiver of finished traces."""
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """Record that a request which this sampler chose has ended.
+        """Record the end of a request that this sampler chose.
 
         trace: the trace, or `None` if the request was refused or cancelled.
         """
@@ -76,7 +76,7 @@ class FileTracing:
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        """Forward a request; record its trace if its sampler chooses it."""
+        """Forward a request. If the request's sampler chooses the request, record its trace."""
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
@@ -176,10 +176,10 @@ class _FileTrace:
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """Return the models with times converted to this host's clock.
+    """Return the models, with their times converted to this host's clock.
 
-    Times of another host's clock lie outside the request's own duration, except by chance. Such
-    times are moved to its middle.
+    Times from another host's clock lie outside the request's own duration, except by chance. If a
+    time lies outside, all times are shifted to the middle of that duration.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]

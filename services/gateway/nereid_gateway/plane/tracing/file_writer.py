@@ -1,4 +1,4 @@
-"""Trace files, written by a separate thread. A request pays only for an entry in a queue.
+"""Trace files, written by a separate thread. A request only adds an entry to the thread's queue.
 
 As on Triton, the traces of a rule with a log frequency or a limit go to numbered files (FILE.0,
 FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends. This module writes it
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Limits of the queue: the number of its tasks, and the bytes of tensors in them.
+# Limits of the queue: the number of its tasks, and the bytes of the tensors in these tasks.
 _MAX_QUEUED: Final = 4096
 _MAX_QUEUED_TENSOR_BYTES: Final = 64 << 20
 # A batch with more characters than this is written at once.
@@ -97,13 +97,13 @@ class TraceBatches:
 
     @property
     def due(self) -> bool:
-        """True if there are traces for FILE, which need not wait for further traces."""
+        """True if there are traces to write to FILE. Only numbered files wait for more traces."""
         return any(
             batch.texts and not _is_numbered(sampler) for sampler, batch in self._batches.items()
         )
 
     def flush(self) -> Iterator[Write]:
-        """Yield the traces for FILE, which need not wait for further traces."""
+        """Yield the traces to write to FILE. Only numbered files wait for more traces."""
         for sampler, batch in self._batches.items():
             if not _is_numbered(sampler):
                 yield from self._write(batch, numbered=False)

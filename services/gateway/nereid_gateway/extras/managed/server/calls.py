@@ -1,7 +1,7 @@
 """Calls of a managed port. Their responses differ in form from those of the HTTP port.
 
-The platforms do not forward Triton's headers. So the content type has the length of the JSON header
-in front of binary tensors.
+The platforms do not forward Triton's headers. If binary tensors follow the JSON header, the content
+type therefore states the length of the JSON header.
 """
 
 # layout: compiled
@@ -43,9 +43,9 @@ class ManagedCall(HttpCall):
         # Serves the call in place of the KServe route, or `None`. With it, the route decides only
         # who may make the call.
         self.work: Work | None = None
-        # Content type of requests with binary tensors, and content type of such responses. The
-        # length of the JSON header is appended to it. If the type for responses is empty, responses
-        # have the form of the HTTP port.
+        # Content types of requests and of responses with binary tensors. The length of the JSON
+        # header is appended to each. If `response_type` is empty, responses have the form of the
+        # HTTP port.
         self.binary_type = self.response_type = b""
         # Returns the status to send, given the KServe route's status of an error, its content type
         # and its text. With `None`, the status is not changed.

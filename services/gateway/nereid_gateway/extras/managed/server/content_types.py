@@ -1,4 +1,4 @@
-"""Content types that have the length of the JSON header in front of binary tensors."""
+"""Content types of binary tensors, which state the length of the JSON header before them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ VERTEX_AI: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-si
 
 
 def header_length_text(content_type: bytes, binary_type: bytes) -> bytes | None:
-    """Return the length of the JSON header in a content type, or None if the body is only JSON.
+    """Return the header length that a content type states, or None if the body is only JSON.
 
     Raises:
-        InvalidArgument: the type of binary tensors is not at the beginning.
+        InvalidArgument: the content type of binary tensors is present, but not at the beginning.
     """
     start = content_type.find(binary_type)
     if start < 0:

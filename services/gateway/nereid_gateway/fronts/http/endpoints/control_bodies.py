@@ -1,6 +1,6 @@
 """Reader of control calls' bodies.
 
-A client may send a large body, even though little is expected.
+A client may send a large body, although these calls expect a small one.
 """
 
 from __future__ import annotations

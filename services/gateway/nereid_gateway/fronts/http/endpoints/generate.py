@@ -217,7 +217,7 @@ class _ResponseWriter(Protocol):
     """Writes the responses to a request in the form that the client asked for."""
 
     def reject(self, error_status: ErrorStatus) -> None:
-        """Refuse a request that was not accepted. It has no documents."""
+        """Respond with the error of a request that was not accepted and so has no documents."""
 
     def write_document(self, status: int, body: bytes) -> None: ...
 
@@ -226,7 +226,7 @@ class _ResponseWriter(Protocol):
 
 
 class _SingleDocument:
-    """Writes the document of a request after it is known to be the only one."""
+    """Writes the document of a request once the request is known to have only one."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
@@ -251,7 +251,7 @@ class _SingleDocument:
 
 
 class _EventStream:
-    """Writes each document as an event, at once. The status is that of the first document."""
+    """Writes each document at once, as an event. The first document sets the HTTP status."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call

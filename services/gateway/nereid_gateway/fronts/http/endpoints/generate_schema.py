@@ -1,8 +1,8 @@
 """Conversion of the generate extension's JSON to tensors and parameters, and of outputs to JSON.
 
-A member with the name of one of the model's inputs is this input; its value is a scalar or a list.
-Any other member is a parameter of the request. The members of `parameters` are read in the same
-way. The module knows no routes and no sockets.
+A member that has the name of one of the model's inputs holds the data of this input, as a scalar or
+a list. Any other member is a parameter of the request. The members of `parameters` are read in the
+same way. The module knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class _DocumentReader:
 def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
     """Return the shape of an input with count elements.
 
-    The innermost variable dimension gets all elements that the fixed dimensions leave. Other
-    variable dimensions are 1.
+    The innermost variable dimension gets the size that makes the number of elements right. Other
+    variable dimensions get size 1.
     """
     rest = count
     for size in shape:

@@ -106,7 +106,7 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """Return a serialised LogSettingsRequest, and the log format if it names an unknown one."""
+    """Return a serialised LogSettingsRequest, and the log format if that is unknown."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})
@@ -120,7 +120,7 @@ def _limited(request: bytes) -> bytes:
 
 
 def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any) -> None:
-    """Set the member of the request that a member of the JSON document names.
+    """Set the trace setting `name` in the request to a value from the JSON document.
 
     Null clears a setting.
     """
@@ -137,7 +137,7 @@ def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any)
 
 
 def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) -> str | None:
-    """Set the request from a JSON document.
+    """Fill in the request from a JSON document.
 
     Return the log format if the document names an unknown one.
     """

@@ -104,7 +104,7 @@ class InferEndpoint:
             return None
         length_header = call.headers.get(_HEADER_LENGTH)
         if length_header is None:
-            # Without a buffer, a large JSON body would have to be joined from its pieces in one go.
+            # Without a buffer, the pieces of a large JSON body would have to be joined all at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
         try:
             length = int(length_header)
@@ -178,7 +178,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
-        """Decode a request in this turn of the loop if it has bytes left, or else in a task."""
+        """Decode a request at once if this turn's allowance covers it, otherwise in a task."""
         if length > LARGE_BYTES:
             self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
             return

@@ -1,9 +1,10 @@
-"""Decoder of the body of an HTTP infer request, and of the form that its response should have.
+"""Decoder of an HTTP infer request's body and of the form that the response should have.
 
 A body is a JSON header followed by binary tensors. The meaning of a header without inline data
-depends only on its bytes, so parsed headers are cached by their bytes. Such headers differ only in
-an id at their beginning, which is cut off first. A body without a header is a raw request, which
-raw_request decodes. The module knows no routes and no sockets.
+depends only on its bytes, so parsed headers are cached by their bytes. The headers that one client
+repeats differ only in an id at the beginning, so the id is cut off before the look-up. A body
+without a header is a raw request, which raw_request decodes. The module knows no routes and no
+sockets.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ class InferRequestDecoder:
         length: int,
         unchecked: list[StringInput] | None = None,
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body. Its JSON header has this length.
+        """Decode a body.
+
+        length: size of the JSON header in bytes.
 
         An invalid body becomes a request with the error. Large inputs whose elements must still be
         counted are added to unchecked.
@@ -216,7 +219,7 @@ class InferRequestDecoder:
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
         """Return the request to submit in place of one that could not be decoded.
 
-        It has the name of the model and the error.
+        The returned request has the name of the model and the error.
         """
         error_status = error_status_of(error)
         # The message may quote text that is not valid UTF-8, which frames cannot hold.
@@ -288,7 +291,8 @@ class InferRequestDecoder:
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
         """Parse a header, and cache it if further requests may repeat its text.
 
-        repeated: the text after inline_data has cut out `arrays` arrays of data.
+        repeated: the text with marks in place of arrays of data, from inline_data.cut(). arrays:
+        the number of these arrays.
         """
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (

@@ -1,7 +1,8 @@
 """Encoder of the body of an HTTP infer response: a JSON header followed by binary tensors.
 
-The header depends on the response's head, the sizes of its tensors and the response's form, except
-for the id and inline data. So the rest of the header is cached by these three.
+Without the id and inline data, the header depends only on three things: the response's head, the
+sizes of the tensors, and the form that the client asked for. This part of the header is cached
+under these three.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class InferResponseEncoder:
     ) -> None:
         """Limit the outputs that are written as JSON.
 
-        max_json_bytes: maximum size of the raw outputs of one response that are written as JSON.
-        max_text_bytes: maximum size of their JSON text, which is then written in slices. Without
-        it, each output is written at once.
+        max_json_bytes: maximum size of the raw outputs that are written as JSON in one response.
+        max_text_bytes: maximum size of the JSON text of these outputs. If it is set, the text is
+        written in slices; otherwise each output is written at once.
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
-    """Return the input that the body has the data of, and the input's raw form.
+    """Return the input whose data is in the body, and the data in raw form.
 
     Raises:
         InvalidArgument: the model has several inputs, or the input's shape is ambiguous.

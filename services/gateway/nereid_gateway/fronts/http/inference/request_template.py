@@ -1,4 +1,4 @@
-"""Template of requests and their responses: all parts that repeat, which is everything but tensors.
+"""Template of requests and their responses. It has the parts that repeat: all but the tensors.
 
 Most clients that keep a connection send the same HTTP head and the same JSON header again and
 again. With a template, these headers need not be parsed again. The text before the tensors of the

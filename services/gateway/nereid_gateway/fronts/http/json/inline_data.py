@@ -44,8 +44,8 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
     while at >= 0:
         start = at + len(_MEMBER)
         start += text.startswith(b" ", start)
-        # Braces and quotes follow an array of numbers in an object. The array itself contains
-        # neither of them.
+        # An array of numbers contains neither braces nor quotes. So it ends before the next brace
+        # or quote, which belongs to the enclosing object.
         limit = text.find(b'"', start)
         limit = len(text) if limit < 0 else limit
         brace = text.find(b"}", start, limit)
@@ -63,8 +63,8 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
 def is_cut(rest: bytes, count: int) -> bool:
     """Return whether the marks stand for all data of inputs, and for nothing else.
 
-    rest: the text, with marks, of a document that was read as a request. count: the number of its
-    marks.
+    rest: the text with marks, from cut(). The document without marks is a valid request. count: the
+    number of marks that cut() has inserted.
     """
     try:
         inputs = orjson.loads(rest)["inputs"]
@@ -74,7 +74,7 @@ def is_cut(rest: bytes, count: int) -> bool:
 
 
 def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | None:
-    """Return the raw form of the inputs' data, or None if an array is not valid JSON by itself.
+    """Return the inputs' data in raw form, or None if an array is not valid JSON by itself.
 
     Raises:
         NereidError: the data is wrong; see tensor_data.to_raw.

@@ -39,7 +39,7 @@ _REASONS: Final = (
 
 
 def parse(text: bytes) -> Any:
-    """Return the document that a text has.
+    """Return the document in a text.
 
     Raises:
         Internal: the text is not JSON. Triton's clients get status 500 for it.
@@ -51,7 +51,7 @@ def parse(text: bytes) -> Any:
 
 
 class RepeatedMembers(dict[str, Any]):
-    """JSON object in which a member occurs twice. Look-ups return its first value."""
+    """JSON object in which a member occurs twice. A look-up returns the member's first value."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
@@ -60,7 +60,7 @@ class RepeatedMembers(dict[str, Any]):
 
 
 def parse_members(text: bytes, nested: str) -> Any:
-    """Return the document that a text has, with repeated members of its object preserved.
+    """Return the document in a text, and preserve repeated members of its object.
 
     The object, and the object in its member `nested`, are RepeatedMembers if a member occurs twice
     in them. parse() would return the last value of the member.
@@ -70,7 +70,8 @@ def parse_members(text: bytes, nested: str) -> Any:
         return document
     members: Any = document.get(nested)
     count = len(document) + (len(members) if type(members) is dict else 0)
-    # Colons are counted: further ones belong to repeated members, other objects or strings.
+    # Each member has a colon. If the text has further colons, they belong to repeated members,
+    # other objects or strings.
     if text.count(b":") <= count or _has_objects(document, nested):
         return document
     return _parse_leniently(text, _members)
@@ -104,7 +105,8 @@ def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
-        # Only one pass is made. Otherwise a client could make each pass find one more token.
+        # The text is changed in a single pass. If passes were repeated, a client could send a text
+        # in which each pass finds only one more token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
         return _loads(spelt_out, make_object)
@@ -188,7 +190,7 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
 
 
 def _begun(document: str, position: int) -> int:
-    """Return the number of characters of a value before the first one that cannot belong to it."""
+    """Return the number of characters at the position that may begin a value."""
     begun = _BEGUN.match(document, position)
     return len(begun[0]) if begun else 0
 
@@ -203,7 +205,8 @@ _BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # Matches strings, which stay as they are, and spellings of numbers that only RapidJSON accepts.
 _TOKEN: Final = re.compile(_STRING.pattern + r"|-?\b(?:Inf|NaN)\b", re.DOTALL)
-# Matches a part that every number has which does not fit into a double or into 64 bits.
+# Finds numbers that may be too large for a double or for 64 bits. Every number that is too large
+# contains a match.
 _LARGE_NUMBER: Final = re.compile(r"[0-9]{19}|[0-9][eE]\+?0*+[0-9]{3}")
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 

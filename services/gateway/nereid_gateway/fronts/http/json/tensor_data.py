@@ -82,7 +82,8 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
-            # The scheduler first checks whether the model accepts a scalar.
+            # The wrong number of elements is not reported here, because the scheduler first has to
+            # check whether the model accepts a scalar.
             return b""
         wanted = data[: min(count, len(data))]
         # An element of a wrong kind is reported before a wrong number of elements.
@@ -262,7 +263,8 @@ def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
             yield view[at : at + _SLICE_BYTES]
         return
     for elements in split_in_slices(raw, _SLICE_BYTES):
-        # A string that is longer than a slice is the last string that begins in the slice.
+        # Only the last string of a slice may be longer than a slice. Such a string becomes a part
+        # of its own.
         last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
         if elements:
             yield elements
