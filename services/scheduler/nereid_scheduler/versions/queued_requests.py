@@ -182,7 +182,7 @@ class QueuedRequests(ABC):
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
-        """Raise Unimplemented if the model is decoupled and the client accepts one response."""
+        """Raise Unimplemented if a model is decoupled and the client accepts one response only."""
         if self.config.decoupled and not request.accepts_many:
             raise Unimplemented(DECOUPLED, accepted=True)
 
@@ -308,7 +308,7 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return all entries that have not begun to their gateways.
+        """Send entries back to their gateways unless their execution has begun.
 
         Another scheduler has taken over the model. From now on, entries that would be queued again
         are returned too.

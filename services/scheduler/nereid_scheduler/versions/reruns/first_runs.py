@@ -74,7 +74,7 @@ class FirstRuns:
         self._carry_out(())
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Ask executors which requests they have begun for other schedulers, which were lost."""
+        """Ask executors which requests they have begun for schedulers that were lost."""
         self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
