@@ -513,7 +513,7 @@ class ModelVersion(QueuedRequests):
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """Record a wait of requests in the timeline when its reason has changed or is over."""
+        """If requests no longer wait, or wait for another reason, record their wait until now."""
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return

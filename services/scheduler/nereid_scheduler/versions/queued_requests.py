@@ -290,7 +290,7 @@ class QueuedRequests(ABC):
         self.end_entry(entry, InferResponse(0, error=error_status_of(error)))
 
     def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
-        """Fail those of the entries that have no last response yet."""
+        """Fail each of these entries, unless it has its last response."""
         for entry in entries:
             if entry.state is not RESPONDED:
                 self.fail_entry(entry, error, now_ns)

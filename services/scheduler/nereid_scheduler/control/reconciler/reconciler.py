@@ -317,8 +317,8 @@ class Reconciler:
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
-            # Another scheduler owns the model now. All versions but those that were loading have
-            # been handed over, so the result of these loads does not matter.
+            # Another scheduler owns the model now. Only versions that were loading have not been
+            # handed over, and the result of their loads does not matter.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later

@@ -113,8 +113,9 @@ class OnDemand:
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Monotonic time since when loads may be stalled: the last load or unload has ended, or a
-        # model has begun to wait for memory while no other model waited.
+        # Monotonic time of the latest of these events: a load ended, an unload ended, or a model
+        # began to wait for memory while no other model waited. Loads are stalled some time after
+        # it.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline

@@ -280,7 +280,7 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """Return the responses by scheduler, this one's first. `limit_s`: not the usual limit."""
+        """Return the responses by scheduler, this one's first. limit_s: replaces the usual one."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(

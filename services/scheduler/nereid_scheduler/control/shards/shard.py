@@ -40,8 +40,8 @@ class ShardModels(Protocol):
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Load what this scheduler owns now, and hand over the rest.
 
-        lost_models: models that were in service at members that were lost or are leaving. leaving:
-        the part of `lost_models` whose members are leaving.
+        lost_models: models that were in service at members that were lost or are leaving.
+        leaving: the part of `lost_models` whose members are leaving.
         """
 
     def update_groups(self) -> bool:

@@ -343,7 +343,7 @@ class Catalogue:
         """Return the statistics of the ready versions: of all models, one model or one version.
 
         memory_of: returns the bytes that a version takes, by device. If `None`, memory is left out,
-        as by those of Triton's backends that do not report it.
+        as in Triton for backends that do not report their memory.
         """
         number = parse_version(version)
         if name:

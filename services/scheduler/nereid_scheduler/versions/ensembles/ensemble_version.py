@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
-    # Returns the version that runs a step now; raises NereidError if there is none.
+    # Function that returns the version that runs a step now. It raises NereidError if there is
+    # none.
     FindModel = Callable[[Step], QueuedRequests]
 
 _log = logging.getLogger(__name__)
@@ -80,8 +81,8 @@ _DEADLOCK: Final = (
 _TENSORS_LOST: Final = "an executor was lost before its response was read"
 # A decoupled step is paused while this many calls of the same request are open.
 _MAX_OPEN_CALLS: Final = 1024
-# Maximum number of remembered steps. A step differs by its requested outputs, and clients may
-# request any combination of outputs.
+# Maximum number of remembered steps. The same step with other requested outputs counts as another
+# one, and clients may request any combination of outputs.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns

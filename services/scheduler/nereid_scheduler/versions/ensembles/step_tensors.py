@@ -304,8 +304,8 @@ class StepHeads:
         """classes: requested classifications by output, as in ParsedHead."""
         self.step = step
         self.model = model
-        # Requested classifications by the model's names; `beside` is True if the tensor itself is
-        # needed as well.
+        # Maps the model's name for an output to the classification that is requested of it. The
+        # classification's `beside` is True if the output itself is needed as well.
         self._classes = {
             name: requested._replace(beside=requested.beside or tensor in plan.consumers)
             for name, tensor in step.output_map

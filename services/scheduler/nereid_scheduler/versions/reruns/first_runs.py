@@ -69,7 +69,7 @@ class FirstRuns:
         self._timer = RearmableTimer(self._on_timer)
 
     def restart_grace(self) -> None:
-        """Restart the grace period after the start, as executors can join from now on."""
+        """Restart the grace period of the start, since executors can join only from now on."""
         self.recalls.begin_grace(self._loop.time() + self._grace_s)
         self._carry_out(())
 

@@ -135,7 +135,8 @@ class TimestampTrace:
         # end of the requests that the caller has made.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # True if tensors of responses were copied when these came, not at the end of the request.
+        # True if the tensors of each response were copied when it came. Otherwise they are copied
+        # at the end of the request.
         self._responded = False
         self.parent = parent
         self.context = child_context(parent)

@@ -86,7 +86,7 @@ class Validator:
             level = policies.level(request.priority)
             timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
-        # Positional arguments: keyword arguments take longer.
+        # Pass positional arguments, since keyword arguments take longer.
         return Entry(
             request,
             valid,

@@ -110,7 +110,7 @@ class Recalls:
         return self._grace_ends_s if len(self._by_run) > len(self._asked) else None
 
     def begin_grace(self, ends_s: float) -> None:
-        """Restart the grace period after the start, as executors can join from now on."""
+        """Restart the grace period of the start, since executors can join only from now on."""
         self._grace_ends_s, self._lost = ends_s, None
 
     def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:

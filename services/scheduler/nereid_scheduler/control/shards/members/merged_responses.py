@@ -30,8 +30,8 @@ _RANKS: Final = {
     )
 }
 
-# If a model has moved, the pages of two schedulers have its series, which count different requests.
-# These series are summed.
+# If a model has moved, the pages of two schedulers have series of the model, which count different
+# requests. These series are summed.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
