@@ -4,11 +4,11 @@ A decoupled model gives a request any number of responses. A model with iterativ
 reschedule a request instead of giving its last response. A member (a request of a sent batch) is
 open until its last response has come, or until it is rescheduled.
 
-An instance is free for its next batch as soon as it reports this, although requests of earlier
-batches may still be open there. Such a request ends with its last response. If the instance is lost
-first, the request runs again only if none of its responses was sent; otherwise it fails. Instances
-that accept controls are notified of clients that cancel or cannot keep up. The module knows no
-queue.
+An instance can get its next batch as soon as it reports that it is free, although requests of
+earlier batches may still be open there. An open request ends with its last response. If the
+instance is lost first, the request runs again only if none of its responses was sent; otherwise it
+fails. Instances that accept controls are notified of clients that cancel or cannot keep up. The
+module knows no queue.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class MemberResponses:
     """Handle the responses of a model version that is decoupled or has iterative sequences."""
 
     def __init__(self, version: ModelVersion, iterations: IterativeBatcher | None) -> None:
-        """Track no entries yet.
+        """Handle the responses of `version`.
 
-        version: model version whose responses are handled. iterations: batcher that reschedules
-        requests; `None` if requests may not be rescheduled.
+        iterations: batcher that reschedules requests; `None` if requests may not be rescheduled.
         """
         self._version = version
         self._decoupled = version.config.decoupled
@@ -70,7 +69,7 @@ class MemberResponses:
         self._paused: set[Entry] = set()
 
     def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Record where the entries of a batch are executed that an instance was sent."""
+        """Record that an instance, which was sent this batch, executes the batch's entries."""
         for member in sent.track_members(sent.started_ns):
             entry = member.entry
             if is_null(entry):
@@ -185,8 +184,8 @@ class MemberResponses:
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
-                # Send an empty response first when the only response comes. It shows that the model
-                # is decoupled: its responses need not wait for those of earlier requests.
+                # If the request has only one response, send an empty response first. It shows that
+                # the model is decoupled: its responses need not wait for those of earlier requests.
                 version.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)

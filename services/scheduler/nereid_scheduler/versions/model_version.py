@@ -1,8 +1,9 @@
-"""Model version that executes requests on instances; it alone owns its queue and their batches.
+"""Model version that executes requests on instances.
 
-The batcher decides which requests run together, and the router on which instance. The batches of an
-instance are a state machine (core.instances.instance_batches), whose decisions this module carries
-out. The modules single_responses and member_responses decide how the requests of a batch end, and
+Only this module changes the version's queue and the batches of its instances. The batcher decides
+which requests run together, and the router on which instance. The batches of an instance are a
+state machine (core.instances.instance_batches), whose decisions this module carries out. The
+modules single_responses and member_responses decide how the requests of a batch end, and
 waiting_batches decides which instances get a second batch.
 
 The events are: a request is submitted or cancelled; an instance is added, retired or lost; a reply
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# After a batch of more requests than this, a single request waits until the end of the event loop's
-# turn for other requests.
+# If the last batch had more requests than this, a single request is not sent at once. It waits
+# until the end of the event loop's turn, since other requests may come and share its batch.
 _FEW: Final = 2
 
 
@@ -79,8 +80,8 @@ class ModelVersion(QueuedRequests):
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        # Called with each batch that has ended, if an instance may wait for the next requests of
-        # the batch's clients.
+        # Function to call at the end of each batch, if the batcher may keep the instance idle until
+        # the batch's clients send their next requests.
         self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
         if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
             self._on_batch_end = batcher.batch_ended
@@ -113,8 +114,9 @@ class ModelVersion(QueuedRequests):
         # when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
-        # Reason why requests wait although an instance is idle, and the time since they do. It is
-        # empty if no request waits like that.
+        # Reason why requests wait, and the time since when they wait for this reason. The reason is
+        # empty if no request waits, or if requests only wait for busy instances or slots of
+        # sequences.
         self._wait_reason = ""
         self._wait_from_ns = 0
         # True if the last batch had few requests: then a request that comes alone is probably the
@@ -286,7 +288,7 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail the batches up to number `begun` of an instance that is about to be lost.
+        """Fail an instance's batches up to number `begun`, since the instance is about to be lost.
 
         The requests of these batches must not run again.
         """
@@ -308,12 +310,13 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue the requests of a batch again that an instance has given back.
+        """Queue the requests of a batch again, since an instance has given the batch back.
 
-        They can go to another instance then.
+        Another instance can then execute these requests.
 
         Raises:
-            ProtocolError: the instance has no batch of this number, or was not asked for it.
+            ProtocolError: the instance has no batch of this number, or was not asked to give it
+                back.
         """
         batches = instance.batches
         sent = batches.end_withdrawal(number)
@@ -360,7 +363,7 @@ class ModelVersion(QueuedRequests):
                 self._await_instance()
 
     def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return the error of an entry that must not run again, or `None` and count a retry."""
+        """Return an error if an entry must not run again; else count a retry, return `None`."""
         if self._sequences is not None:
             error = self._sequences.retry_error(entry, cause)
             if error is not None:
@@ -448,10 +451,11 @@ class ModelVersion(QueuedRequests):
             self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
 
     def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Free an instance that has no batch; unless it was removed, it can have the next one."""
+        """Mark an instance without a batch as free, so that it can get the next batch."""
         self._router.release_instance(instance)
         if self._sequences is None:
-            # Dispatch before the responses are sent, so that the instance executes while they are.
+            # Dispatch before the responses are sent, so that the instance executes while they are
+            # sent.
             if self._batcher.pending:
                 self._dispatch(now_ns)
         else:
@@ -509,7 +513,7 @@ class ModelVersion(QueuedRequests):
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """Record a wait of requests in the timeline when its reason has changed or is over."""
+        """If requests no longer wait, or wait for another reason, record their wait until now."""
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return
@@ -520,7 +524,7 @@ class ModelVersion(QueuedRequests):
         self._wait_reason, self._wait_from_ns = reason, now_ns
 
     def _find_wait_reason(self, now_ns: int) -> str:
-        """Return why requests wait; empty if for a busy instance, or for a slot of a sequence."""
+        """Return why requests wait; empty if only for busy instances or for slots of sequences."""
         router = self._router
         if not router.count:
             return LOADING
@@ -562,7 +566,7 @@ class ModelVersion(QueuedRequests):
     # ---- waits for an instance
 
     def _await_instance(self) -> None:
-        """Start to limit how long open entries wait, as there is no instance."""
+        """Limit how long open entries wait, as there is no instance."""
         if self._only_passive:
             # Fail the entries later: submit() must return an entry before the entry fails.
             self._loop.call_soon(self._fail_all_waiting)

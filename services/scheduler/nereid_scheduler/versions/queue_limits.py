@@ -23,8 +23,9 @@ class QueueLimits:
     no_executor_timeout_s: float = 30.0
     # Number of batches that may wait at an instance while it executes another batch: 0 or 1.
     waiting_batches: int = 1
-    # Settings of adaptive admission: how long requests may queue (0 means any time), unless the
-    # model's configuration has a target; and how long a queue may exceed that.
+    # Settings of adaptive admission. `admission_target_ms`: how long requests may queue, unless the
+    # model's configuration has its own target; 0 means no limit. `admission_interval_ms`: how long
+    # a queue may exceed the target.
     admission_target_ms: int = 0
     admission_interval_ms: int = 100
     # Maximum fraction of a model's slots that the sequences of one client may have; 1 means all.

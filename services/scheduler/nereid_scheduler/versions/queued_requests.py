@@ -182,7 +182,7 @@ class QueuedRequests(ABC):
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
-        """Raise Unimplemented if the model is decoupled and the client accepts one response."""
+        """Raise Unimplemented if a model is decoupled and the client accepts one response only."""
         if self.config.decoupled and not request.accepts_many:
             raise Unimplemented(DECOUPLED, accepted=True)
 
@@ -290,7 +290,7 @@ class QueuedRequests(ABC):
         self.end_entry(entry, InferResponse(0, error=error_status_of(error)))
 
     def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
-        """Fail those of the entries that have no last response yet."""
+        """Fail each of these entries, unless it has its last response."""
         for entry in entries:
             if entry.state is not RESPONDED:
                 self.fail_entry(entry, error, now_ns)
@@ -308,7 +308,7 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return all entries that have not begun to their gateways.
+        """Send entries back to their gateways unless their execution has begun.
 
         Another scheduler has taken over the model. From now on, entries that would be queued again
         are returned too.

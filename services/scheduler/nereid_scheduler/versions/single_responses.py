@@ -93,7 +93,8 @@ class SingleResponses:
             if response.error and not response.error.by_model:
                 failed.append(entry)
             version.respond(entry, response, sent.revision)
-        # Update the statistics after the responses, so that clients need not wait for it.
+        # Update the statistics after the responses, so that the update does not delay the
+        # responses.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
         error = _error_of(failed[0], entries, responses) if failed else ""

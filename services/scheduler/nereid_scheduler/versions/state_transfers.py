@@ -47,7 +47,7 @@ class StateTransfers:
         on_restored: Callable[[], None],
         snapshots: CacheClient | None,
     ) -> None:
-        """on_restored: called when sequences may be able to continue, because their states came.
+        """on_restored: called after states have arrived, since sequences may then continue.
 
         version: name of the model version for the log. moves: decides which states are moved.
         snapshots: client of the cache; `None` means that no snapshots are stored there.
@@ -66,7 +66,7 @@ class StateTransfers:
     # ---- from draining instances
 
     def moves_states_of(self, instance: RemoteInstance) -> bool:
-        """Return whether an instance's sequences can continue at others, with their states."""
+        """Return whether an instance's sequences can continue elsewhere with their states."""
         return instance.has_states
 
     def begin_export(self, instance: RemoteInstance) -> None:
@@ -104,7 +104,7 @@ class StateTransfers:
         self.export(instance)
 
     def resume_exports(self) -> None:
-        """Continue paused exports if states that were kept here have since left."""
+        """Continue paused exports if this process has memory for more states again."""
         if self._paused and not self._moves.full:
             paused, self._paused = self._paused, set()
             for instance in paused:

@@ -108,7 +108,7 @@ class WaitingBatches:
             self._shares.update(open_requests, self._router.count)
 
     def send_batches(self, now_ns: int) -> None:
-        """Send batches that cannot grow to instances that are about to end their own batch."""
+        """Send a second batch, if it cannot grow, to instances that will soon end their first."""
         if not self._executing or not self._batcher.pending or self._router.free:
             return
         for instance in list(self._executing):
@@ -163,12 +163,12 @@ class WaitingBatches:
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the batch before it came first, so the instance already counts as
-            # executing this batch.
+            # The response to the previous batch came first, so the instance already counts as
+            # executing the batch that it has given back.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
-        """Send no waiting batch to an instance that is free, or that gets no more batches."""
+        """Send an instance no waiting batch: it is free, or gets no more batches."""
         if instance in self._executing:
             del self._executing[instance]
 
@@ -196,7 +196,7 @@ class WaitingBatches:
 
 
 class NoWaitingBatches(WaitingBatches):
-    """Waiting batches of a version whose instances have only one batch at a time: none."""
+    """Used by versions whose instances have only one batch at a time, so that no batch waits."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -112,8 +112,8 @@ def is_unload_remembered(
 ) -> bool:
     """Return whether to record an unload, because a later start would or might load the model.
 
-    brought: a load request brought the model's files, so only its record would bring the model
-    back.
+    brought: True if a load request brought the model's files. Only a record of that load could
+    bring the model back.
     """
     if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
         return True
@@ -163,7 +163,7 @@ def _compose(
         return Action(Do.FIND, names=tuple(missing))
 
     def composed_of(name: str) -> list[str]:
-        """Return the models of a model's steps: as it will be loaded, or else as it is served."""
+        """Return the models of a model's steps, in its pending load or else as it is served."""
         if name in models:
             return step_models(models[name].draft)
         return [step for draft in catalogue.drafts(name, "") for step in step_models(draft)]

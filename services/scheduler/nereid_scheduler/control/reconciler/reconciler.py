@@ -57,7 +57,8 @@ _log = logging.getLogger(__name__)
 
 # Reasons for loads whose failures are neither logged nor returned elsewhere.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# Requests of clients that end the model's loading and unloading on demand.
+# Reasons after which a model is no longer loaded and unloaded on demand: a client has loaded or
+# unloaded it.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
@@ -264,7 +265,7 @@ class Reconciler:
     # ---- loads and unloads
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        """Stop loading a model on demand, since a client loads or unloads it."""
+        """Stop loading a model on demand if a client loads or unloads it."""
         if model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 
@@ -316,8 +317,8 @@ class Reconciler:
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
-            # Another scheduler owns the model now. All versions but those that were loading have
-            # been handed over, so the result of these loads does not matter.
+            # Another scheduler owns the model now. Only versions that were loading have not been
+            # handed over, and the result of their loads does not matter.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
@@ -327,7 +328,7 @@ class Reconciler:
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
 
     async def _note_writes(self, served: ServedModel, found: FoundModel) -> None:
-        """Treat files that the model's own loads write as loaded, so that polling ignores them."""
+        """Let polling ignore files that the model's own loads write: count them as loaded."""
         after = await asyncio.to_thread(self._repositories.require, found.name)
         if after.error is not None or not self._load_writes.add_load(found, after):
             return
@@ -397,7 +398,8 @@ class Reconciler:
         self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
     ) -> None:
         await asyncio.gather(*ends)
-        # The model may be in service again, or a client whose view is old may be loading it.
+        # Remove the model only if nothing has changed meanwhile: it may be in service again, or a
+        # client whose view is old may be loading it.
         current = self._catalogue.model(model.name) is model
         if current and model.unloaded and not self._owns(model.name):
             self._catalogue.remove_model(model)

@@ -1,4 +1,4 @@
-"""Recognises files that loads of a model write beside it, such as a cache that its code makes.
+"""Recognises files that a model's own loads write, such as a cache that the model's code makes.
 
 A file that changes while a model is loaded may have been changed by the load or by a user, and
 looking once does not show which. Therefore the model counts as changed at first, and is loaded
@@ -24,7 +24,7 @@ class _Load(NamedTuple):
 
 
 class LoadWrites:
-    """Keeps, by the model's name, which files the last load of the model has changed."""
+    """Keeps, for each model, the files that the model's last load has changed."""
 
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}

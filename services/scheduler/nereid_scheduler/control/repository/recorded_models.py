@@ -47,8 +47,8 @@ class RecordedModels:
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
         """Return the models by name.
 
-        If a load request brought a model's files, the model is returned as an outline: only what
-        its configuration composes is known. `find` reads the rest.
+        If a load request brought a model's files, the model is returned as an outline, which says
+        only of which models it is composed. `find` reads the rest.
         """
         chosen = list(records)
         outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])

@@ -86,7 +86,7 @@ class Repositories:
     # Value of --model-config-name: configuration that is preferred in each model's directory.
     config_name: str = ""
     namespacing: bool = False
-    # Maps a repository's path to the repository, for those in object stores.
+    # Maps the path of a repository in an object store to the repository.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
     # Maps a repository's path to the reason why its last listing failed.
     problems: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Repositories:
         return self._read(name, places, override) if name in places else None
 
     def require(self, name: str, override: Override | None = None) -> FoundModel:
-        """Return a model as `find` does; if it is missing or cannot be read, with an error."""
+        """Return a model as `find` does. A model that is missing or unreadable has an error."""
         try:
             found = self.find(name, override)
         except StoreError as error:
@@ -132,7 +132,7 @@ class Repositories:
         return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
-        """Return the outline of a model that a load request brings: the models that it composes.
+        """Return the outline of a model that a load request brings: of which models it consists.
 
         Only `config`, the override's configuration, is needed, not the files. Raises
         InvalidArgument if the configuration is not valid.
@@ -155,7 +155,7 @@ class Repositories:
         ]
 
     def _places(self, *, all_files: bool = False) -> dict[str, _Place]:
-        """Return the places of all models. `all_files`: list each object store once as a whole."""
+        """Return the places of all models. `all_files`: list all objects of a store at once."""
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
@@ -231,7 +231,7 @@ class Repositories:
     def _in_namespace(
         self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
     ) -> FoundModel:
-        """Return the model, which was read under its plain name, under its qualified name.
+        """Give a model that was read under its plain name its qualified name, and return it.
 
         As in Triton, namespaces in the model's configuration are ignored.
         """

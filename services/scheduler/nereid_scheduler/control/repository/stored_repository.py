@@ -33,8 +33,9 @@ _log = logging.getLogger(__name__)
 # Maximum bytes of a configuration or labels file, which is read into memory.
 _MAX_FILE_BYTES: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# Seconds to wait for the store, for: one model; names only, if the names of the last listing are
-# known (each load of any model asks for them); all objects, of which there may be any number.
+# Seconds to wait for the store. `_LIMIT_S`: for one model. `_NAMES_LIMIT_S`: for the names of all
+# models, if an earlier listing had names; each load of any model asks for the names.
+# `_LISTING_LIMIT_S`: for all objects, of which there may be any number.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
@@ -69,7 +70,7 @@ class StoredFolder:
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:
-        """Read this model's `listing`; with `None` the model is listed when that is needed."""
+        """Read this model's `listing`. If it is `None`, list the model once that is needed."""
         self._repository = repository
         self._known = listing
         self.path = Path(name)
@@ -101,7 +102,7 @@ class StoredFolder:
         return self._repository.read(f"{self.path.name}/{name}", stored)
 
     def digest(self, version: int) -> bytes:
-        """Return a digest of the files of a version and those that all versions share."""
+        """Return a digest of a version's files and of the files that all versions share."""
         return self._listing.digest(str(version))
 
 
@@ -114,7 +115,8 @@ class StoredRepository:
         """Read the repository in `store`.
 
         config_name: value of --model-config-name, for configurations that are read in advance.
-        limit_s: seconds that a client's request, or all other repositories, wait for the store.
+        limit_s: seconds to wait for the store when a client's request, or all other repositories,
+        must wait too.
         """
         self.store = store
         self._calls = StoreCalls(str(store.url))
@@ -161,7 +163,7 @@ class StoredRepository:
         return {name: StoredFolder(self, name) for name in names}
 
     def list_model(self, name: str) -> ModelListing:
-        """Return the listing of one model, empty without such a model; may raise StoreError."""
+        """Return the listing of one model, empty if there is none. May raise StoreError."""
         return self._calls.run(lambda: self.store.list_model(name), self._limit_s)
 
     def read(self, key: str, stored: StoredObject) -> bytes:

@@ -57,8 +57,8 @@ class AwaitedModels:
 class EnsembleLoads:
     """Loads ensembles together with the models of their steps.
 
-    With budgets, only one ensemble at a time gets memory for its models. Two ensembles that each
-    have half of their models would wait for each other.
+    With budgets, only one ensemble at a time gets memory for its models. Otherwise two ensembles
+    that each had half of their models would wait for each other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
@@ -76,7 +76,8 @@ class EnsembleLoads:
             desired: Receives the requests for loads of ensembles.
             residency: Decides which models wait for memory, and what fits.
             use: Reads which models are ready.
-            want: Has a model loaded; returns `None` if it is in service.
+            want: Has a model loaded and returns the load's outcome; returns `None` if the model is
+                in service.
             awaited: Receives the names of the steps' models while an ensemble waits.
             timeout_s: Seconds that an ensemble waits for the models of its steps.
         """
@@ -135,8 +136,8 @@ class EnsembleLoads:
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
         """Return the parts of an ensemble that are loaded on demand.
 
-        The first result maps a model's name to the model. The second has the ensembles, innermost
-        first, including this one.
+        The first result maps the name of each part that is no ensemble to the part. The second
+        result has the names of the ensembles, innermost first, including this one.
         """
         parts, pending = {name: self._models[name].found}, [name]
         while pending:

@@ -113,7 +113,9 @@ class OnDemand:
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Monotonic time of the last load or unload, or of the start of the first wait.
+        # Monotonic time of the latest of these events: a load ended, an unload ended, or a model
+        # began to wait for memory while no other model waited. Loads are stalled some time after
+        # it.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
@@ -142,7 +144,7 @@ class OnDemand:
         if name not in self._models and self._catalogue.is_known(name):
             return False
         self._desired.defer(found)
-        # A model that is in memory is reloaded as any other model.
+        # A model that is in memory is reloaded now, like any other model.
         return not self._use.is_ready(name)
 
     def hosts_of(self, name: str) -> frozenset[str] | None:
@@ -286,7 +288,8 @@ class OnDemand:
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
-            # Without this, an executor that joins would load the model without regard to memory.
+            # Release the model. Otherwise an executor that joins would load it without regard to
+            # memory.
             self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
@@ -359,7 +362,7 @@ class OnDemand:
         self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _move(self, name: str, executor: str) -> None:
-        """Load a model on another executor, since its own was lost. Its requests wait."""
+        """Load a model on another executor: the one that had it was lost, and requests wait."""
         for served in self._catalogue.running(name):
             self._loader.load_on(served, frozenset([executor]))
         if name not in self._loads:
@@ -377,7 +380,7 @@ class OnDemand:
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
         for name in self._loads if joined else ():
-            # The policy does not know what the model needs on the new executor.
+            # Tell the policy what the model needs on the new executor.
             if self._residency.status(name) is Status.WAITING:
                 self._spawn(self._place_model(name))
         for name in sorted(left):

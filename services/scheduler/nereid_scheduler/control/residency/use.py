@@ -1,6 +1,6 @@
 """Reads the use of the models in service, and the memory that they take, when that is needed.
 
-Nothing is recorded per request: all of it is in each model's queue and statistics.
+Nothing is recorded per request: each model's queue and statistics have what is needed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ModelUse:
         return sizes_by_executor
 
     def _steps_of(self, names: Iterable[str]) -> set[str]:
-        """Return the models that ensembles need. Steps may be ensembles too."""
+        """Return the models that these ensembles need. Steps may be ensembles too."""
         steps: set[str] = set()
         pending = list(names)
         while pending:

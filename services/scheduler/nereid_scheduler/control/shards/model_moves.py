@@ -67,7 +67,7 @@ class ModelMoves:
         self._times = times
         # Qualified names of models with a load request that has not ended.
         self._loading: set[str] = set()
-        # Models of lost members which other members own now but have not announced yet. These
+        # Models of lost members which other members own now but have not announced yet. The other
         # members may have stood still, and wait for their peers.
         self._unclaimed: set[str] = set()
         # Maps a qualified name to the model that the last scan found.

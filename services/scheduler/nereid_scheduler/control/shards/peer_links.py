@@ -1,4 +1,4 @@
-"""Streams among schedulers: one is dialled to each address, and other schedulers dial theirs.
+"""Streams among schedulers: each scheduler dials one stream to each address, and accepts others.
 
 The streams carry states. Other modules decide who is a member, and what follows from that.
 """
@@ -97,7 +97,7 @@ class PeerLinks:
         stream.send(self._state)
 
     async def close(self) -> None:
-        """End all streams, after everything that has been sent so far."""
+        """End all streams, once everything that was sent before has been written."""
         streams = [*self._dialled.values(), *self._accepted]
         self._dialled.clear()
         self._accepted.clear()

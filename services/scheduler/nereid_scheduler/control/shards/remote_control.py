@@ -125,7 +125,7 @@ class RemoteControl:
         return handle
 
     def _is_takeover_due(self) -> bool:
-        """Return whether, as this scheduler sees it, nobody has a lost scheduler's models yet."""
+        """Return whether nobody has a lost scheduler's models yet, as far as this one knows."""
         return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     # ---- one model
@@ -159,7 +159,7 @@ class RemoteControl:
         return await channel.unary(path, message, metadata=_FORWARDED)
 
     async def _load_here(self, message: bytes) -> bytes:
-        """Load a model that this scheduler owns, by its own view or by another scheduler's."""
+        """Load a model that this scheduler owns, in its own view or in another scheduler's."""
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
@@ -238,8 +238,8 @@ class RemoteControl:
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
 
     async def _metrics(self, path: str, message: bytes) -> bytes:
-        # Every scheduler knows the devices of all executors. They are taken from this scheduler's
-        # page.
+        # Every scheduler's page has the devices of all executors. The devices are taken from the
+        # page of this scheduler, which comes first.
         responses = await self._call_all(path, message)
         pages = {
             name: nereid_pb.MetricsResponse.FromString(response).exposition
@@ -280,7 +280,7 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """Return the responses by scheduler, this one's first. `limit_s`: not the usual limit."""
+        """Return the responses by scheduler, this one's first. limit_s: replaces the usual one."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(

@@ -41,7 +41,7 @@ class ShardModels(Protocol):
         """Load what this scheduler owns now, and hand over the rest.
 
         lost_models: models that were in service at members that were lost or are leaving.
-        leaving: those of them whose members are leaving.
+        leaving: the part of `lost_models` whose members are leaving.
         """
 
     def update_groups(self) -> bool:
@@ -72,7 +72,7 @@ class Shard:
         count_links: Callable[[], int] = lambda: 0,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """Connect the members' changes with the models that follow them.
+        """Have models move when the members change.
 
         Args:
             membership: Members as this scheduler sees them.
@@ -112,7 +112,8 @@ class Shard:
         await self._wait_until(self._is_prepared)
         self.membership.start()
         self._send_state()
-        # Other schedulers that start at about the same time announce themselves in this time.
+        # Wait: other schedulers that start at about the same time may not have announced themselves
+        # yet.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self.changes.start()
         self._set_members()
@@ -146,7 +147,7 @@ class Shard:
         self.links.accept(call)
 
     def channel_to(self, name: str) -> Channel | None:
-        """Return a channel to a peer; `None` if no stream that this one dialled leads to it."""
+        """Return a channel to a peer; `None` unless this scheduler has dialled a stream to it."""
         stream = self.membership.stream_of(name, self.links.dialled)
         return stream.channel if isinstance(stream, PeerStream) else None
 

@@ -224,8 +224,8 @@ class ModelControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: also unload the models of its steps, unless they were loaded by name or others
-        use them.
+        dependents: True to unload the models of its steps too, except models that were loaded by
+        name or that other ensembles use.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
@@ -246,7 +246,7 @@ class ModelControl:
                 await self._fulfil(step, Why.UNLOADED)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
-        """Do work that goes on until the scheduler stops, even if the client disconnects."""
+        """Do work, which goes on if the client disconnects, until the scheduler stops."""
         task = self._reconciler.spawn(work)
         await asyncio.wait([task])
         if task.cancelled():

@@ -1,4 +1,4 @@
-"""Checks whether a principal may use the models that a load request makes steps of its model.
+"""Checks whether a principal may use the models of the steps in a load request's configuration.
 
 The check is needed because a principal that may use an ensemble also uses the models of its steps.
 """
@@ -27,7 +27,7 @@ class StepRights:
         self._catalogue = catalogue
 
     async def check(self, name: str, override: Override | None, permitted: PermittedModels) -> None:
-        """Check the steps of the model of this plain name, and in turn the steps of these models.
+        """Check the steps of the model of this plain name, and in turn of the steps' models.
 
         A model that cannot be read counts as having no steps; its load will fail.
 

@@ -27,7 +27,10 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a call, or raise its exception. The call outlives a cancellation."""
+        """Return the result of a call, or raise its exception.
+
+        The call goes on if the caller is cancelled.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 

@@ -32,7 +32,7 @@ class FileStore:
     max_files_bytes: int | None = None
 
     def __init__(self, files: StateFiles, calls: CallQueue | None = None) -> None:
-        """Read and write `files` in `calls`, a queue that is a thread of its own by default."""
+        """Use `files` only through the queue `calls`, which by default is a thread of its own."""
         self._files = files
         self._calls: CallQueue = BlockingThread("state files") if calls is None else calls
 

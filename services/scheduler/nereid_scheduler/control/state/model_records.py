@@ -135,7 +135,7 @@ class ModelRecords:
         await self._recorder.written(model_key(name))
 
     async def record_request(self, name: str) -> None:
-        """Record that a client has loaded a model by name which is already in service as it is."""
+        """Record that a client has asked by name for a model that is in service unchanged."""
         known = self._known.get(name)
         if known is None or not (known.loaded and known.by_name):
             await self.record_load(name, None, by_name=True)

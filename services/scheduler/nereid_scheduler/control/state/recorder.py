@@ -98,7 +98,8 @@ class StateRecorder:
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._disabled = False
-        # True if a caller has waited in vain. Other callers then do not wait until a write returns.
+        # True if a caller has waited in vain. Then no other caller waits before a write has
+        # returned.
         self._stalled = False
         self._failing = False
         self.failures = 0
@@ -189,7 +190,7 @@ class StateRecorder:
             self._add(_Change(key, None, {}, None, over_others=False))
 
     async def written(self, key: str) -> None:
-        """Wait a limited time for the last change of a record. It may have failed after that."""
+        """Wait a limited time until the last change of a record was written or has failed."""
         change = self._pending.get(key)
         if change is None or self._stalled:
             return
@@ -260,7 +261,7 @@ class StateRecorder:
         for attempt in range(1, _ATTEMPTS + 1):
             expected = self._heads.get(name, b"")
             # If a write fails, it is unknown whether the store has done it, so the record must be
-            # read first.
+            # read before the next write.
             self._heads[name] = None
             if expected is None:
                 expected = head_of(await self._store.read(name))

@@ -60,8 +60,8 @@ class SchedulerState:
     async def read(self, on_read_after: Callable[[Documents], Awaitable[None]]) -> Documents | None:
         """Return all documents, by key.
 
-        Returns `None` if the store cannot be read now. `on_read_after` is then called as soon as it
-        can be read.
+        Returns `None` if the store cannot be read now. `on_read_after` is then called as soon as
+        the store has been read.
         """
         recorder = self._recorder
         if recorder is None:

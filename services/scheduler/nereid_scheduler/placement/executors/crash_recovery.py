@@ -71,8 +71,8 @@ class CrashRecovery:
             # The stream has not ended here: its last responses, or even its start, may still
             # arrive.
             instance.crash_reports[stream] = report
-        # In any other case the instance has had another stream since the crash, and the batches of
-        # the old stream have been recovered.
+        # In any other case nothing is left to do: the instance has had another stream since the
+        # crash, and the batches of the old stream have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
         """Stop waiting for a crash report: the instance has opened the stream of this number.
@@ -86,7 +86,7 @@ class CrashRecovery:
             del reports[earlier]
 
     def on_no_report(self, session: Session, number: int) -> None:
-        """Recover the instance without a report. It begins no old batch, and reports no crash."""
+        """Recover the instance: it begins none of its old batches, and no report will come."""
         unreported = self._unreported.get(number)
         if unreported is not None and unreported[0].session is session:
             del self._unreported[number]

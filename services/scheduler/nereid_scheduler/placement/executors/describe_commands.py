@@ -24,7 +24,7 @@ class DescribeCommands:
     """Keeps the pending commands. Only one executor at a time reads a version's model file."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
-        """numbers: yields the next command number; other commands may draw from it too."""
+        """numbers: yields command numbers; commands of other kinds may take numbers from it too."""
         self._numbers = numbers
         # Maps a command's number to the version and the executor's session. The version is `None`
         # once it should not be loaded any more.

@@ -54,8 +54,8 @@ class Drains:
         Args:
             sessions: Returns the sessions of all executors that have joined.
             facts: Returns the facts of the whole mesh.
-            for_all: True if any client may drain executors, as any client may load and unload
-                models.
+            for_all: True if any client may load and unload models, and may therefore drain
+                executors too.
             confirm_limit_s: Seconds to wait for an executor to announce that it leaves.
         """
         self._sessions = sessions
@@ -122,14 +122,14 @@ class Drains:
         return pb.DrainExecutorResponse()
 
     def on_left(self, session: Session) -> None:
-        """End the waits for an executor that announced to leave, or whose Join stream ended."""
+        """End the waits for an executor: it announced that it leaves, or its Join stream ended."""
         end = self._ends.pop(session, None)
         if end is not None:
             end.set()
 
 
 def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
-    """Return what would have no executor without the named one, or an empty string.
+    """Return what has no executor but the named one: the mesh, or models; empty if nothing.
 
     Args:
         facts: Executors of the mesh and the models that they host.

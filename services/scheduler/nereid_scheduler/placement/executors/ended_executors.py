@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# The counts of this many executors are kept separately, so that an executor that comes back is not
-# counted twice.
+# Maximum number of executors whose counters are kept separately. Separate counters can be dropped
+# when their executor comes back, so that it is not counted twice.
 _MAX_ENDED: Final = 64
 
 
@@ -24,7 +24,8 @@ class EndedExecutors:
         # Maps an executor's process to its counters. The process may join again with the same
         # counters.
         self._counted: dict[str, list[pb.CustomSeries]] = {}
-        # Maps a model and a series to the sum over executors that left earlier.
+        # Maps a model and a series to the sum over the executors whose counters are no longer kept
+        # separately.
         self._total: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
 
     def add(self, session: Session) -> None:

@@ -69,7 +69,7 @@ class Timelines:
         Args:
             timeline: The scheduler's own records.
             sessions: Returns the sessions of all executors.
-            silence_limit_s: Seconds for which an executor may send nothing.
+            silence_limit_s: Maximum seconds for which an executor may send nothing.
             max_held_bytes: Maximum bytes of executors' frames that wait to be read.
         """
         self._recorder = timeline.recorder

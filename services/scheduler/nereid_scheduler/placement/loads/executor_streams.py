@@ -204,7 +204,7 @@ class _JoinStream:
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
-        """Handle an executor's report about itself; return False if the event is no such report."""
+        """Handle an executor's report about itself; return False for any other event."""
         if kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -218,7 +218,7 @@ class _JoinStream:
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
     ) -> bool:
-        """Handle an event of one instance; return False if the event is about no instance."""
+        """Handle an event of one instance; return False for any other event."""
         if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))

@@ -1,8 +1,8 @@
 """Makes an instance ready when its stream opens, and handles its loss when the stream breaks.
 
 The module receives the events of executors and streams. It changes the states of versions, and has
-batches run on other instances. It does not handle queues, and does not decide where instances are
-loaded.
+other instances run the batches of lost ones. It does not handle queues, and does not decide where
+instances are loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceStreams:
-    """Handles the streams of all instances, of all versions and on all executors."""
+    """Handles the streams of all instances of all versions, on all executors."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class InstanceStreams:
     ) -> PlacedInstance | None:
         """Make an instance ready for batches, since its stream is open.
 
-        Returns `None` if there is no such instance, if its executor is leaving, or if another
-        process asks.
+        Returns `None` if there is no such instance, if its executor is leaving, or if the caller is
+        not the process of that executor.
 
         Args:
             number: Number of the instance.
             stream: The new stream; it replaces the instance's older one.
-            process: EXECUTOR_KEY of the executor; no other process may have the instance.
+            process: EXECUTOR_KEY of the caller, which must be the instance's executor.
             crash_stream: Number of the stream; see RemoteInstance.
         """
         placed = self._instances.placed.get(number)

@@ -85,7 +85,10 @@ class InstanceTable:
             self.drop_instance(hosted, instance, cause)
 
     def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
-        """Have an executor unload an instance after its last batch: send it no more batches."""
+        """Have an executor unload an instance once the instance has no work.
+
+        The caller must not send the instance any more batches.
+        """
         if placed.instance.at_work:
             placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:

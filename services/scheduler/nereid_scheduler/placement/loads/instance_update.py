@@ -31,7 +31,7 @@ class InstanceUpdates:
         self._instances = instances
 
     def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
-        """Have an executor host the instances in these slots of a version, and no others of it."""
+        """Have an executor host a version's instances in these slots and in no others."""
         hosted = session.hosted[served]
         hosted.error_status = ""
         current = {
@@ -65,9 +65,9 @@ class InstanceUpdates:
 def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
     """Return the slots without an instance, and the instances without a slot.
 
-    current: maps an instance's number to its slot. An instance whose slot is wanted under the same
-    name is kept for it. Of the others, an instance is kept if it differs from a wanted slot only in
-    the name.
+    current: maps an instance's number to its slot. An instance is kept if its slot is wanted. Any
+    other instance is kept if its slot differs from a wanted slot without an instance only in the
+    name.
     """
     missing = list(wanted)
     others = []

@@ -54,7 +54,7 @@ class Claimant(Protocol):
     """One of several schedulers that load models. shards.membership.Membership has this interface.
 
     name: name of the scheduler in the mesh.
-    epoch: epoch of the members that the scheduler sees now.
+    epoch: epoch of the scheduler's present view of the mesh's members.
     """
 
     name: str
@@ -82,9 +82,9 @@ class LoadRules:
     rate_limiter: RateLimiter[RemoteInstance] | None = None
     # This scheduler, as one of several that load models; `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # Function that returns, for an executor, how many bytes its kept instances may take, by device.
-    # Kept instances are those that the executor keeps for other schedulers. A device that is
-    # missing has no limit.
+    # Function that maps an executor's name to the maximum bytes that its kept instances may take,
+    # by device. Kept instances are those that the executor keeps for other schedulers. A device
+    # without an entry has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
 
@@ -119,7 +119,8 @@ class LoadRules:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
-        # The description comes from an executor, and is trusted no more than the model file.
+        # The executor's description may have changed the configuration, and is not trusted.
+        # Therefore check the completed configuration too.
         self.check_draft(config.proto)
         context = VersionContext(
             self.limits,

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class LoadWaiters:
-    """Waiting tasks. Any event of any version wakes them."""
+    """Tasks that wait for loads. Any event of any version wakes all tasks."""
 
     def __init__(self, is_finished: Callable[[ServedVersion], bool]) -> None:
-        """is_finished: returns whether no executor is expected to load a version any more."""
+        """is_finished: returns whether the load of a version has ended on all executors."""
         self._is_finished = is_finished
         self._waiting: list[asyncio.Future[None]] = []
 

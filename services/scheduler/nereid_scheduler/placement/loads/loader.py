@@ -142,7 +142,10 @@ class Loader:
         return instance_update.update_error(self.sessions, served)
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
-        """Stop a version from accepting requests; await the result to unload it after the last."""
+        """Stop a version from accepting requests; return a coroutine that unloads the version.
+
+        The coroutine first waits until the last request has ended.
+        """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
@@ -156,10 +159,10 @@ class Loader:
         self._on_change()
 
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
-        """Give a version to another scheduler; otherwise do as unload() does.
+        """Do as unload() does, but give the version to another scheduler.
 
-        Waiting requests are returned, and executors keep the model loaded. limit_s: maximum seconds
-        to wait for requests that are executing already.
+        Waiting requests are returned to their gateways, and executors keep the model loaded.
+        limit_s: maximum seconds to wait for requests that are executing already.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)
@@ -196,7 +199,7 @@ class Loader:
         self._lives.apply_event(served, served.life.end_unload)
 
     def stop(self) -> None:
-        """Ignore executors that leave from now on, since the scheduler ends: no state changes."""
+        """Let no event change a version's state from now on, since the scheduler ends."""
         self._lives.stop()
 
     def unload_now(self, served: ServedVersion) -> None:
@@ -230,7 +233,8 @@ class Loader:
         old = self._sessions.get(session.name)
         if old is not None and not old.is_same_process(session.process):
             return False
-        # This comes first, so that this session gets again what was asked of the old session.
+        # Call this first, so that everything that the old session was asked is asked again in this
+        # session.
         self.first_runs.executor_joined(session)
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
@@ -249,7 +253,7 @@ class Loader:
         return True
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Ask executors whether schedulers were lost. If so, their models may be loaded here."""
+        """Ask executors which requests they have begun for these schedulers, which were lost."""
         names = list(lost)
         self._rules.record_event("scheduler takeover", ", ".join(names))
         self.first_runs.begin_takeover(names)
@@ -265,15 +269,15 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # The executor waits for this command. It comes once the sequences' states are
-                    # on other instances.
+                    # The executor waits for the command to unload the instance. The command is sent
+                    # once the states of the instance's sequences are on other instances.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)
         self._on_executors()
 
     def executor_left(self, session: Session) -> None:
-        """Remove an executor whose control stream has ended. A leaving one may finish batches."""
+        """Remove an executor whose Join stream has ended. If leaving, it may finish its batches."""
         if not (session.leaving or self._lives.stopped):
             _log.warning("executor '%s' was lost", session.name)
             self._rules.record_event("executor lost", session.name)

@@ -98,7 +98,7 @@ class Readiness:
 def on_readiness_report(
     placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport
 ) -> None:
-    """Handle an executor's report; drop one that belongs to no pending query."""
+    """Handle an executor's report. Ignore a report that belongs to no pending query."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:
         return
@@ -125,10 +125,11 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 
 
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
-    """Return whether a version is ready, from the responses of its instances on each executor.
+    """Return whether a version is ready; `None` if more responses are needed to tell.
 
-    The version is ready as soon as all instances of one executor are ready; the same rule holds for
-    loading. `None` means that more responses are needed.
+    responses: for each executor, the responses of the version's instances there; `None` stands for
+    a response that has not come yet. The version is ready as soon as all instances of one executor
+    are ready; the same rule holds for loading.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

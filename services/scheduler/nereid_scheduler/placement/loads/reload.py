@@ -35,7 +35,7 @@ class ModelReload:
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
     ) -> None:
-        """continues: as ServedVersion.continues, for the new versions."""
+        """continues: value of ServedVersion.continues for the new versions."""
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -47,9 +47,10 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
-        # A version failed for a reason that may pass, such as a failure of its object store.
+        # True if a version failed for a reason that may pass, such as a failure of its object
+        # store.
         self.may_succeed_later = False
-        # Some version failed, and the failure has been logged.
+        # True if a version failed and the failure has been logged.
         self.is_reported = False
         self._is_abandoned = False
 
@@ -151,7 +152,8 @@ class ModelReload:
 
     async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
         for served, former in updated.items():
-            # An executor that could host these instances before can host them now, or has left.
+            # Errors can be ignored: an executor that could host these instances before can still
+            # host them, unless it has left.
             with suppress(NereidError):
                 self._loader.update_instances(served, former)
         await self._loader.waiters.wait_for_loads(updated, None)

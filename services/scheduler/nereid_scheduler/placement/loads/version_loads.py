@@ -82,7 +82,7 @@ class VersionLoads:
             self.load_on(served, session)
 
     def load_on(self, served: ServedVersion, session: Session) -> None:
-        """Have an executor load its instances, unless it is doing so or has failed to."""
+        """Have an executor load its instances of a version, unless it does so or has failed."""
         life = served.life
         if life.refused or served in session.hosted or life.failed_on(session):
             return
@@ -132,7 +132,7 @@ class VersionLoads:
             task.add_done_callback(self._revision_tasks.discard)
 
     def slots(self, config: ModelConfig, session: Session) -> list[Slot]:
-        """Return the slots that an executor fills; raise NereidError if it cannot host them."""
+        """Return the slots that an executor must fill; raise NereidError if it cannot."""
         slots = place(config, session.hello)
         if self._rules.rate_limiter is not None:
             resources = self._rules.rate_limiter.resources
@@ -143,10 +143,10 @@ class VersionLoads:
     async def _load_with_revision(
         self, served: ServedVersion, session: Session, hosted: HostedVersion, slots: list[Slot]
     ) -> None:
-        """Load the instances with a digest of the files, made now: the scan may be long ago.
+        """Load the instances, with a new digest of the files, since the scan may be old.
 
-        If the files change in between, responses are cached under a revision that is never looked
-        up.
+        If the files change between the digest and the load, responses are cached under a revision
+        that is never looked up.
         """
         # Executors load exactly the files that were listed in the object store, so the digest still
         # holds.
@@ -161,7 +161,7 @@ class VersionLoads:
             self._instances.load_instances(served, session, slots, revision)
 
     def set_shown_config(self, served: ServedVersion, session: Session) -> None:
-        """Set the configuration that clients see, with the first executor's instance groups."""
+        """Set the configuration that clients see: its instance groups are the first executor's."""
         if served.shown is None:
             proto = full_config_of(served).proto
             served.shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))

@@ -1,7 +1,7 @@
 """Catalogue of the models: their versions, states, and the version that a request names.
 
-The module knows states and configurations, but neither how they came about nor any stream. Error
-texts are Triton's.
+The module knows states and configurations, but not how they came about, and no stream. Error texts
+are Triton's.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class ServedVersion:
     shown: config_pb.ModelConfig | None = None
     # Names of the executors that load the version; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Monotonic time in seconds when the load began, and seconds until the version was ready.
+    # `load_started_s`: monotonic time at which the load began. `load_duration_s`: seconds from then
+    # until the version was ready.
     load_started_s: float | None = None
     load_duration_s: float | None = None
-    # The version is added to a model that is in service, which stays ready during the load.
+    # True if the version is added to a model that is in service, and that stays ready meanwhile.
     is_addition: bool = False
-    # The version was or may have been in service before this scheduler had it, so its counters go
-    # on.
+    # True if the version may have been in service before this scheduler had it. Its counters then
+    # continue.
     continues: bool = False
 
     def __str__(self) -> str:
@@ -133,7 +134,9 @@ class ServedModel:
 
 
 class FoundName(NamedTuple):
-    """A model in a repository, and a problem with its name if it cannot be loaded for that reason.
+    """Name of a model in a repository.
+
+    reason: why the model cannot be loaded because of its name; empty if it can.
 
     problem: why the repository could not be read the last time.
     """
@@ -241,7 +244,7 @@ class Catalogue:
     def runs_at_most_once(self, name: str, version: str) -> bool:
         """Return whether a request must not run twice.
 
-        The model's configuration says so, or the configuration of any model that it consists of.
+        This is so if the configuration of the model, or of a model of its steps, says so.
         """
         drafts = self.drafts(name, version)
         return any(map(runs_at_most_once, drafts)) or any(
@@ -285,7 +288,7 @@ class Catalogue:
         return any(served.life.state in _SERVED for served in model.versions.values())
 
     def is_step(self, name: str) -> bool:
-        """Return whether an ensemble that is or may come in service has a step of this model."""
+        """Return whether this model runs a step of an ensemble that is or may come into service."""
         return any(
             name in step_models(served.draft)
             for served in self.versions()
@@ -340,7 +343,7 @@ class Catalogue:
         """Return the statistics of the ready versions: of all models, one model or one version.
 
         memory_of: returns the bytes that a version takes, by device. If `None`, memory is left out,
-        as by those of Triton's backends that do not report it.
+        as in Triton for backends that do not report their memory.
         """
         number = parse_version(version)
         if name:
@@ -369,7 +372,7 @@ class Catalogue:
         return response
 
     def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
-        """Return the statistics of a model that its next request loads. They restart at zero."""
+        """Return the statistics of a model that its next request will load: all counts are zero."""
         known = self.find_on_demand(name)
         assert known is not None, "out, but not loaded on demand"
         response = kserve_pb2.ModelStatisticsResponse()
@@ -455,7 +458,7 @@ class Catalogue:
         )
 
     def _is_awaiting(self) -> bool:
-        """Return whether models have yet to be found, except those that move to this scheduler."""
+        """Return whether models are still to be found, apart from those that move to this one."""
         desired = self._desired
         return desired.restoring or not desired.awaited.keys() <= desired.moving
 

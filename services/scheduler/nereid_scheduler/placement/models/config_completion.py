@@ -57,7 +57,7 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """Return the configuration to serve with. Without a description, take it as written.
+    """Return the configuration to serve with. It is as written if there is no description.
 
     Raises:
         NereidError: the configuration is wrong in itself, does not fit the model file, or cannot be

@@ -74,7 +74,7 @@ class Ensembles:
             self._update_ensemble(served)
 
     async def drain_users(self, name: str) -> None:
-        """Wait for the requests of ensembles that end with this model: their steps need it."""
+        """Wait for the open requests of ensembles that use this model and are no longer ready."""
         for served in list(self._users.get(name, ())):
             if served.life.state is not VersionState.READY and served.runtime is not None:
                 await self.drain_users(served.name)
@@ -152,7 +152,7 @@ class Ensembles:
     def _step_versions(
         self, served: ServedVersion
     ) -> list[tuple[ServedModel, ServedVersion | None]]:
-        """Return each step's model with the version that would run it, or `None` while it loads."""
+        """Return each step's model, and the version that would run it (`None` while it loads)."""
         name, steps = served.name, served.draft.ensemble_scheduling.step
         models = {name: self._catalogue.model(name) for name in step_models(served.draft)}
         missing = [step for step, model in models.items() if model is None or model.reason]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """Numbers of the versions to load, to give other instance groups, and to unload."""
+    """Numbers of the versions to load, to update to other instance groups, and to unload."""
 
     load: tuple[int, ...] = ()
     update_instances: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class ReloadPlan:
 
 
 def plan_reload(current: Mapping[int, ServedVersion], found: FoundModel) -> ReloadPlan:
-    """Return the steps from the versions in service to those that were found."""
+    """Return what must be done so that the versions that were found are in service."""
     load, update = [], []
     for number in found.versions:
         served = current.get(number)
@@ -70,7 +70,7 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
     """Yield a version's configuration as written, and as clients see it.
 
-    A client may send the configuration that it sees back as an override.
+    A client may send back the configuration that it sees, as an override.
     """
     yield served.draft
     if served.shown is not None:

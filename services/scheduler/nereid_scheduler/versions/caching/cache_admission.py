@@ -2,7 +2,7 @@
 
 While the cache has space, every response may enter. Once the cache is full, a response may enter
 only if its key is among the recent misses. So responses that are requested only once evict nothing,
-however many of them a client requests. The module is pure and knows no link.
+however many of them a client requests. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_MISSES: Final = 16384
 
 
 class CacheAdmission:
-    """Remember recent misses, and decide by them which responses a full cache stores."""
+    """Remember recent misses, which decide what responses a full cache stores."""
 
     def __init__(self, max_misses: int = _MAX_MISSES) -> None:
         self._max_misses = max_misses
@@ -25,7 +25,7 @@ class CacheAdmission:
         # first miss, which does no harm.
         self._misses: set[int] = set()
         self._earlier_misses: set[int] = set()
-        # Last report of the cache, and the number of bytes that were admitted since.
+        # Last report of the cache, and the number of bytes that were admitted since that report.
         self._usage: CacheUsage | None = None
         self._admitted_bytes = 0
 
@@ -33,8 +33,8 @@ class CacheAdmission:
         """Return whether to store this response. usage: last report of the cache."""
         capacity_bytes = usage.capacity_bytes
         if not capacity_bytes:
-            # Admit all: the capacity was not reported yet, or the store is Redis, which has its own
-            # policy.
+            # Admit every response: the cache has not reported its capacity yet, or the store is
+            # Redis, which has its own policy.
             return True
         if size_bytes > capacity_bytes:
             return False

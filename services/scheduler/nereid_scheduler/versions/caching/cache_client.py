@@ -78,7 +78,7 @@ class CacheLink(Protocol):
 
 
 class _Codec:
-    """Codec of the scheduler's end of the Exchange link: lookups and stores out, results in."""
+    """Codec of the scheduler's end of the Exchange link: encodes requests, decodes replies."""
 
     def __init__(self) -> None:
         out = CacheRequestCodec()
@@ -122,21 +122,24 @@ class CacheClient:
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
         # Last report of the cache.
         self.usage = CacheUsage()
-        # Counts of caches before a restart, which are added so that shown counters do not fall.
+        # Counts that the cache had reported before its restarts. They are added to the present
+        # counts, so that shown counters do not fall.
         self._earlier = CacheUsage()
         self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
-        # Number of lookups without a result or with a wrong tag, and of stores that were not sent.
+        # Number of failures: lookups that got no result, values with a wrong tag, and stores that
+        # were not sent.
         self.failures = 0
-        # Number of values with a wrong tag, and the time from which the next may be logged.
+        # Number of values with a wrong tag that were not logged yet, and the earliest time of the
+        # next log line.
         self._refused = 0
         self._log_due_s = 0.0
         link.on_items = self._on_items
         link.on_down = self._on_down
 
     def lookup(self, key: bytes, on_result: OnResult, trace_context: bytes = b"") -> bool:
-        """Look a value up. Return False for a miss at once, else call `on_result` once, later."""
+        """Look up a value. Return False for a miss at once; else call `on_result` later, once."""
         self.lookups += 1
         if not self._link.up or len(self._lookups) >= _MAX_PENDING or not self._timeout_s:
             self.failures += 1
@@ -251,7 +254,8 @@ class CacheClient:
 
     def _expire(self) -> None:
         self._timer = None
-        # Treat lookups that are due within a millisecond as due, which is the timers' resolution.
+        # Timers have a resolution of a millisecond, so lookups that are due within a millisecond
+        # count as due.
         now_s = self._loop.time() + 0.001
         expired = []
         for number, (limit_s, *_) in self._lookups.items():
@@ -267,7 +271,7 @@ class CacheClient:
 
 
 def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
-    # Do nothing if the client was closed, which cancels the future.
+    # If the client was closed, the future was cancelled. There is then no value.
     if future.cancelled() or future.exception() is not None:
         on_done(None)
     else:

@@ -2,7 +2,7 @@
 
 A key consists of the version's scope, the request's digest, and the requested outputs. Requests
 from gateways already have their digest. This module computes the digests of requests that models or
-ensembles' steps make. All parts are keyed digests of fixed length. So a key has no text of a
+ensembles' steps make. All parts are keyed digests of fixed length. So a key contains no text from a
 client, and two requests have the same key only if their responses are interchangeable. Tensors are
 opaque bytes.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
-# Larger digests, mostly of mapped memory, are computed in a thread: they take longer than starting
-# the work there.
+# A request with more bytes than this is digested in a thread, since the digest takes longer than
+# handing the work to a thread. Such requests are mostly in mapped memory.
 _LARGE_BYTES: Final = 256 << 10
 
 
@@ -60,10 +60,10 @@ class CacheKeys:
         return request.digest + outputs if request.digest else b""
 
     def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
-        """Return a function for a thread that computes the digest of a large request.
+        """Return a function that computes the digest of a large request. Call it in a thread.
 
-        Its result may be empty like that of `key`. Returns `None` if `key` is fast enough, or if
-        the request has a digest.
+        The function returns an empty digest if this process cannot read the tensors. If `key` is
+        fast enough, or if the request has a digest, `None` is returned instead of a function.
         """
         if (
             len(request.digest) == DIGEST_BYTES
@@ -84,7 +84,8 @@ class CacheKeys:
             names = sorted({output.name for output in outputs})
             if not names or self._outputs.issubset(names):
                 return b""
-            # Use the model's order of outputs. Responses have that order, whatever was requested.
+            # Use one order for the same outputs: a response has them in the model's order, whatever
+            # the order in the request.
             outputs = [
                 kserve_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names
             ]

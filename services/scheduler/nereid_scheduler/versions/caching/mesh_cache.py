@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_client import CacheLink
 
-# Maximum time that a sequence whose executor was lost waits for its snapshot.
+# Maximum seconds that a sequence waits for its snapshot after its executor was lost.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
 
 
 class MeshCache:
     """Clients of the cache for responses and for snapshots; both are `None` without a cache.
 
-    Requests do not wait for snapshots, so snapshots may take longer.
+    The lookup of a snapshot may take longer than that of a response, since no request waits for it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MeshCache:
 
         Args:
             secret: The mesh's secret for responses, empty without a mesh token.
-            timeout_ms: How long a lookup of a response may take.
+            timeout_ms: Milliseconds that the lookup of a response may take.
             channel: Channel to a cache in another process; `None` without one.
             open_link: Function that opens a link to a cache in this process; `None` without one.
             in_this_process: True if the cache keeps values in this process's memory, not in Redis.

@@ -66,7 +66,7 @@ class CacheScope(NamedTuple):
 
 
 class ResponseCache:
-    """Handle the requests of one model version that may get a cached response."""
+    """Handle the requests to one model version whose responses may be cached."""
 
     def __init__(self, version: CachedVersion, client: CacheClient, max_waiting: int) -> None:
         """max_waiting: maximum number of entries that wait for the cache; 0 means no limit."""
@@ -81,9 +81,9 @@ class ResponseCache:
         self._scope: CacheScope | None = None
 
     def set_revision(self, number: int, revision: bytes | None) -> None:
-        """Set the revision of the version's files; responses of an old one are no longer found.
+        """Set the revision of the version's files. Responses of other revisions are not found.
 
-        With `None` the responses cannot be cached.
+        If `revision` is `None`, no responses are cached.
         """
         if revision is None:
             self._scope = None
@@ -171,8 +171,8 @@ class ResponseCache:
         # A request must not follow another one that may wait for longer than this request.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
-            # A request that a model makes must not follow one that may wait for it through other
-            # models.
+            # A model makes this request, and the version calls other models in turn. Through them
+            # an identical request may be waiting for this one, so this one must not follow it.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
 
@@ -196,7 +196,7 @@ class ResponseCache:
             self._send_hits(members, response, lookup.revision, now_ns)
 
     def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
-        """Queue the leader of a flight after a miss, while its followers wait for the response."""
+        """Queue a flight's leader after a miss. Its followers keep waiting for the response."""
         if entry.trace is not None:
             entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
@@ -226,21 +226,21 @@ class ResponseCache:
     # ---- the end
 
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
-        """Return whether a response is shared or stored, so that it must not be in a segment."""
+        """Return whether a response must be inline, since it will be stored or shared."""
         size_bytes = sum(map(payload_bytes, response.payloads))
         lookup.admitted = self._client.admits(lookup.key, size_bytes)
         stored = lookup.admitted and self._client.can_send(size_bytes)
         return stored or bool(lookup.flight.followers)
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
-        """End the lookup of an entry that has its response, or (with `None`) was cancelled."""
+        """End an entry's lookup. response: the last response; `None` if the entry was cancelled."""
         lookup, entry.cache_lookup = entry.cache_lookup, None
         assert lookup is not None, "an entry without a lookup"
         was_waiting = lookup.waiting
         self._end_wait(lookup)
         if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # Record the lookup of an entry that was cancelled during it: the cache records a span
-            # of it anyway.
+            # The entry ends during its lookup. Record a span of the lookup, since the cache records
+            # its own span for the lookup anyway.
             entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = lookup.flight
         if entry is not flight.leader:
@@ -254,8 +254,8 @@ class ResponseCache:
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
-            # Fail the followers too: instances were lost each time the request was executed, and
-            # the followers would lose more of them.
+            # Fail the followers too. Each time the request was executed, an instance was lost, and
+            # the followers would cause the loss of more instances.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
@@ -264,8 +264,8 @@ class ResponseCache:
             self._enqueue_followers(flight)
         else:
             if response.segment_name:
-                # The response is not inline. These followers have come after needs_inline() was
-                # called, so they cannot have it.
+                # The response is in a segment, so it cannot be shared. These followers came after
+                # needs_inline() had been called.
                 self._enqueue_followers(flight)
             elif followers := self._flights.land(flight):
                 self._send_hits(followers, response, entry.revision, _now_ns())
@@ -282,7 +282,7 @@ class ResponseCache:
     def _send_hits(
         self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
     ) -> None:
-        """Send all waiting entries a response that this revision computed, as cache hits."""
+        """Send these entries the response that this revision computed. They count as cache hits."""
         for entry in entries:
             lookup, entry.cache_lookup = entry.cache_lookup, None
             if lookup is None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class EnsembleRun:
-    """One attempt to serve a request; if tensors are lost with an executor, there is another one.
+    """One attempt to serve a request. If an executor is lost with tensors, another attempt follows.
 
     `calls` maps each open call to its entry in the queue of the step's model. `leases` has the
-    segments that were not released yet.
+    leases of segments that are not released yet.
     """
 
     __slots__ = (
@@ -71,16 +71,17 @@ class EnsembleRun:
         # True if a step was executed by an instance whose revision differs from its model's current
         # revision.
         self.stale = False
-        # Place of the request in a sequence. `moved`: a step has stated another place for the steps
-        # after it.
+        # `place`: the request's place in a sequence. `moved`: True once a step's response has
+        # stated another place for the steps after it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # `path` has the added times of the chain of steps that led to the last response of a step.
-        # `paths` has the same for the chain before each open call. Both are kept only for requests
-        # that ask for timings.
+        # `path`: summed times of the chain of steps that ended with the latest response. `paths`:
+        # maps an open call to the summed times of the steps before the call. Both are kept only for
+        # requests that ask for timings.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
-        # Sums over all steps of the times for inputs, models and outputs, in nanoseconds.
+        # Nanoseconds that all steps together took for inputs, for executing the models, and for
+        # outputs.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
@@ -89,7 +90,7 @@ class EnsembleRun:
     def place_outputs(
         self, entry: Entry, outputs: dict[str, Tensor], stated: StatedPlace | None
     ) -> dict[str, Tensor]:
-        """Return the outputs of a step with the place of the steps after it."""
+        """Return a step's outputs, marked with the sequence place of the steps that read them."""
         own = place_of(entry.request.parameters) if self.moved else self.place
         place = own if stated is None else stated.behind(own)
         if not self.moved and place == self.place:
@@ -98,7 +99,10 @@ class EnsembleRun:
         return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
 
     def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
-        """Return the place of a step that reads these tensors: the first one's if they differ."""
+        """Return the place of a step that reads these tensors.
+
+        The first tensor with a place decides. If there is none, the place is the request's own.
+        """
         if self.moved:
             for tensor in tensors:
                 if tensor is not None and tensor.place is not None:
@@ -108,7 +112,7 @@ class EnsembleRun:
     def on_response(
         self, call: StepCall[Tensor], response: InferResponse
     ) -> tuple[StepHeads, Entry]:
-        """Record a call's response, the last one or not; return the call's heads and entry."""
+        """Record a response to a call; return the call's heads and entry."""
         called = self.calls[call]
         if not response.more:
             del self.calls[call]
@@ -117,9 +121,9 @@ class EnsembleRun:
         return called
 
     def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
-        """Record the chain of steps that the next step has waited for: this call and those before.
+        """Set `path` to the summed times of this call and of the steps before it.
 
-        Only the last response to a call has the call's times.
+        Only the last response to a call has the times of the call itself.
         """
         if response.more:
             self.path = self.paths.get(call)
@@ -128,7 +132,10 @@ class EnsembleRun:
         self.path = path if response.timings is None else combined(path, response.timings)
 
     def record_step(self, entry: Entry, revision: bytes) -> None:
-        """Record that a step was executed or found in the cache; its model now has `revision`."""
+        """Record that a step was executed or found in the cache.
+
+        revision: present revision of the step's model.
+        """
         execution = entry.execution
         if execution is None:
             self.stale = self.stale or entry.revision != revision

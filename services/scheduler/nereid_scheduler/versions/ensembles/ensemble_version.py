@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
-    # Returns the version that runs a step now; raises NereidError if there is none.
+    # Function that returns the version that runs a step now. It raises NereidError if there is
+    # none.
     FindModel = Callable[[Step], QueuedRequests]
 
 _log = logging.getLogger(__name__)
@@ -80,8 +81,8 @@ _DEADLOCK: Final = (
 _TENSORS_LOST: Final = "an executor was lost before its response was read"
 # A decoupled step is paused while this many calls of the same request are open.
 _MAX_OPEN_CALLS: Final = 1024
-# Maximum number of remembered steps. A step differs by its requested outputs, and clients may
-# request any combination of outputs.
+# Maximum number of remembered steps. The same step with other requested outputs counts as another
+# one, and clients may request any combination of outputs.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
@@ -90,7 +91,8 @@ _now_ns = time.monotonic_ns
 class EnsembleVersion(QueuedRequests):
     """Version of an ensemble. Its queue is empty at the end of each turn of the event loop.
 
-    If a step has a decoupled model, `on_response` is called for each of several responses.
+    If a step's model is decoupled, a request may get several responses, and `on_response` is called
+    for each of them.
     """
 
     asks_others = True
@@ -107,7 +109,7 @@ class EnsembleVersion(QueuedRequests):
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """Create a version of an ensemble, like a ModelVersion, with what ensembles need.
+        """Create a version of an ensemble.
 
         Args:
             config: Configuration of the ensemble.
@@ -115,7 +117,7 @@ class EnsembleVersion(QueuedRequests):
             context: Collaborators of every version.
             find_model: Returns the version that runs a step.
             nested_calls: Finds deadlocks of requests that models make.
-            labels: Labels of classes, by output.
+            labels: Maps an output to the labels of its classes.
             max_steps: Limit for remembered steps.
             max_heads: Limit for remembered heads of each kind.
         """
@@ -167,7 +169,7 @@ class EnsembleVersion(QueuedRequests):
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
         """Carry out the actions that the graph returned."""
-        # Send a call at once only if it is the only one: others could share a batch with it.
+        # Send a call at once only if there is no other call that could share a batch with it.
         alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
         try:
             for call in actions.calls:
@@ -257,7 +259,8 @@ class EnsembleVersion(QueuedRequests):
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # Any other response only announces that the call may have several responses.
+            # A response that is not the last and has no outputs only announces that several
+            # responses may follow.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._throttle_calls(run, call)
@@ -278,7 +281,7 @@ class EnsembleVersion(QueuedRequests):
         run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
-        """Send these responses and end the request; without any, send an empty response."""
+        """Send these responses and end the request. If there are none, send an empty response."""
         for outputs in responses[:-1]:
             self._send_partial(run, self._build_response(run, outputs))
         response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
@@ -292,8 +295,8 @@ class EnsembleVersion(QueuedRequests):
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.responses_sent:
-                # Announce a decoupled model, whose responses need not wait for those of other
-                # requests.
+                # Send an empty response first. It shows that the model is decoupled: its responses
+                # need not wait for those of earlier requests.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self.end_entry(entry, response)
@@ -322,7 +325,7 @@ class EnsembleVersion(QueuedRequests):
     # ---- flow control of decoupled steps
 
     def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        """Pause calls that later steps cannot keep up with. call: the call that has responded."""
+        """Pause calls that later steps cannot keep up with. call: the one that has responded."""
         for source in (call, *call.ancestors()):
             if source.open_below >= self._max_open_calls and source not in run.throttled:
                 run.throttled.add(source)
@@ -352,8 +355,8 @@ class EnsembleVersion(QueuedRequests):
     def _cancel_run(self, run: EnsembleRun) -> None:
         """Cancel a run's open calls and release its segments."""
         if run.calls:
-            # Cancel in the event loop's next turn: a model may just be responding to several of
-            # these calls.
+            # Cancel in the event loop's next turn: a model may be in the middle of responding to
+            # several of these calls.
             self._loop.call_soon(_cancel_calls, list(run.calls.values()))
             # Clear the calls, which refer to the run: otherwise the request would stay in memory.
             run.calls.clear()
@@ -363,7 +366,7 @@ class EnsembleVersion(QueuedRequests):
             self.segment_owners.return_segments(names, discard=True)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
-        """Return whether a step failed because its inputs were lost, and a new run may follow."""
+        """Return whether the inputs of a failed step were lost, and the request may run again."""
         if run.responses_sent or run.entry.retries >= self.limits.max_retries:
             return False
         leases = {tensor.lease for tensor in tensors}
@@ -393,7 +396,7 @@ class EnsembleVersion(QueuedRequests):
     # ---- tensors in executors' segments
 
     def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
-        """Take leases for the segments of a response, which are released after their last use."""
+        """Keep the leases of a response's segments. A segment is released after its last use."""
         for tensor in tensors:
             lease = tensor.lease
             if lease is not None and lease not in run.leases:
@@ -442,7 +445,7 @@ class EnsembleVersion(QueuedRequests):
 def _outputs_of(
     run: EnsembleRun, heads: StepHeads, entry: Entry, response: InferResponse
 ) -> dict[str, Tensor]:
-    """Return a step's outputs, with the place in a sequence if it differs from the ensemble's."""
+    """Return a step's outputs, with their place in a sequence unless it is the ensemble's."""
     outputs, stated = heads.parse_response(response)
     if stated is None and not run.moved:
         return outputs

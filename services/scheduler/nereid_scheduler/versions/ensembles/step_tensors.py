@@ -1,6 +1,6 @@
-"""Parses, writes and remembers heads of requests and responses, of an ensemble and of its steps.
+"""Parses and writes the heads of requests and responses, for an ensemble and for its steps.
 
-The module never reads the content of a tensor, and knows no queue.
+Heads are remembered. The module never reads the content of a tensor, and knows no queue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
 class SegmentLease:
-    """Segment of an executor that has tensors; `uses` counts steps and responses that need it."""
+    """Executor's segment with tensors. `uses`: number of steps and responses that need them."""
 
     __slots__ = ("in_use", "segment_name", "uses")
 
@@ -73,7 +73,8 @@ class Tensor(NamedTuple):
     classes: Tensor | None = None
     # Sequence place of the steps that read the tensor; set if it differs from the ensemble's.
     place: SequencePlace | None = None
-    # True if the producer has a batch dimension: a step's model or, for inputs, the ensemble.
+    # True if the tensor's producer has a batch dimension. The producer of an input is the ensemble;
+    # the producer of any other tensor is a step's model.
     batched: bool = False
 
 
@@ -106,7 +107,7 @@ class ParsedHead:
 
         Args:
             plan: Steps that the requested outputs need.
-            classes: Outputs that are requested as classifications.
+            classes: Maps an output to the classification that is requested for it.
             inputs: Names, datatypes and shapes of the inputs.
             omitted: Optional inputs without a tensor.
             batched: Whether the ensemble's inputs have a batch dimension.
@@ -118,14 +119,14 @@ class ParsedHead:
         self.omitted = omitted
 
     def input_tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
-        """Return the ensemble's tensors in a request, with `None` for those that it omits."""
+        """Return a request's inputs by name; an optional input that the request omits is `None`."""
         tensors: dict[str, Tensor | None] = dict.fromkeys(self.omitted)
         for (name, datatype, shape), payload in zip(self.inputs, payloads):  # noqa: B905 - validated
             tensors[name] = _tensor(datatype, shape, payload, None, self.batched)
         return tensors
 
     def response_tensors(self, outputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Return a response's tensors from outputs in the plan's order, with requested classes."""
+        """Return a response's tensors, with requested classes. outputs: in the plan's order."""
         if not self.classes:
             return outputs
         tensors: list[Tensor | None] = []
@@ -139,7 +140,7 @@ class ParsedHead:
         return (*tensors, *beside)
 
     def response_names(self) -> list[tuple[str, bool]]:
-        """Return the names of a response's tensors, and whether each is an output's classes."""
+        """Return the name of each tensor of a response, and whether it is a classification."""
         names, beside = [], []
         for name in self.plan.outputs:
             requested = self.classes.get(name)
@@ -159,7 +160,7 @@ class EnsembleHeads:
         labels: Mapping[str, tuple[str, ...]],
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """labels: labels of classes by output, if the ensemble has its own."""
+        """labels: maps an output to its classes' labels, if the ensemble has labels of its own."""
         self._config = config
         self._version = version
         self._labels = labels
@@ -167,7 +168,7 @@ class EnsembleHeads:
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._batched = config.max_batch_size > 0
         self._steps = steps_of(config.proto.ensemble_scheduling)
-        # Reshapes of the ensemble's own configuration, which apply before steps get the inputs.
+        # Reshapes in the ensemble's own configuration. Inputs are reshaped before steps get them.
         self._input_reshapes = input_reshapes(config.proto)
         self._output_reshapes = output_reshapes(config.proto)
         self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
@@ -278,7 +279,7 @@ def _reshaped(reshapes: Mapping[str, Reshape], name: str, shape: Sequence[int]) 
 
 
 class StepHeads:
-    """Write heads of one step's requests and parse its responses, for one model version."""
+    """Write the heads of one step's requests to a model version, and parse the responses."""
 
     __slots__ = (
         "_batched",
@@ -303,8 +304,8 @@ class StepHeads:
         """classes: requested classifications by output, as in ParsedHead."""
         self.step = step
         self.model = model
-        # Requested classifications by the model's names; `beside` is True if the tensor itself is
-        # needed as well.
+        # Maps the model's name for an output to the classification that is requested of it. The
+        # classification's `beside` is True if the output itself is needed as well.
         self._classes = {
             name: requested._replace(beside=requested.beside or tensor in plan.consumers)
             for name, tensor in step.output_map
@@ -350,11 +351,11 @@ class StepHeads:
     def parse_response(
         self, response: InferResponse
     ) -> tuple[dict[str, Tensor], StatedPlace | None]:
-        """Return the tensors of a response without an error, by the model's names, and its place.
+        """Return a response's tensors by the model's names, and the place that it states.
 
         Raises:
             Internal: the response cannot be parsed.
-            InvalidArgument: the response states no possible place in a sequence.
+            InvalidArgument: the response states an invalid place in a sequence.
         """
         try:
             return self._parse(response)
@@ -399,8 +400,9 @@ def fit_batch_dimension(
 ) -> tuple[int, ...]:
     """Return a shape with a batch dimension added or removed.
 
-    `given` and `wanted` say whether the producer and the consumer have one by their configurations.
-    The shape alone does not show that: a model may give another rank than it has declared.
+    `given`: whether the producer's configuration has a batch dimension. `wanted`: whether the
+    consumer's configuration has one. The shape alone does not show that, since a model may give a
+    tensor of another rank than it has declared.
     """
     if wanted and not given and shape_fits(shape, dims):
         return (1, *shape)

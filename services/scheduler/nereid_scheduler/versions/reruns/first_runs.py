@@ -69,12 +69,12 @@ class FirstRuns:
         self._timer = RearmableTimer(self._on_timer)
 
     def restart_grace(self) -> None:
-        """Restart the grace period after the start, as executors can join from now on."""
+        """Restart the grace period of the start, since executors can join only from now on."""
         self.recalls.begin_grace(self._loop.time() + self._grace_s)
         self._carry_out(())
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Ask executors which requests they have begun for other schedulers, which were lost."""
+        """Ask executors which requests they have begun for schedulers that were lost."""
         self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def may_have_run(model: str, cause: str) -> Aborted:
-    """Return the error of a request that must not run again."""
+    """Return the error for a request that may have run and must not run twice."""
     text = f"{cause}; the request may have run, and model '{model}' runs requests at most once"
     return Aborted(text, accepted=True)
 

@@ -1,9 +1,9 @@
 """Records sampled requests as spans: the wait in the queue, each attempt to execute, the end.
 
 Each attempt has a span, which is the parent of the executor's spans. A batch has one span, in the
-trace of its first sampled member; it has links to the attempts of all members, and they link back.
-Times are monotonic nanoseconds, which ModelVersion records anyway. trace_timestamps has the traces
-that are written to files. The module knows no exporter.
+trace of its first sampled member; this span has links to the attempts of all members, and the
+attempts link back to it. Times are monotonic nanoseconds, which ModelVersion records anyway.
+trace_timestamps has the traces that are written to files. The module knows no exporter.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SpanTrace:
         return above_steps(self.context)
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
-        """Record the spans of the wait before the attempt and of the attempt itself."""
+        """Record two spans: the wait before the attempt, and the attempt itself."""
         queued_ns = self._queued_ns or entry.enqueued_ns
         offset_ns = attempt.start_ns - started_ns
         span = Span(
@@ -160,7 +160,7 @@ class SpanTrace:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
-        """Return the trace context of the span of the cache lookup."""
+        """Return the trace context of the cache lookup's span."""
         self.lookup = child_context(self.context)
         return self.lookup
 
@@ -169,7 +169,7 @@ class SpanTrace:
         offset_ns = monotonic_to_unix_ns()
         span = Span(
             name="cache lookup",
-            # Begin the lookup now if the request has shared the lookup of another request.
+            # If the request has shared another request's lookup, it has no context for a span yet.
             context=self.lookup or self.begin_lookup(),
             parent=self.context,
             start_ns=started_ns + offset_ns,
@@ -226,7 +226,7 @@ class SpanTrace:
 
 
 def _model_kind(parent: bytes) -> SpanKind:
-    """Return INTERNAL for the span of an ensemble's step, whose caller is here, else SERVER."""
+    """Return INTERNAL for an ensemble's step, which is called in this process; else SERVER."""
     return SpanKind.INTERNAL if is_above_steps(parent) else SpanKind.SERVER
 
 
@@ -239,8 +239,8 @@ def end_attempts(
 ) -> None:
     """Record the end of a batch with sampled members, which was executed or lost.
 
-    lost: cause of the loss; `None` if the batch was executed. target: latency target of the model;
-    this batch must be the last one that it has recorded as executed.
+    lost: cause of the loss; `None` if the batch was executed. target: latency target of the model.
+    The last batch that the target has recorded as executed must be this one.
     """
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
 
-# Maximum numbers of pending requests, and of models of one request; any further one is not traced.
+# Maximum number of pending requests: beyond it, the oldest one is not traced any more. Maximum
+# number of models of one request: further models are not traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
 # Maximum number of copied tensors of one model: a response may have many tensors, and a decoupled
@@ -103,7 +104,7 @@ class TimestampTraces:
 
 
 class TimestampTrace:
-    """EntryTrace that consists of timestamps; without a root it is the client's request itself."""
+    """EntryTrace that consists of timestamps. It has no root if it is the client's request."""
 
     __slots__ = (
         "_models",
@@ -130,11 +131,12 @@ class TimestampTrace:
         self._started_ns = 0
         # Models that have served requests below this root.
         self._models: list[TracedModel] = []
-        # Used only in a root: maps the context of a caller to the first start and the last end of
-        # the requests that it has made.
+        # Used only in a root: maps a caller's context to two times: the first start and the last
+        # end of the requests that the caller has made.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # True if tensors of responses were copied when these came, not at the end of the request.
+        # True if the tensors of each response were copied when it came. Otherwise they are copied
+        # at the end of the request.
         self._responded = False
         self.parent = parent
         self.context = child_context(parent)
@@ -143,7 +145,7 @@ class TimestampTrace:
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
 
-    # Attempts and lookups are not traced: their children are the request's.
+    # Attempts and lookups are not traced. What happens during them is traced below the request.
     @property
     def attempt(self) -> bytes:
         """Trace context of the request, since attempts have no context of their own."""
@@ -196,7 +198,7 @@ class TimestampTrace:
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
-        """Add the timestamps to the client's response, or to the root if it is another request."""
+        """Add the timestamps to the client's response or, for any other request, to the root."""
         name, version = model
         request_id = entry.request.request_id
         times = self._times(entry, now_ns)
@@ -212,7 +214,7 @@ class TimestampTrace:
             self._root._add_model(traced)  # noqa: SLF001
 
     def _add_model(self, model: TracedModel) -> None:
-        """Add a model below this root that has responded."""
+        """Add a model that has responded to a request below this root."""
         if len(self._models) < _MAX_MODELS:
             self._models.append(model)
             (_, started_ns), *_, (_, ended_ns) = model.times
@@ -257,8 +259,8 @@ class TimestampTrace:
             took_ns = input_ns + execution.compute_infer_ns + output_ns
             latency_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
             started_ns, ended_ns = started_ns + latency_ns, execution.finished_ns - latency_ns
-            # Shift the times so that nested requests are within the execution, as the assumption is
-            # a guess.
+            # The assumption is only a guess. Shift the times so that nested requests lie within the
+            # execution.
             first_ns, last_ns = (self._root or self)._nested.get(  # noqa: SLF001
                 self.context, (started_ns, ended_ns)
             )

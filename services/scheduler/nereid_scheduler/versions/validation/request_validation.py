@@ -1,8 +1,7 @@
 """Validates requests against a model's configuration. Only this module creates entries.
 
 It reads heads and payload sizes, but never the content of a tensor, and knows no queue. The error
-texts and the order of the checks are Triton's; so is the choice of texts that have the request's
-id.
+texts and the order of the checks are Triton's. The request's id is in the same texts as in Triton.
 """
 
 # layout: compiled
@@ -87,7 +86,7 @@ class Validator:
             level = policies.level(request.priority)
             timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
-        # Positional arguments: keyword arguments take longer.
+        # Pass positional arguments, since keyword arguments take longer.
         return Entry(
             request,
             valid,
@@ -169,7 +168,7 @@ class _QueuePolicies:
 
 
 class _HeadReader:
-    """Read heads by the configuration of one model."""
+    """Read heads, according to the configuration of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._name = config.name
@@ -192,7 +191,7 @@ class _HeadReader:
         try:
             batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
         except InvalidArgument:
-            # Raise the error that Triton finds first, as there may be several.
+            # If there are several errors, raise the one that Triton finds first.
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise

@@ -70,7 +70,7 @@ class ExecutorWait:
 def overdue(
     entries: Iterable[Entry], no_instance_since_ns: int, limit_ns: int, now_ns: int
 ) -> tuple[list[Entry], int | None]:
-    """Return the entries to fail now, and the time of the next check; `None` if no other waits."""
+    """Return the entries to fail now, and the time of the next check, if any entry is left."""
     due: list[Entry] = []
     for entry in entries:
         if entry.state is RequestState.EXECUTING:  # An executor that is leaving still has it.

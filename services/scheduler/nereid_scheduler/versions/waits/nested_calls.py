@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
 
 class NestedCalls:
-    """Requests that instances wait for.
+    """Keeps the requests that models have made and that these models' instances wait for.
 
     placed: maps the number by which callers name an instance to the instance.
     """

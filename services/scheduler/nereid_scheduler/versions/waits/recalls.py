@@ -1,4 +1,4 @@
-"""Decisions on the first runs of requests that were sent again. Pure.
+"""Decisions on the first runs of requests that were sent again.
 
 A *run* is the id under which executors know a request: the request's own id, or that of an
 ensemble's step. This module decides which executor is asked for the response of a run, and which
@@ -20,7 +20,7 @@ request ends its wait. A run is *named* if an executor has reported that it has 
     the grace period is over
     all runs of a request have ended    the request gets the response of its own run, or none
 
-The module knows no clock, stream or model; `first_runs` carries the decisions out.
+The module does no I/O, and knows no clock, stream or model; `first_runs` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -87,13 +87,15 @@ class Recalls:
         self._executors: dict[Hashable, None] = {}
         # Maps a run to the executors that have named it and may have its response.
         self._named: dict[int, list[Hashable]] = {}
-        # Lost schedulers whose takeover has a grace period now; `None` in the start's grace period.
+        # Schedulers whose loss has begun the present grace period. `None` if the start has begun
+        # it.
         self._lost: set[str] | None = None
         # Maps the number of a query to the executor whose report is awaited.
         self._queries: dict[int, Hashable] = {}
         self._numbers = count(1)
         self._waits: dict[Hashable, _Wait] = {}
-        # Maps a run to the request that waits for it and the executor that is being asked.
+        # `_by_run` maps a run to the request that waits for it. `_asked` maps a run to the executor
+        # that is being asked for its response.
         self._by_run: dict[int, _Wait] = {}
         self._asked: dict[int, Hashable] = {}
 
@@ -108,7 +110,7 @@ class Recalls:
         return self._grace_ends_s if len(self._by_run) > len(self._asked) else None
 
     def begin_grace(self, ends_s: float) -> None:
-        """Restart the grace period after the start, as executors can join from now on."""
+        """Restart the grace period of the start, since executors can join only from now on."""
         self._grace_ends_s, self._lost = ends_s, None
 
     def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:
@@ -256,7 +258,7 @@ class Recalls:
         return decisions
 
     def _ask_next(self, run: int) -> list[Decision]:
-        """Ask the next executor that has named a run, as the last one has no response."""
+        """Ask the next executor that has named a run: the one asked before has no response."""
         del self._asked[run]
         # If no executor has named the run, it ends when the last awaited report has come.
         if run in self._named or self._queries:

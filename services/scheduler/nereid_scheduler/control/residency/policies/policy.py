@@ -76,7 +76,7 @@ class Usage(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A load of a model on this executor alone. An empty name stands for all executors."""
+    """A load of a model on one executor. An empty `executor` stands for all executors."""
 
     model: str
     executor: str = ""
@@ -222,7 +222,7 @@ class Residency:
         return self._advance(usages)
 
     def pin(self, model: str, taken: Mapping[str, Sizes]) -> None:
-        """Count the memory of a model that is loaded for good, from the next event on."""
+        """Count the memory of a model that is loaded for good. It counts from the next event on."""
         found = self._models.setdefault(model, _Model())
         self._waiting.pop(model, None)
         found.pinned, found.status, found.taken = True, Status.RESIDENT, dict(taken)
@@ -266,8 +266,8 @@ class Residency:
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
         """Decide again, since models may have become idle.
 
-        stalled: nothing was loaded or unloaded for so long that models in use are not waited for
-        any more.
+        stalled: True if nothing was loaded or unloaded for a long time. Waiting models then no
+        longer wait for less popular models that are in use.
         """
         self._stalled = stalled
         try:

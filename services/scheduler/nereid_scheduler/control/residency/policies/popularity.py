@@ -20,8 +20,7 @@ _MAX_HALF_LIVES: Final = 10.0
 class Popularity:
     """Decayed counts of requests, by model.
 
-    Of models that are not in memory, only those are remembered that were requested within some 20
-    half-lives.
+    A model that is not in memory is forgotten after about 20 half-lives without a request.
     """
 
     def __init__(self, half_life: float) -> None:
@@ -50,8 +49,8 @@ class Popularity:
         else:
             self._half_lives += passed
         # The result is the same as if each model's requests had come at even intervals. One request
-        # counts as 1. Many requests for one model count at most as much as the same rate adds up to
-        # in the long run.
+        # counts as 1. However many requests for one model come at once, they count at most as much
+        # as a steady flow of requests for that model alone.
         share = (1 - math.exp2(-passed)) / (passed * math.log(2))
         unit = math.exp2(self._half_lives) * share
         for name, count in added.items():

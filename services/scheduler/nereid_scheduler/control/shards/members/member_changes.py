@@ -66,7 +66,7 @@ class MemberChanges:
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
         """Return what is due at once after a change; set `settles_at_s` if something is due later.
 
-        regroups: returns whether, by what peers say now, models are grouped differently. It is
+        regroups: returns whether models are grouped differently now, according to the peers. It is
         called only if the decision depends on it.
         """
         if not self._started:
@@ -80,7 +80,8 @@ class MemberChanges:
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
-        # The peers' models may include a model that this scheduler has looked for in vain.
+        # Announce even if the groups are the same: the peers' models may include a model that this
+        # scheduler has looked for in vain.
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
@@ -91,7 +92,8 @@ class MemberChanges:
     def on_beat(self, now_s: float) -> float:
         """Record that the beat's timer has fired; return the time at which it must fire again."""
         if self._is_behind(now_s):
-            # The ends of streams may be reported only after this timer has fired.
+            # This process stood still. Allow some more time, since the ends of peers' streams may
+            # be reported only after this timer has fired.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
         return now_s + self._times.peer_ping_after_s

@@ -142,7 +142,7 @@ class Membership:
         return any(peer.epoch == 0 for peer in self._peers.values())
 
     def is_equipped(self, executors: int, links: int) -> bool:
-        """Return whether no member has more executors or more links than given here."""
+        """Return whether no member has more executors, or more links, than these numbers."""
         members = [self._peers[name] for name in self.members if name in self._peers]
         return all(peer.executors <= executors and peer.links <= links for peer in members)
 

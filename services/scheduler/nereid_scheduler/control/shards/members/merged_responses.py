@@ -30,8 +30,8 @@ _RANKS: Final = {
     )
 }
 
-# If a model has moved, the pages of two schedulers have its series, which count different requests.
-# These series are summed.
+# If a model has moved, the pages of two schedulers have series of the model, which count different
+# requests. These series are summed.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
@@ -95,9 +95,9 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """Merge the metrics pages of schedulers, by name. The first page is this scheduler's own.
 
     Series of models and counts of links are summed where several schedulers have them. Pending
-    requests of links get a label with the scheduler, since each scheduler numbers its links.
-    Every scheduler knows all other series equally, such as the cache's counters. They are taken
-    from the first page.
+    requests of links get a label with the scheduler, since each scheduler numbers its links. All
+    other series, such as the cache's counters, are the same on every page, and are taken from the
+    first one.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 
@@ -105,7 +105,7 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
 def merge_facts(
     responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
 ) -> nereid_pb.FactsResponse:
-    """Merge facts. Executors are known to all schedulers; each gets the models of all of them.
+    """Merge facts. All responses have all executors; an executor gets the models of all responses.
 
     silent: names of the schedulers that did not respond.
     """

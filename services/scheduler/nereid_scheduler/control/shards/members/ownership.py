@@ -19,7 +19,7 @@ _SCORE_BYTES = 8
 def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
     """Return the key of each name's group.
 
-    compositions: each has a name and other names that belong together with it; there may be none.
+    compositions: each is a name, and the other names, if any, that belong together with it.
     """
     parents: dict[str, str] = {}
 
@@ -53,7 +53,7 @@ def _score(member: str, key: str) -> bytes:
 
 
 class OwnedModels:
-    """The models that one member owns, by the members and groups that it sees.
+    """The models that one member owns, according to the members and groups that it sees.
 
     If there are no members, no model is owned.
     """
@@ -76,7 +76,10 @@ class OwnedModels:
         self._owners.clear()
 
     def set_groups(self, compositions: Iterable[tuple[str, Iterable[str]]]) -> bool:
-        """Set which models belong together; return whether that has changed. Others are alone."""
+        """Set which models belong together; return whether that has changed.
+
+        A model that no composition names is alone in its group.
+        """
         keys = group_keys(compositions)
         changed = keys != self._keys
         self._keys = keys

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Step:
-    """One step. A map has pairs of the model's name for a tensor and the ensemble's name for it."""
+    """One step. A map consists of pairs: the name of a tensor in the model, and in the ensemble."""
 
     __slots__ = ("index", "input_map", "model", "output_map", "version")
 
@@ -53,7 +53,7 @@ class Step:
 
 
 class Plan:
-    """Steps that requests for certain outputs need; all these requests share the plan."""
+    """The steps needed for certain outputs. All requests for these outputs share the plan."""
 
     __slots__ = ("consumers", "outputs", "steps")
 
@@ -108,7 +108,7 @@ def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step
 
 
 class _Branch(Generic[T]):
-    """Tensors below one response of a step; `source` is its call, or `None` for the root."""
+    """Tensors that follow from one response to the call `source`. The root has no source."""
 
     __slots__ = ("children", "open_calls", "parent", "responded", "source", "started", "tensors")
 
@@ -142,7 +142,7 @@ class _Branch(Generic[T]):
 
 
 class StepCall(Generic[T]):
-    """Call of a step with these inputs, by the model's names."""
+    """Call of a step. `tensors` maps the model's name for an input to the tensor."""
 
     __slots__ = ("branch", "open_below", "responses", "step", "tensors")
 
@@ -151,7 +151,7 @@ class StepCall(Generic[T]):
         self.tensors = tensors
         self.branch = branch
         self.responses = 0
-        # Number of calls that are open in the branches that its responses have opened.
+        # Number of open calls in the branches that responses to this call have opened.
         self.open_below = 0
 
     def ancestors(self) -> Iterator[StepCall[T]]:
@@ -163,7 +163,7 @@ class StepCall(Generic[T]):
 
 
 class NextActions(Generic[T]):
-    """Steps to call now, and responses to send, each with its tensors in the plan's order.
+    """Steps to call now, and responses to send. A response has tensors in the plan's order.
 
     `None` stands for a tensor that a step did not give, or that the request omits. A response that
     consists of `None` only is a response without outputs, which is not the same as no response.
@@ -204,13 +204,13 @@ class GraphRun(Generic[T]):
         return not self._open_calls and not self.responses
 
     def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
-        """Begin the run. The request's tensors are `None` for optional inputs that it omits."""
+        """Begin the run. tensors: the request's inputs; an omitted optional input is `None`."""
         return self._set_tensors(self._root, tensors)
 
     def on_response(
         self, call: StepCall[T], outputs: Mapping[str, T] | None, *, last: bool = True
     ) -> NextActions[T]:
-        """Process a response. outputs: tensors by the model's names; `None` only ends the call."""
+        """Process a response. outputs: tensors by the model's names; `None` if there are none."""
         branch = call.branch
         if last:
             self._open_calls -= 1

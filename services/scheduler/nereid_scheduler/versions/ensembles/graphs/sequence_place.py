@@ -39,14 +39,14 @@ _NOWHERE = SequencePlace()
 
 
 class StatedPlace(NamedTuple):
-    """Place that a step's response states; without an id, the id of the step's request applies."""
+    """Place that a step's response states. If it states no id, the step's request has the id."""
 
     id: CorrelationId | None
     start: bool
     end: bool
 
     def behind(self, own: SequencePlace) -> SequencePlace:
-        """Return the place of the steps after a step whose request had the place `own`."""
+        """Return the place of the steps after this response. own: place of the responding step."""
         return SequencePlace(own.id if self.id is None else self.id, self.start, self.end)
 
 
@@ -62,7 +62,7 @@ def stated_place(parameters: Mapping[str, InferParameter]) -> StatedPlace | None
     """Return the place that a response with these parameters states, if any.
 
     Raises:
-        InvalidArgument: a parameter has a type that it cannot have; in Triton's words.
+        InvalidArgument: a parameter has the wrong type. The text is Triton's.
     """
     correlation_id: CorrelationId | None = None
     flags = {_START: False, _END: False}

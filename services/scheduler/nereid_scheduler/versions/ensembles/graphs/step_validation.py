@@ -34,9 +34,9 @@ class _Tensor(NamedTuple):
 
 
 def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Check an ensemble against the configurations of its steps' models, by their names.
+    """Check an ensemble against the models of its steps. models: their configurations by name.
 
-    Returns whether the ensemble is decoupled, as it is if one of these models is.
+    Returns whether the ensemble is decoupled: it is decoupled if one of these models is.
 
     Raises:
         InvalidArgument: the configurations do not match; the text has the first mismatch.
@@ -111,7 +111,7 @@ def _check_outputs(
 def _check_consistent(
     ensemble: str, tensor_name: str, seen: _Tensor, tensors: dict[str, _Tensor]
 ) -> None:
-    """Compare a model's declaration of a tensor with that of the first model that has it."""
+    """Compare a model's declaration of a tensor with the first model's declaration."""
     first = tensors.setdefault(tensor_name, seen)
     start = f"in ensemble {ensemble}, ensemble tensor {tensor_name}: inconsistent"
     if first.datatype != seen.datatype:
@@ -137,8 +137,8 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """Check that all inputs of a step come through the same decoupled models.
 
-    If they come through different ones, no response of one model belongs to a certain response of
-    another model.
+    If they come through different decoupled models, it is undefined which response of one model
+    belongs to which response of another.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
@@ -149,7 +149,8 @@ def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> No
             if all(tensor in passed for tensor in step.input_map.values())
         ]
         if not ready:
-            # Tensors that no step produces are refused by nereid.model_config.
+            # Some tensor is not produced by any step. nereid.model_config refuses such a
+            # configuration.
             return
         for index in ready:
             step = steps.pop(index)
