@@ -39,11 +39,11 @@ class Capabilities:
     #: without a copy. Small requests that are executed alone and have the same head then get their
     #: inputs in the same arrays each time.
     leaves_arrays: bool = False
-    #: Maps an output that is split by the shapes of a ragged input to that input. It is for outputs
-    #: for which no `batch_output` of the configuration says so.
+    #: Key: an output. Value: the ragged input whose shapes split the output. Outputs that a
+    #: `batch_output` of the configuration names need no entry.
     ragged_outputs: Mapping[str, str] = field(default_factory=dict)
-    #: Bytes of host memory that the model takes. If it is `None`, the executor measures how much
-    #: its own process grows during the load.
+    #: Bytes of host memory that the model takes. `None` means that the executor measures the growth
+    #: of its own process during the load.
     memory_bytes: int | None = None
 
 

@@ -126,7 +126,7 @@ def message_rows(form: type[Any], message: Any) -> Iterator[tuple[str, MessageFi
 
 
 def message_values(form: type[Any], message: Any) -> dict[str, Any]:
-    """Return the frozen values, by attribute, of the fields that a valid message has."""
+    """Read the fields of a valid message; return a map from attribute to frozen value."""
     return {attribute: row.read_from(message) for attribute, row in message_rows(form, message)}
 
 
@@ -154,7 +154,7 @@ def parameters_of(form: type[Any]) -> list[Parameter]:
 
 
 def parameter_values(form: type[Any], config: ModelConfig) -> dict[str, Any]:
-    """Return the checked values of a frozen form's parameters, by attribute.
+    """Read and check a frozen form's parameters; return a map from attribute to value.
 
     Raises:
         InvalidArgument: the message of the first error.

@@ -55,7 +55,7 @@ class PaddedSize(NamedTuple):
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:
-        """Return the size to which a size is padded."""
+        """Return the size after padding; a size above all buckets stays as it is."""
         index = bisect_left(self.buckets, size)
         return self.buckets[index] if index < len(self.buckets) else size
 
