@@ -109,7 +109,7 @@ async def rehearse(
     rules: RehearsalRules,
     names: Sequence[str] = (),
 ) -> list[CheckedModel]:
-    """Return the repositories' models as they would be served, sorted by name, without advice.
+    """Return the models as they would be served, sorted by name, without the findings of advice.py.
 
     names: the models to check, along with the models of their steps; empty means all. A name that
     is in no repository gets an error, and neither a path nor versions.
@@ -188,7 +188,7 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Return the names of models for which a file was not read, directly or for a step's model."""
+    """Return the names of models whose file, or the file of a step's model, was not read."""
     models = list(models)
     unread = {
         model.name

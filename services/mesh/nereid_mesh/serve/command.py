@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY: Final = "start a whole mesh on this machine"
-# Packages that the services need: each of them is required by one service.
+# Packages without which some service cannot start. Each of them is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Minimum number of descriptors. It is enough for a mesh with a handful of clients: its own files,
@@ -79,7 +79,7 @@ def _plan_and_run(
 ) -> int:
     """Plan and run the mesh; return the exit code.
 
-    Remove the processes that the mesh uses from `early`.
+    Processes that the mesh uses are removed from the list `early`.
     """
     # The import comes this late because it takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415

@@ -155,7 +155,7 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """An example request. In sort order, the first is the easiest to read."""
+    """An example request. The smallest example, compared as a tuple, is the easiest to read."""
 
     # Number of elements in the request's response, as far as the model states it.
     elements: int

@@ -58,7 +58,7 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Return early processes by the names of their children; remove them from `early`.
+    """Map a child's name to the early process that fits it; remove these processes from `early`.
 
     An early process fits a child whose command line begins with that of the process.
     """
