@@ -107,7 +107,7 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Apply the settings of the instance's thread, which must call this, and of the process.
+    """Apply settings to the process and to the current thread, which must be the instance's.
 
     threads: number of threads for operators; a number in the configuration overrides it.
     """
