@@ -225,7 +225,10 @@ class _Adaptive:
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the default with one instance and the largest batches, and their size."""
+        """Return the candidate to probe, and the largest batch size that all its models allow.
+
+        The candidate is the default with one instance and the largest batches.
+        """
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -381,7 +384,7 @@ class _Adaptive:
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
         """Draw random rates (logarithms) of the best, and of candidates that may exceed it.
 
-        The best is the first in the list, and in each row.
+        The best candidate is the first in the list, and its rate is the first in each row.
         """
         others = [
             candidate
@@ -395,7 +398,7 @@ class _Adaptive:
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
 
     def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Return how likely each can be loaded, from candidates near it that could or could not."""
+        """Estimate how likely each candidate can be loaded, from earlier loads of similar ones."""
         evaluated = list(self._evaluations.values())
         failed = np.array([bool(evaluation.failure) for evaluation in evaluated])
         if not failed.any() or not candidates:

@@ -216,7 +216,10 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Return whether the constraints are kept that the search for a rate does not check."""
+        """Return whether all constraints are kept that do not concern latencies.
+
+        The rate search itself checks the latencies.
+        """
         return all(
             constraint.is_kept(measurement)
             for constraint in self._goal.constraints

@@ -44,7 +44,8 @@ class ModeRules:
     in the other modes. tops: number of best candidates that are swept. least_share, most_share,
     least_trials, most_trials: bounds of the number of optuna's trials, as shares of the space and
     as numbers. patience: number of trials without improvement that end the search. uses_formula:
-    the concurrency is not searched; it is twice the sum of all instances' largest batches.
+    true to set the concurrency to twice the sum of all instances' largest batches, instead of
+    searching for it.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)
@@ -148,7 +149,7 @@ class _Chosen:
 
     def sample(self) -> Search[list[Sample]]:
         """Let optuna choose candidates."""
-        import optuna  # noqa: PLC0415 (a second of imports, for this mode alone)
+        import optuna  # noqa: PLC0415 (it takes a second, and only this mode needs it)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(

@@ -149,7 +149,7 @@ def _batch_settings(
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
-    """Return the padding sizes as they are, every second one, and with one between each two.
+    """Return paddings with the present sizes, every second size, and additional sizes between.
 
     Padding is varied only if the model has it already, because only the author knows which inputs
     and outputs belong together.
@@ -185,7 +185,7 @@ def _backend(config: Mapping[str, Any]) -> str:
 
 
 def _counts(values: Iterable[Any]) -> list[int] | None:
-    """Return the instance counts of alternatives that differ only in counts, or else `None`."""
+    """Return the counts of instance groups that differ only in the count; otherwise `None`."""
     groups = list(values)
     if any(len(group) != 1 or set(group[0]) - {"count", "kind"} for group in groups):
         return None

@@ -33,7 +33,7 @@ class TargetError(Exception):
 
 
 class ServedModels:
-    """Models as a context, which at its end always restores each model's configuration.
+    """A context for models; its end always restores the configuration of each model.
 
     A model that was not loaded before is loaded, and unloaded at the end. The models that an
     ensemble consists of are included.
