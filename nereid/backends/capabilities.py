@@ -22,8 +22,8 @@ class Capabilities:
     executes_requests: bool = False
     #: True if the RequestModel is a ReadinessReporter as well.
     decides_readiness: bool = False
-    #: Above 0 if the model is a PipelinedModel: the number of batches that the model accepts before
-    #: one of them must be collected.
+    #: Number of batches that a PipelinedModel accepts before one of them must be collected; 0 for
+    #: any other model.
     pipeline_depth: int = 0
     #: True if BYTES inputs are to arrive as `str`. Requests whose elements are not UTF-8 are then
     #: refused.
@@ -51,7 +51,7 @@ class Capabilities:
 class BackendCapabilities:
     """Capabilities of a backend."""
 
-    #: The backend is a ModelCodeBackend: describing a model may run code of the model's author.
+    #: True if the backend is a ModelCodeBackend, so describing a model may run the author's code.
     runs_model_code: bool = False
 
 

@@ -292,8 +292,7 @@ class SequenceBatching:
     # True if each request without a correlation id is a sequence of its own, and the model may
     # reschedule a request.
     iterative: bool = config_field(MessageField("iterative_sequence", default=False))
-    # Number of a sequence's requests after which the sequence's implicit state is saved; 0 means
-    # never.
+    # Number of requests between two snapshots of a sequence's implicit state; 0 means no snapshots.
     snapshot_interval: int = config_field(
         Parameter(_SNAPSHOT_INTERVAL, 0, _count_of_requests, _check_snapshots)
     )
@@ -323,8 +322,8 @@ class ModelParameters:
     admission_target_ms: int | None = config_field(
         Parameter("admission_target_ms", None, integer(0), decided_by_target=True)
     )
-    # Microseconds from a request's arrival to its response that 99 of 100 requests should not
-    # exceed; 0 means no target.
+    # Target for the p99 of the time from a request's arrival to its response, in microseconds; 0
+    # means no target.
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
 
 

@@ -24,7 +24,7 @@ _KEY: Final = "row"
 
 
 class Scope(NamedTuple):
-    """A message within a configuration, such as dynamic_batching, and the whole configuration.
+    """A message of a configuration, such as dynamic_batching, along with the whole configuration.
 
     batch_size_open: true if max_batch_size is not completed yet.
     """
@@ -79,7 +79,7 @@ class MessageField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
-    """The row of a field of Nereid's own, which authors set with an entry of `parameters`."""
+    """The row of a field that only Nereid has. Authors set it with an entry of `parameters`."""
 
     # Key of the entry in `parameters`.
     name: str

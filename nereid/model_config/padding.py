@@ -47,11 +47,11 @@ class PaddedInput(NamedTuple):
 
 
 class PaddedSize(NamedTuple):
-    """A size that some of a request's inputs, and some of its outputs, have in common."""
+    """A size that dimensions of some inputs and outputs have in common within each request."""
 
     inputs: tuple[PaddedInput, ...]
     outputs: tuple[tuple[str, int], ...]
-    # The sizes to pad to, ascending. A size above all of them is not padded.
+    # Sizes to which smaller sizes are padded, ascending. A size above all buckets is not padded.
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:

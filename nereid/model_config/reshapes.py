@@ -28,7 +28,8 @@ class Reshape(NamedTuple):
         if len(row) == len(self.source):
             target = substitute(self.target, self.source, row)
         else:
-            # As in Triton, a model's output may have any shape if the configured shape is fixed.
+            # As in Triton, a fixed target is used even if the model's output does not have the
+            # configured rank.
             target = self.target
         return batch + target if prod(target) == prod(row) and VARIABLE not in target else shape
 

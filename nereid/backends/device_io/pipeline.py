@@ -310,7 +310,7 @@ class Pipeline:
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """Free a slot after its batch has ended, except the pinned memory of the outputs."""
+        """Free a slot after its batch has ended, but not the pinned memory of the outputs."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
