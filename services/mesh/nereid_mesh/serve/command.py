@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
-    # Imported after the first processes have been started.
+    # This import waits until the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
     # Signals are blocked because a signal between the creation of the directory and the with block

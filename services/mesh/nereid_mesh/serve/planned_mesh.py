@@ -171,7 +171,7 @@ async def _greet(plan: Plan) -> None:
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # The greeting's imports take a third of the time that all other imports of this process take.
-    # They wait until the services have imported their modules.
+    # The greeting is imported only after the services have imported their modules.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)
