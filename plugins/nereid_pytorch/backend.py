@@ -234,7 +234,7 @@ class TorchModel:
 
 
 def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """Return the datatypes of the inputs that batches add (batch_input), by input name."""
+    """Map the name of each input that batches add (batch_input) to its datatype."""
     return {
         name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
         for batch_input in config.batch_input
