@@ -24,8 +24,8 @@ _MB: Final = 1e6
 class Metric:
     """A metric of a measurement.
 
-    value: returns `None` if a measurement does not have the metric. larger: true if larger values
-    are better. header: name of Model Analyzer's column.
+    value: function that returns a measurement's value, or `None` if the metric is missing. larger:
+    true if larger values are better. header: name of Model Analyzer's column.
     """
 
     name: str

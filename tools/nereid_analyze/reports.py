@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
     """Return the change of each model's configuration.
 
-    The change is one of the text of config.pbtxt or, if this text is not known, of the
+    Each change applies to the text of config.pbtxt or, if this text is not known, to the
     configuration that the server reports.
 
     Raises:

@@ -399,7 +399,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
 
 
 def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
-    """Map each reason to the time waited for it in a span; no time counts for two reasons."""
+    """Map a reason to the nanoseconds waited for it in a span; no time counts for two reasons."""
     rest, parts = max(end - start, 0), {}
     for reason, spans in waits.items():
         part = min(spans.within(start, end), rest)

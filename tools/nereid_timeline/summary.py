@@ -208,7 +208,8 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
         events = [(service, event) for service, event in whole.events if event.what == what]
-        # Executors report each instance, schedulers each version. Prefer the schedulers' events.
+        # Executors report an event for each instance, schedulers for each version. Prefer the
+        # schedulers' events.
         of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
             event.subject: event.detail for _, event in of_schedulers or events
@@ -532,7 +533,7 @@ def _requests(whole: Joined) -> Iterator[Statement]:
 
 
 def _tail(whole: Joined) -> Iterator[Statement]:
-    """Yield a statement on p99, which compares the slowest requests' steps with usual steps."""
+    """Yield a statement that compares the steps of the slowest requests (p99) with usual steps."""
     requests = list(whole.timed())
     if not requests:
         return

@@ -82,7 +82,7 @@ class Capacity:
         return default.weight * times.of(rows) * slower / instances / rows
 
     def _largest(self, batch: int, times: BatchTimes, slower: float, delay_us: float) -> float:
-        """Return the largest batch size with which two batches in a row take at most the target."""
+        """Return the largest batch size for which two consecutive batches fit within the target."""
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):

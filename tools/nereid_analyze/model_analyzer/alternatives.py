@@ -58,7 +58,7 @@ def _of_value(field: FieldDescriptor, value: Any) -> list[Any]:
 
 def _of_message(message: Descriptor, value: Any) -> list[Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (the message is from a file)
+        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (a value from a file)
     parts = {name: _of_field(message, name, part) for name, part in value.items()}
     return _checked(
         [dict(zip(parts, choice, strict=True)) for choice in itertools.product(*parts.values())]

@@ -127,7 +127,11 @@ class AdaptiveResult:
 def search_adaptively(
     space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
 ) -> Search[AdaptiveResult]:
-    """Search the space; defaults: the models that a request passes, in the request's order."""
+    """Search the space.
+
+    defaults: maps each model that a request passes to the model's default values, in the order in
+    which the request passes the models.
+    """
     return (yield from _Adaptive(space, goal, defaults, rules).run())
 
 
@@ -336,7 +340,7 @@ class _Adaptive:
         return fit_correction(places, logs - known, deviations)
 
     def _spread(self, pool: Sequence[Candidate]) -> Search[None]:
-        """Evaluate a few candidates far from each other, from the better half by prediction."""
+        """Evaluate a few candidates that are far apart, from the half with better predictions."""
         for _ in range(min(1 + len(self._space.settings), _SPREAD)):
             self._refit()
             open_ = [candidate for candidate in pool if candidate not in self._evaluations]

@@ -88,9 +88,9 @@ def evaluate(
 ) -> Search[Evaluation]:
     """Search for a candidate's best load.
 
-    start: where to begin, near the expected result: a rate, or without a target a number of
-    requests in flight. best_rate: rate of the candidate to beat; 0 means that there is none, and so
-    no race.
+    start: load to begin with, near the expected result. With a target it is a rate, otherwise a
+    number of requests in flight. best_rate: rate of the candidate to beat; 0 means that there is no
+    such candidate, so that no race takes place.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -216,7 +216,7 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Return whether all constraints are kept that do not concern latencies.
+        """Return whether a measurement keeps all constraints except those on latencies.
 
         The rate search itself checks the latencies.
         """
