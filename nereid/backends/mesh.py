@@ -1,4 +1,4 @@
-"""Requests of a loaded model to the mesh that serves it: inferences and control calls."""
+"""Requests that a loaded model sends to the mesh that serves it: inferences and control calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose batches go through a Pipeline, whatever Session runs them."""
+"""A model whose batches go through a Pipeline. Any kind of Session may run them."""
 
 from __future__ import annotations
 

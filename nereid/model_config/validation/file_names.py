@@ -1,4 +1,4 @@
-"""The rule that all files which a configuration names must be in the model's own folder.
+"""Checks that every file that a configuration names is in the model's own folder.
 
 Only names are checked: a link that the repository's owner has made may lead anywhere.
 """

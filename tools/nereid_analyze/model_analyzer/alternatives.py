@@ -1,7 +1,8 @@
 """Expands `model_config_parameters`, in which fields may have several values.
 
-The rules are Model Analyzer's. If a field takes one value, a list gives alternatives; a repeated
-field needs a list of lists. All combinations of the alternatives of nested fields count.
+The rules are Model Analyzer's. For a field with one value, a list gives the alternatives. For a
+repeated field, a list of lists does. If nested fields have alternatives, all combinations of them
+count.
 """
 
 from __future__ import annotations

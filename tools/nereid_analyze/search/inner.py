@@ -1,9 +1,9 @@
 """Finds the best load of one candidate: the highest rate within a target, or the best concurrency.
 
 With a target, the search is the same as that of `nereid perf --find-max-rate`. Without a target,
-the number of requests in flight doubles until the rate no longer grows. Before that, the candidate
-races against the best so far, in short windows. A bad candidate is found after a quarter of a
-window, and only candidates near the best are measured in whole windows.
+the number of requests in flight doubles until the rate no longer grows. Before either search, the
+candidate races against the best so far, in short windows. A bad candidate is found after a quarter
+of a window, and only candidates near the best are measured in whole windows.
 """
 
 from __future__ import annotations

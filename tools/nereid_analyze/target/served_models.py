@@ -1,4 +1,4 @@
-"""Loads models of a running server with candidates' configurations, and restores them."""
+"""Loads candidates' configurations into a running server, and restores the original ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads model files through the backends, as an executor does before a load.
 
-It loads no model onto a device. It runs no model's code unless it is asked to.
+The module loads no model onto a device, and runs a model's code only on request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The parameters that Nereid and its backends read, which are needed to notice misspelled ones.
+"""Names of the parameters that Nereid and its backends read, used to find misspelled names.
 
-Other parameters belong to the model itself, or are unknown. As in Triton, nothing refuses them.
+Other parameters belong to the model itself, or are unknown. As in Triton, they are never refused.
 """
 
 from __future__ import annotations
