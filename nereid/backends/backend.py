@@ -79,7 +79,7 @@ class Backend(Protocol):
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
-        """Return what the model file states on tensors; raise NereidError if it cannot be read."""
+        """Return the model file's description; raise NereidError if the file is unreadable."""
 
     def load(self, spec: InstanceSpec) -> Model | PipelinedModel | RequestModel:
         """Return a model that is ready to execute; raise NereidError if it cannot be loaded."""
@@ -89,7 +89,7 @@ class ModelCodeBackend(Backend, Protocol):
     """A backend that may run a model author's code, in another process, to describe the model."""
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Return whether describing this model runs code; raise NereidError if it has no file."""
+        """Return whether describing the model runs code; raise NereidError without a model file."""
 
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None

@@ -22,8 +22,8 @@ class Capabilities:
     executes_requests: bool = False
     #: True if the RequestModel is a ReadinessReporter as well.
     decides_readiness: bool = False
-    #: Above 0 if the model is a PipelinedModel: the number of batches that the model accepts before
-    #: one of them must be collected.
+    #: Number of batches that a PipelinedModel accepts before one of them must be collected; 0 for
+    #: any other model.
     pipeline_depth: int = 0
     #: True if BYTES inputs are to arrive as `str`. Requests whose elements are not UTF-8 are then
     #: refused.
@@ -39,11 +39,11 @@ class Capabilities:
     #: without a copy. Small requests that are executed alone and have the same head then get their
     #: inputs in the same arrays each time.
     leaves_arrays: bool = False
-    #: Maps an output that is split by the shapes of a ragged input to that input. It is for outputs
-    #: for which no `batch_output` of the configuration says so.
+    #: Key: an output. Value: the ragged input whose shapes split the output. Outputs that a
+    #: `batch_output` of the configuration names need no entry.
     ragged_outputs: Mapping[str, str] = field(default_factory=dict)
-    #: Bytes of host memory that the model takes. If it is `None`, the executor measures how much
-    #: its own process grows during the load.
+    #: Bytes of host memory that the model takes. `None` means that the executor measures the growth
+    #: of its own process during the load.
     memory_bytes: int | None = None
 
 
@@ -51,7 +51,7 @@ class Capabilities:
 class BackendCapabilities:
     """Capabilities of a backend."""
 
-    #: The backend is a ModelCodeBackend: describing a model may run code of the model's author.
+    #: True if the backend is a ModelCodeBackend, so describing a model may run the author's code.
     runs_model_code: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Requests of a loaded model to the mesh that serves it: inferences and control calls."""
+"""Requests that a loaded model sends to the mesh that serves it: inferences and control calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class MeshClient(Protocol):
     Any thread may call the methods. Callbacks run in another thread and must not block.
     """
 
-    # Number of bytes that a model's process may share with the mesh for its requests, and number of
-    # seconds for which it keeps free memory. `None` if it cannot share memory.
+    # Number of bytes that a model's process may share with the mesh for requests, and number of
+    # seconds for which the process keeps memory that is not in use. `None` if the process cannot
+    # share memory.
     memory: tuple[int, float] | None
 
     def infer(

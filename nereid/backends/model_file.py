@@ -1,4 +1,4 @@
-"""Look-up of a version's model file, as the configuration says."""
+"""Finds the model file of a version, under the name that the configuration gives."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TensorParts(NamedTuple):
-    """An input of a batch, in the pieces in which its requests sent it.
+    """An input of a batch, split into the pieces that the batch's requests sent.
 
     The pieces, one after the other, are the elements of the input, row by row. The pieces can be
     read until the batch is collected.

@@ -57,11 +57,11 @@ class RequestArrays:
     def make_response(
         self, request: Request, member: int, outputs: Mapping[str, Array], *, more: bool
     ) -> Response:
-        """Return a response with those of the outputs that the request asks for.
+        """Return a response with only the outputs that the request asks for.
 
         member: index of the request in its batch. more: whether another response follows. The
-        arrays must have the shapes that clients see: a model with `reshape` first applies
-        nereid.model_config.reshapes.
+        arrays must have the shapes that clients see. A model with `reshape` must apply
+        nereid.model_config.reshapes before the call.
 
         Raises:
             InvalidArgument: an output has another datatype than the configuration says.

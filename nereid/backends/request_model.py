@@ -27,7 +27,7 @@ class ControlKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The part that requests with equal heads have in common.
+    """The data that requests with equal heads have in common.
 
     Consecutive requests with equal heads share one object.
     """
@@ -55,7 +55,7 @@ class Request(NamedTuple):
     remaining_us: int
     # The client's limit on the time in the queue, in microseconds.
     timeout_us: int
-    # Shared memory for the outputs of the response; it is used if they fit.
+    # Shared memory for the outputs of the response; it is used if the outputs fit.
     output_buffer: SharedMemory | None = None
 
 
@@ -100,7 +100,7 @@ class RequestModel(Protocol):
     execution_timeout_s: float | None = None
 
     def file_descriptors(self) -> Sequence[int]:
-        """Return descriptors, at least one of which is readable while there are updates."""
+        """Return file descriptors; at least one is readable while there are updates."""
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         """Start executing a batch.
@@ -116,7 +116,7 @@ class RequestModel(Protocol):
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
         """Yield all available updates without waiting.
 
-        ready: those of the model's file descriptors that are readable. If the model has ended,
+        ready: the model's file descriptors that are readable now. If the model has ended,
         ModelLostError is raised after the last update.
         """
 
@@ -125,7 +125,7 @@ class RequestModel(Protocol):
         return batch > 0
 
     def terminate(self) -> None:
-        """End the model at once: its batch takes too long, or its warm-up is no longer wanted."""
+        """End the model at once: a batch takes too long, or nobody wants the warm-up any more."""
 
     def restart(self, stopping: Event) -> bool:
         """Start a lost model again, which may take long; return False to end the instance.

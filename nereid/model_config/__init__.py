@@ -1,8 +1,8 @@
-"""Model configurations: from config.pbtxt to a complete, valid, frozen form, and back to clients.
+"""Model configurations: parsed, completed, validated, frozen, and converted for clients.
 
-The steps are: parse, complete (from the model file's description), and freeze, which also
-validates. The package does no I/O: its inputs are texts and messages, its outputs messages and
-frozen values.
+The text of config.pbtxt is parsed into a message. The message is completed from the model file's
+description, and then frozen. Freezing also validates it. The package does no I/O: it takes texts
+and messages, and returns messages and frozen values.
 """
 
 # layout: covered, pure

@@ -274,8 +274,8 @@ def _check_snapshots(config: model_config_pb2.ModelConfig, interval: int) -> Non
 class SequenceBatching:
     """The settings of the sequence batcher.
 
-    oldest is `None` if the strategy is "direct". Only "direct" has a minimum_slot_utilization (0
-    means none) and the max_queue_delay_us beside it.
+    oldest is `None` if the strategy is "direct". minimum_slot_utilization (0 means no minimum) and
+    max_queue_delay_us apply only to the strategy "direct".
     """
 
     max_sequence_idle_us: int = config_field(
@@ -292,8 +292,7 @@ class SequenceBatching:
     # True if each request without a correlation id is a sequence of its own, and the model may
     # reschedule a request.
     iterative: bool = config_field(MessageField("iterative_sequence", default=False))
-    # Number of a sequence's requests after which the sequence's implicit state is saved; 0 means
-    # never.
+    # Number of requests between two snapshots of a sequence's implicit state; 0 means no snapshots.
     snapshot_interval: int = config_field(
         Parameter(_SNAPSHOT_INTERVAL, 0, _count_of_requests, _check_snapshots)
     )
@@ -323,12 +322,12 @@ class ModelParameters:
     admission_target_ms: int | None = config_field(
         Parameter("admission_target_ms", None, integer(0), decided_by_target=True)
     )
-    # Microseconds from a request's arrival to its response that 99 of 100 requests should not
-    # exceed; 0 means no target.
+    # Target for the p99 of the time from a request's arrival to its response, in microseconds; 0
+    # means no target.
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
 
 
-# Forms of which a model's parameters may set fields.
+# Frozen forms with fields that a model's `parameters` may set.
 FORMS: Final = (ModelParameters, DynamicBatching, SequenceBatching)
 PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
     {row.name: row for form in FORMS for row in parameters_of(form)}
@@ -336,7 +335,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 
 
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
-    """Return the target for 99 of 100 requests' response times, in us; 0 means no target.
+    """Return the target for the p99 of the response time, in microseconds; 0 means no target.
 
     Raises:
         InvalidArgument: the parameter is not a number of this kind.

@@ -51,7 +51,7 @@ _DEFAULTS: Final = CompletionSettings()
 
 
 def is_incomplete(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether the model file may provide what the configuration leaves open."""
+    """Return whether the configuration lacks something that the model file may provide."""
     if config.backend == _COMPLETES_ITSELF:
         return True
     has_tensors = bool(config.input or config.batch_input) and bool(config.output)
@@ -175,10 +175,10 @@ def _fill_batching(
 def _writes_batch_dimension(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> bool:
-    """Return whether the dims of any tensor, as written, have the full rank of the model file.
+    """Return whether any tensor has as many configured dims as the model file has dimensions.
 
-    In this case, a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime
-    backend does not check this: it uses its default batch size, and then refuses the dims.
+    If so, a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime backend
+    does not check this. It uses its default batch size, and then refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {

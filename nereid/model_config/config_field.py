@@ -24,7 +24,7 @@ _KEY: Final = "row"
 
 
 class Scope(NamedTuple):
-    """A message within a configuration, such as dynamic_batching, and the whole configuration.
+    """A message of a configuration, such as dynamic_batching, along with the whole configuration.
 
     batch_size_open: true if max_batch_size is not completed yet.
     """
@@ -79,7 +79,7 @@ class MessageField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
-    """The row of a field of Nereid's own, which authors set with an entry of `parameters`."""
+    """The row of a field that only Nereid has. Authors set it with an entry of `parameters`."""
 
     # Key of the entry in `parameters`.
     name: str
@@ -126,7 +126,7 @@ def message_rows(form: type[Any], message: Any) -> Iterator[tuple[str, MessageFi
 
 
 def message_values(form: type[Any], message: Any) -> dict[str, Any]:
-    """Return the frozen values, by attribute, of the fields that a valid message has."""
+    """Read the fields of a valid message; return a map from attribute to frozen value."""
     return {attribute: row.read_from(message) for attribute, row in message_rows(form, message)}
 
 
@@ -154,7 +154,7 @@ def parameters_of(form: type[Any]) -> list[Parameter]:
 
 
 def parameter_values(form: type[Any], config: ModelConfig) -> dict[str, Any]:
-    """Return the checked values of a frozen form's parameters, by attribute.
+    """Read and check a frozen form's parameters; return a map from attribute to value.
 
     Raises:
         InvalidArgument: the message of the first error.

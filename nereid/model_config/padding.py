@@ -47,15 +47,15 @@ class PaddedInput(NamedTuple):
 
 
 class PaddedSize(NamedTuple):
-    """A size that some of a request's inputs, and some of its outputs, have in common."""
+    """A size that dimensions of some inputs and outputs have in common within each request."""
 
     inputs: tuple[PaddedInput, ...]
     outputs: tuple[tuple[str, int], ...]
-    # The sizes to pad to, ascending. A size above all of them is not padded.
+    # Sizes to which smaller sizes are padded, ascending. A size above all buckets is not padded.
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:
-        """Return the size to which a size is padded."""
+        """Return the size after padding; a size above all buckets stays as it is."""
         index = bisect_left(self.buckets, size)
         return self.buckets[index] if index < len(self.buckets) else size
 

@@ -1,7 +1,7 @@
 """A configuration as clients see it: the JSON of the config response, and the model's metadata.
 
-The JSON is Triton's. It includes every field that has no presence. 64-bit numbers are JSON numbers,
-and enums are written by name.
+The JSON is Triton's. It includes unset fields, except fields for which protobuf tracks presence.
+64-bit numbers are JSON numbers, and enums are written by name.
 """
 
 from __future__ import annotations

@@ -28,13 +28,14 @@ class Reshape(NamedTuple):
         if len(row) == len(self.source):
             target = substitute(self.target, self.source, row)
         else:
-            # As in Triton, a model's output may have any shape if the configured shape is fixed.
+            # As in Triton, a fixed target is used even if the model's output does not have the
+            # configured rank.
             target = self.target
         return batch + target if prod(target) == prod(row) and VARIABLE not in target else shape
 
 
 def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Return, by name, the reshapes of requests' inputs to the shapes that the model expects."""
+    """Map an input's name to the reshape from the client's shape to the model's shape."""
     return {
         tensor.name: Reshape(
             tuple(tensor.dims), tuple(tensor.reshape.shape), int(config.max_batch_size > 0)
@@ -45,7 +46,7 @@ def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
 
 
 def output_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Return, by name, the reshapes of the model's outputs to the shapes in responses."""
+    """Map an output's name to the reshape from the model's shape to the client's shape."""
     return {
         tensor.name: Reshape(
             tuple(tensor.reshape.shape), tuple(tensor.dims), int(config.max_batch_size > 0)

@@ -14,7 +14,11 @@ _CORRELATION_ID = model_config_pb2.ModelSequenceBatching.Control.CONTROL_SEQUENC
 
 
 def control_datatype(control: ModelSequenceBatching.Control) -> str:
-    """Return the datatype of a control tensor: that of its two values, or of correlation ids."""
+    """Return the datatype of a control tensor.
+
+    For correlation ids, the configuration states the datatype. For other controls, it is the
+    datatype of the configured false and true values.
+    """
     if control.kind == _CORRELATION_ID:
         return NAME_OF_CONFIG_NUMBER[control.data_type]
     if control.int32_false_true:

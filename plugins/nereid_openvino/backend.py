@@ -124,7 +124,7 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """Return the new shapes of the inputs that the configuration reshapes, by input index."""
+    """Map the index of each input that the configuration reshapes to its new shape."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {

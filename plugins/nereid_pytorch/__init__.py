@@ -1,1 +1,1 @@
-"""The backend `pytorch` for TorchScript files, on the public contract (nereid.backends)."""
+"""The backend `pytorch` for TorchScript files; it implements the contract in nereid.backends."""

@@ -107,7 +107,7 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Apply the settings of the instance's thread, which must call this, and of the process.
+    """Apply settings to the process and to the current thread, which must be the instance's.
 
     threads: number of threads for operators; a number in the configuration overrides it.
     """
@@ -234,7 +234,7 @@ class TorchModel:
 
 
 def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """Return the datatypes of the inputs that batches add (batch_input), by input name."""
+    """Map the name of each input that batches add (batch_input) to its datatype."""
     return {
         name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
         for batch_input in config.batch_input

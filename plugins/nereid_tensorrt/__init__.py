@@ -1,1 +1,4 @@
-"""The backend `tensorrt`, with optimization profiles and CUDA graphs, on nereid.backends."""
+"""The backend `tensorrt`, with optimization profiles and CUDA graphs.
+
+It implements the public contract of backends (nereid.backends).
+"""

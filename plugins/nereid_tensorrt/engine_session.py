@@ -192,7 +192,7 @@ class EngineSession:
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
         """Return the outputs' sizes in bytes for the largest shapes of all profiles.
 
-        As a side effect, the contexts get these shapes.
+        As a side effect, each context keeps the largest input shapes of its profile.
         """
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
@@ -206,7 +206,7 @@ class EngineSession:
         return sizes
 
     def _prepare_context(self, context: Any) -> _PreparedContext:
-        """Tell a context, whose input shapes are set, where the memory of the outputs is."""
+        """Set the outputs' addresses in a context whose input shapes are already set."""
         for name, (address, _) in self._outputs.items():
             self._set_address(context, name, address)
         allocators = {

@@ -115,8 +115,8 @@ def complete_from_engine(
     Raises:
         InvalidArgument: the configuration does not fit the engine.
     """
-    # Other backends use a default in place of rows, but a batch larger than the engine allows would
-    # fail.
+    # Other backends use a general default. For an engine the default must be `rows`, because larger
+    # batches would fail.
     settings = CompletionSettings(default_max_batch_size=rows)
     return complete_config(
         config, model_name=config.name, description=description, settings=settings

@@ -1,1 +1,1 @@
-"""The tool `nereid analyze`: finds a model's best settings by measuring. Imports no service."""
+"""The tool `nereid analyze`: finds a model's best settings by measuring. It imports no service."""

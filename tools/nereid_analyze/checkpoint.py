@@ -115,7 +115,7 @@ def replayed(
     otherwise: Measure,
     on_replay: Callable[[dict[str, Any]], None] = lambda _record: None,
 ) -> Measure:
-    """Return a function that uses records while they match the trials, and then measures."""
+    """Return a function that answers from records while they match the trials, then measures."""
     waiting = list(reversed(records))
 
     def measure(trial: Trial) -> Measurement:
@@ -135,10 +135,10 @@ def replayed(
 
 
 def recorded(path: Path) -> tuple[Job, Measure]:
-    """Return a job and its measurements.
+    """Return a checkpoint's job, and a function that returns the recorded measurement of a trial.
 
     Raises:
-        CheckpointError: the file cannot be used. The measuring function raises it for a trial
+        CheckpointError: the file cannot be used. The function also raises it for a trial
             that is not in the file.
     """
     job, records = _read(path)
@@ -150,7 +150,7 @@ def recorded(path: Path) -> tuple[Job, Measure]:
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """Return a trial in the form that JSON gives back, to be written and compared."""
+    """Return a trial as a document that is equal to itself after a trip through JSON."""
     document = {
         "candidate": trial.candidate.plain(),
         "level": [trial.level.kind, trial.level.value],

@@ -24,8 +24,8 @@ _MB: Final = 1e6
 class Metric:
     """A metric of a measurement.
 
-    value: returns `None` if a measurement does not have the metric. larger: true if larger values
-    are better. header: name of Model Analyzer's column.
+    value: function that returns a measurement's value, or `None` if the metric is missing. larger:
+    true if larger values are better. header: name of Model Analyzer's column.
     """
 
     name: str
@@ -55,7 +55,7 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
 
 
 def _gauge(mean_of: tuple[str, ...], scale: float = 1.0) -> Callable[[Measurement], float | None]:
-    """Return a function that sums the first gauge that exists over all devices."""
+    """Return a function that takes the first existing gauge, and sums it over all devices."""
 
     def value(measurement: Measurement) -> float | None:
         for name in mean_of:
@@ -220,7 +220,7 @@ class Goal:
 
     @property
     def slo(self) -> Slo | None:
-        """The limits of latencies as an SLO, for the search for a rate; `None` without any."""
+        """The limits of latencies as an SLO for the rate search; `None` if there are no limits."""
         limits = [
             f"{_LATENCIES[constraint.metric]}={constraint.most:g}ms"
             for constraint in self.constraints
@@ -230,7 +230,7 @@ class Goal:
 
     @property
     def target_us(self) -> float | None:
-        """The tightest limit of a response time, in us."""
+        """The tightest limit of a response time, in us; `None` if there is no limit."""
         limits = [
             constraint.most * 1000
             for constraint in self.constraints
@@ -240,7 +240,7 @@ class Goal:
 
     @property
     def is_throughput(self) -> bool:
-        """True if the highest rate is an objective, whatever other objectives there are."""
+        """True if no other objective has a larger weight than the throughput."""
         return self.objectives.get(THROUGHPUT, 0) >= max(self.objectives.values())
 
     def is_met(self, measurement: Measurement) -> bool:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Return the change of each model's config.pbtxt; without a file, of the server's version.
+    """Return the change of each model's configuration.
+
+    Each change applies to the text of config.pbtxt or, if this text is not known, to the
+    configuration that the server reports.
 
     Raises:
         ConfigTextError: a file's text cannot be changed.

@@ -125,7 +125,7 @@ class Server:
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
         data = b"" if method == "POST" else None
-        request = urllib.request.Request(  # noqa: S310 - http and https alone, by server_of()
+        request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
         )
         context = None

@@ -141,7 +141,7 @@ def _trace(whole: Joined, form: str) -> Iterator[bytes]:
 
 
 def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
-    """Return each model's max_batch_size as configured now; it may have changed since."""
+    """Return each model's max_batch_size as configured now, after the recording."""
     models = sorted({batch.model for batch in whole.batches})
     sizes = {}
     for name, version in models[:_MAX_MODELS]:

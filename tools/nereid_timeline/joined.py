@@ -173,9 +173,9 @@ class Instance:
 
 @dataclass(slots=True)
 class Joined:
-    """Everything that a mesh did. All times are those of the clock of the service that was asked.
+    """Everything that a mesh did; all times are by the clock of the service that was asked.
 
-    label() makes the names of services. requests: maps a request's number to the request.
+    The names of services are made by label(). requests: maps a request's number to the request.
     by_gateway: maps a gateway to its requests. alone: maps an executor to the executions for which
     no batch is known.
     """
@@ -233,11 +233,11 @@ class Joined:
         return lost
 
     def queue_waits(self, model: Model, start: int, end: int) -> dict[str, int]:
-        """Map each reason to how long requests waited for it in a span, while they were queued."""
+        """Map a reason to the nanoseconds of a span in which queued requests waited for it."""
         return _waits_within(self.waited.get(model, {}), start, end)
 
     def early_waits(self, request: Request) -> dict[str, int]:
-        """Map each reason to how long the request waited for it before it was queued."""
+        """Map a reason to the nanoseconds that the request waited for it before it was queued."""
         gateway = request.gateway
         if gateway is None:
             return {}
@@ -372,7 +372,7 @@ def _execution_of(
 
 
 def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
-    """Return the waits of each model and version, including waits that concern any version."""
+    """Return the waits of each model version; a wait without a version counts for every version."""
     spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
     for _, wait in whole.waits:
         reasons = spans.setdefault((wait.model, wait.version), {})
@@ -399,7 +399,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
 
 
 def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
-    """Map each reason to the time waited for it in a span; no time counts for two reasons."""
+    """Map a reason to the nanoseconds waited for it in a span; no time counts for two reasons."""
     rest, parts = max(end - start, 0), {}
     for reason, spans in waits.items():
         part = min(spans.within(start, end), rest)
@@ -435,8 +435,8 @@ def _instances(whole: Joined) -> list[Instance]:
             ends.setdefault(event.subject, []).append(event.from_ns)
     lost = whole.lost_instances()
     for (_, executor, name), instance in instances.items():
-        # An instance is not idle after it was lost, or before its executor joined. End and begin
-        # its time there.
+        # An instance cannot be idle before its executor joined or after the instance was lost, so
+        # limit its time to the part in between.
         last = max(batch.record.finished_ns for batch in instance.batches)
         losses = [
             *ends.get(executor, ()),
@@ -501,7 +501,10 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
-    """Return name, start and end of the phases that the scheduler knows, ending with the batch."""
+    """Return name, start and end of each phase in the scheduler's record of a batch.
+
+    The scheduler knows only the durations. The last phase is assumed to end with the batch.
+    """
     record, parts = batch.record, []
     phases = record.input_ns, record.infer_ns, record.output_ns
     since = max(record.finished_ns - sum(phases), batch.began_ns)
@@ -542,7 +545,7 @@ def _aligned(record: Record, shift: int) -> Record:
 
 
 def latest(timeline: Timeline, duration_ns: int) -> None:
-    """Drop the records that ended before the last duration_ns nanoseconds; change in place."""
+    """Drop, in place, the records that ended before the last duration_ns nanoseconds."""
     for service in timeline.services:
         since = max(service.to_ns - duration_ns, service.from_ns)
         service.records = [record for record in service.records if _end(record) >= since]

@@ -1,4 +1,4 @@
-"""Cuts out of a timeline what concerns one request.
+"""Extracts the part of a timeline that concerns one request.
 
 The result has the request, its batches with all their members, and what the batches' instances and
 the model's queue did during the request's lifetime.

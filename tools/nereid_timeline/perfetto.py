@@ -46,14 +46,14 @@ _ANNOTATION_NAME: Final = b"\x1a"
 # Numbers of two clocks: the clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# Added to the id of a process to make its track id. The ids of other tracks are smaller.
+# The track id of a process is its own id plus this number. The ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
     """Yield the content of a trace file, in pieces.
 
-    epoch_ns: what to add to a time of the trace to get UNIX time; 0 if that is unknown. at_ns: any
+    epoch_ns: nanoseconds to add to a time of the trace to get UNIX time; 0 if unknown. at_ns: any
     time in the trace.
     """
     writer = _Writer()

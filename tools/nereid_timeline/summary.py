@@ -111,7 +111,7 @@ class _ModelWork:
 
 
 class _Lost(NamedTuple):
-    """Lost executors and instances; maps an executor to its reason, an instance to events."""
+    """Lost executors, each with the reason, and lost instances, each with its events."""
 
     executors: dict[str, str]
     instances: dict[tuple[str, str], list[Event]]
@@ -167,7 +167,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 
 
 def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
-    """Yield statements about lost executors and instances, and how many requests they hit."""
+    """Yield statements about lost executors and instances, with the number of failed requests."""
     for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
@@ -208,7 +208,8 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
         events = [(service, event) for service, event in whole.events if event.what == what]
-        # Executors report each instance, schedulers each version. Prefer the schedulers' events.
+        # Executors report an event for each instance, schedulers for each version. Prefer the
+        # schedulers' events.
         of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
             event.subject: event.detail for _, event in of_schedulers or events
@@ -475,8 +476,8 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
         idle = sum(instance.idle.total for instance in work.instances)
         held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
         if reason == DELAY and idle < held / 2:
-            # The instances are busy most of the time, so the delay is useful: larger batches save
-            # their time.
+            # The instances are busy most of the time. The delay is then useful, because larger
+            # batches take less of their time per request.
             continue
         if reason == LOADING and (lost.executors or lost.instances):
             # The models are loaded again as a consequence of the loss, which is reported already.
@@ -532,7 +533,7 @@ def _requests(whole: Joined) -> Iterator[Statement]:
 
 
 def _tail(whole: Joined) -> Iterator[Statement]:
-    """Yield a statement on p99: the steps of the slowest requests, next to usual ones."""
+    """Yield a statement that compares the steps of the slowest requests (p99) with usual steps."""
     requests = list(whole.timed())
     if not requests:
         return
@@ -656,7 +657,7 @@ def _fill(work: _ModelWork, most: int) -> Statement:
 
 
 def _idle(whole: Joined, instance: Instance, bound: Intervals) -> dict[str, int]:
-    """Map each reason to how long an instance was idle for it, in nanoseconds."""
+    """Map a reason to the nanoseconds for which an instance was idle because of it."""
     idle, parts = instance.idle, {}
     reasons = {
         **{f"waiting for {name}": spans for name, spans in _waited(whole, instance.model)},

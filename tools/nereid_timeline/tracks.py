@@ -40,8 +40,8 @@ EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
 # Minimum time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# Added to a batch's index to make the id of the flow from the batch to its execution. Flows with
-# smaller ids belong to requests; their ids are the requests' numbers.
+# The id of the flow from a batch to its execution is the batch's index plus this number. Smaller
+# ids are those of requests' flows, which have the requests' numbers as ids.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 
@@ -328,7 +328,7 @@ def _events(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:
-    """Return the parts that have a duration, cut to the span and so that none overlap."""
+    """Cut the parts to the span, remove overlaps, and return the parts that are left."""
     visible = []
     for name, begin, stop in parts:
         begin_within, stop_within = max(begin, start), min(stop, end)

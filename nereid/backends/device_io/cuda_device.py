@@ -67,7 +67,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
-    """Open a GPU with streams and events as a model's configuration asks.
+    """Open a GPU; the model's configuration sets the streams' priority and the way to wait.
 
     number: CUDA's number of the GPU. library: replaces the machine's libcuda.
 
@@ -86,8 +86,9 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
 class CudaDevice:
     """A GraphDevice: one GPU, for the thread that creates this object.
 
-    The object uses the primary context of the GPU, as CUDA's runtime library does and therefore
-    ONNX Runtime and TensorRT. Addresses and streams can thus be passed to them.
+    The object uses the primary context of the GPU. CUDA's runtime library uses the same context,
+    and with it ONNX Runtime and TensorRT. Addresses and streams can thus be passed to these
+    runtimes.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class CudaDevice:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, stream)
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
-        """Return a graph of the work that work() enqueues on this stream; it does not run yet."""
+        """Capture as a graph what work() enqueues on the stream; nothing is executed yet."""
         graph, executable = Pointer(), Pointer()
         self._call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
         try:

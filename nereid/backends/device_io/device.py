@@ -93,7 +93,7 @@ class GraphDevice(Device, Protocol):
     """A Device that captures graphs. A graph is represented by a number as well."""
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
-        """Return a graph of the work that work() enqueues on this stream; it does not run yet."""
+        """Capture as a graph what work() enqueues on the stream; nothing is executed yet."""
 
     def launch_graph(self, graph: int, stream: int) -> None:
         """Enqueue the execution of a graph."""

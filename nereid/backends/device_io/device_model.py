@@ -1,4 +1,4 @@
-"""A model whose batches go through a Pipeline, whatever Session runs them."""
+"""A model whose batches go through a Pipeline. Any kind of Session may run them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeviceModel:
     def __init__(
         self, description: ModelDescription, pipeline: Pipeline, resources: ExitStack
     ) -> None:
-        """Create the model, which takes over resources: what must be closed after the pipeline."""
+        """Create the model. It takes over `resources`, and closes them after the pipeline."""
         self.description = description
         self.pipeline = pipeline
         self.capabilities = Capabilities(pipeline_depth=pipeline.depth)

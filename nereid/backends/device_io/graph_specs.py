@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class GraphSpec(NamedTuple):
-    """One graph: the full shapes of its inputs, and the size of the smallest batch for it."""
+    """One graph: the full shapes of its inputs, and the smallest batch size that it executes."""
 
     shapes: Shapes
     min_rows: int
@@ -48,7 +48,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
         return [_from_graph_spec(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
     if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
-        # The shapes are unknown: only a graph_spec could give them.
+        # Only a graph_spec could give sizes for the variable dimensions.
         return []
     if not batching:
         return [GraphSpec(dict(inputs), 0)]

@@ -63,8 +63,8 @@ class InputCache:
         """Create an empty cache.
 
         max_bytes: limit on device memory, and equally on host memory. min_bytes: size of the
-        smallest inputs that are looked up. acquire, release: functions that get and return device
-        memory.
+        smallest inputs that are looked up. acquire, release: functions that allocate and release
+        device memory.
         """
         self._max_bytes = max_bytes
         self._min_bytes = max(min_bytes, _SAMPLES * _SAMPLE_BYTES)

@@ -70,7 +70,8 @@ class PipelineOptions(NamedTuple):
     cache_bytes: int = 0
     # Size in bytes of the smallest inputs that are looked up in the cache.
     cached_from_bytes: int = 64 << 10
-    # Maximum number of idle bytes to keep for later batches, for pinned and for device memory each.
+    # Maximum number of idle bytes to keep for later batches. Pinned memory and device memory each
+    # have this limit.
     max_idle_bytes: int = 256 << 20
 
 
@@ -208,7 +209,7 @@ class Pipeline:
     def _copy_input(
         self, slot: _Slot, name: str, tensor: TensorParts, new: list[CachedInput]
     ) -> DeviceTensor:
-        """Enqueue the copy of an input; add the cache entries that the copy fills to `new`."""
+        """Enqueue the copy of an input; append the cache entries that it fills to `new`."""
         parts, shape, dtype = tensor
         if name in self._session.host_inputs:
             return DeviceTensor(self._join(slot, parts).address, shape, dtype)
@@ -309,7 +310,7 @@ class Pipeline:
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """Free a slot after its batch has ended, except the pinned memory of the outputs."""
+        """Free a slot after its batch has ended, but not the pinned memory of the outputs."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
@@ -325,8 +326,8 @@ class Pipeline:
         self._free.append(slot)
 
     def _abort(self, slot: _Slot, new: Sequence[CachedInput]) -> None:
-        """Free the slot of a batch of which only a part could be enqueued."""
-        # After an error of the device itself, every call to it fails.
+        """Free the slot of a batch that could not be enqueued completely."""
+        # After an error of the device itself, every call to the device fails.
         with contextlib.suppress(NereidError):
             self._synchronize()
         outputs = slot.outputs

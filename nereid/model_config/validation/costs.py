@@ -1,9 +1,10 @@
 """Limits on what the numbers in a configuration cost the services that read it.
 
-A load request may bring a configuration of a few hundred bytes with numbers that demand much memory
-or time of processes which serve other models as well. Triton has no such limits. They are far above
-what a model needs. Products are limited, not only their factors. Settings that cost nothing until
-requests arrive (max_batch_size, candidate sequences, priority levels, timeouts) have no limit.
+A load request may bring a configuration of a few hundred bytes whose numbers cost much memory or
+time in processes that also serve other models. Triton has no such limits. All limits are far above
+what a model needs. If a cost is the product of several numbers, the product is limited too.
+Settings that cost nothing until requests arrive (max_batch_size, candidate sequences, priority
+levels, timeouts) have no limit.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ MAX_VERSION_INSTANCES: Final = 1024
 MAX_SESSIONS: Final = 512
 # Maximum number of captured CUDA graphs, for all instances on one executor.
 MAX_GRAPHS: Final = 4096
-# Maximum number of an ensemble's steps, and of the step requests that one request causes when steps
-# are ensembles, too.
+# Maximum number of steps in an ensemble, and maximum number of step requests that one request
+# causes if steps are ensembles themselves.
 MAX_STEPS: Final = 1024
 MAX_STEP_REQUESTS: Final = 4096
-# Maximum number of requests in a warm-up sample, which form one batch, and of executions of that
-# batch.
+# Maximum number of requests in the batch of a warm-up sample, and maximum number of times that the
+# batch is executed.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
 # Maximum number of executions of all samples, for a model's instances on one executor. Each
@@ -129,7 +130,7 @@ def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
 
 
 def check_step_requests(model: str, requests: int) -> None:
-    """Check the number of step requests, those of nested ensembles included, per request.
+    """Check how many step requests one request causes, including those of nested ensembles.
 
     Raises:
         InvalidArgument: there are too many requests.
@@ -168,7 +169,7 @@ def _check_products(config: ModelConfig, instances: int) -> None:
 
 
 def _check_warmup(config: ModelConfig, instances: int) -> None:
-    """Check each sample and all samples together, because many allowed samples may be too much."""
+    """Check each sample and the sum of all samples: many samples may be too much together."""
     model = config.name
     samples = [sample for sample in config.model_warmup if sample.batch_size]
     tensors = sum(len(sample.inputs) for sample in samples) * instances

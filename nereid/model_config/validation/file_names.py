@@ -1,4 +1,4 @@
-"""The rule that all files which a configuration names must be in the model's own folder.
+"""Checks that every file that a configuration names is in the model's own folder.
 
 Only names are checked: a link that the repository's owner has made may lead anywhere.
 """
@@ -31,7 +31,7 @@ def validate_file_names(config: ModelConfig) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path relative to a folder stays in the folder, links not considered."""
+    """Return whether a path relative to a folder stays in the folder; ignore links."""
     return not ("\0" in name or name.startswith("/") or ".." in PurePosixPath(name).parts)
 
 

@@ -39,7 +39,9 @@ def validate_config(config: ModelConfig) -> None:
 
 
 def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check all but tensors and instances: what Triton checks while it reads the repository.
+    """Check the part that Triton checks while it reads the repository.
+
+    Tensors and instances are not checked.
 
     batch_size_open: true if max_batch_size is not completed yet.
 

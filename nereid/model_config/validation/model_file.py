@@ -2,8 +2,8 @@
 
 Errors are those of Triton's onnxruntime backend. Configuration and file are compared twice: when
 the scheduler completes the configuration, and when a backend loads the model with the completed
-configuration. One rule is more lenient than Triton's: if either side leaves a dimension of an
-output variable, the dimension fits, because clients get the shape that the model produced.
+configuration. One rule is more lenient than Triton's: an output's dimension fits if it is variable
+in the configuration or in the file, because clients get the shape that the model produced.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BATCHED_SHAPE: Final = (
     "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
     "making complete shape"
 )
-# Message for a configuration with batches whose model file has no variable first dimension, in
-# completion and in a load.
+# Messages for a model file that has no variable first dimension although the configuration has
+# batches: the first for completion, the second for a load.
 _NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
     "for the model to support batching the shape should have at least 1 dimension and the first "
     "dimension must be -1; but shape expected by the model is {found}"
@@ -41,7 +41,7 @@ _NO_BATCH_DIMENSION_IN_LOAD: Final = _DIMENSIONS
 
 
 def check_completed(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a valid, completed configuration with the model file that completed it.
+    """Compare a valid configuration with the model file from which it was completed.
 
     Raises:
         InvalidArgument: the configuration and the file do not agree.
@@ -238,8 +238,8 @@ def _check_dims(
     shape = (VARIABLE, *dims) if batching else dims
     if batching and found[:1] != (VARIABLE,):
         text = no_batch_dimension
-    # An output may be variable in the configuration only. An input that the model file fixes may
-    # not.
+    # A dimension that the model file fixes may be variable in the configuration of an output, but
+    # not of an input.
     elif shape_fits(shape, found) or (
         isinstance(tensor, model_config_pb2.ModelOutput) and _outputs_fit(shape, found)
     ):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The module below is imported before any module that may lie in the folder in which the process was
-# started.
+# This import must come first. It removes the folder in which the process was started from the
+# import path.
 import nereid.safe_path  # isort: split
 
 import logging

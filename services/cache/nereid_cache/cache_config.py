@@ -123,7 +123,7 @@ _KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
 
 
 def checked_option(text: str) -> str:
-    """Return one --cache-config if its form is right; parse_cache_config() checks the rest."""
+    """Return the text of one flag if its form is right; parse_cache_config() checks the rest."""
     name, comma, rest = text.partition(",")
     if name not in _KINDS:
         raise ValueError("expected local,option=value or redis,option=value")
@@ -133,7 +133,7 @@ def checked_option(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """Return the store that all these flags together describe; without flags, the one in memory.
+    """Return the store that the flags together describe; without flags, the store in memory.
 
     Raises:
         ValueError: the flags are wrong; the message has one line per error.

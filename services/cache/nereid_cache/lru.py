@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-# Size in bytes of an entry beside its key and value: its objects and its slot in the table.
+# Bytes that an entry takes in addition to its key and value: objects, and a slot in the table.
 ENTRY_BYTES: Final = 160
 
 

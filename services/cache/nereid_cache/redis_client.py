@@ -33,7 +33,7 @@ class _MasterClient(Redis):
 
 
 def make_client(config: RedisConfig) -> Any:
-    """Return a client of which the stores use methods such as pipeline() and aclose()."""
+    """Return a client with the methods that the stores use, such as pipeline() and aclose()."""
     options = _options(config)
     if not config.url:
         client = Redis(host=config.host, port=config.port, db=config.db, **options)

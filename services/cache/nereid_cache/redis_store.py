@@ -73,8 +73,7 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Timer that runs while an exchange may be waiting. There is one timer per wait_timeout_s,
-        # not one per exchange.
+        # Timer that runs while an exchange may be waiting. One timer serves all exchanges.
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""

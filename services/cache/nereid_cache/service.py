@@ -1,7 +1,7 @@
-"""The cache as a service: links from schedulers, which all use one store.
+"""The cache as a service: schedulers connect over links, and all links use one store.
 
-A link may be a socket connection. In nereid_mesh.serve.joined it connects two objects in memory
-instead.
+A link is usually a socket connection. In nereid_mesh.serve.joined, a link connects two objects in
+memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_store(config: CacheConfig) -> ResponseStore:
 def make_state(config: CacheConfig) -> RedisState | None:
     """Return the store for schedulers' state, which connects to Redis on first use.
 
-    None means that the cache is in memory, where no state is kept.
+    If the cache is in memory, there is no such store, and the result is None.
     """
     if isinstance(config, LocalConfig):
         return None
@@ -75,7 +75,7 @@ def make_state(config: CacheConfig) -> RedisState | None:
 def _run_timeout_s(config: RedisConfig) -> float | None:
     """Return the time limit of one pipeline, in seconds.
 
-    None means no limit; this is so if the connection or the socket has no limit.
+    If connect_timeout or socket_timeout sets no limit, the pipeline has none (None).
     """
     if not config.connect_timeout or not config.socket_timeout:
         return None

@@ -1,10 +1,10 @@
 """Predicts the rate that a candidate would reach, from its models' batch times.
 
-Besides the models' time, each request takes front_us of the server, which no setting shortens. The
-n instances of a model share the processor. With `sharing` 0 they do not slow each other down; with
-1 they are together as fast as one instance. The slowest model limits the rate. If there is a
-latency target, batches must be small enough that a request meets the target even if it waits for
-the batch before.
+Besides the models' time, each request takes front_us microseconds of the server's time, which no
+setting shortens. The n instances of a model share the processor. If `sharing` is 0, the instances
+do not slow each other down. If it is 1, all instances together are as fast as one. The slowest
+model limits the rate. If there is a latency target, batches must be small enough that a request
+meets the target even if it waits for the previous batch.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Capacity:
         return default.weight * times.of(rows) * slower / instances / rows
 
     def _largest(self, batch: int, times: BatchTimes, slower: float, delay_us: float) -> float:
-        """Return the largest batch size with which two batches in a row take at most the target."""
+        """Return the largest batch size for which two consecutive batches fit within the target."""
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):
             # Not even single requests meet the target. A size below 1 ranks the candidate below all
-            # that meet it.
+            # candidates that meet the target.
             return max(0.1, left_us / max(times.of(1), 1e-9))
         return min(batch, (left_us - times.fixed_us) / max(times.row_us, 1e-9))
 

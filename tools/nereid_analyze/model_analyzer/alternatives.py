@@ -1,7 +1,8 @@
 """Expands `model_config_parameters`, in which fields may have several values.
 
-The rules are Model Analyzer's. If a field takes one value, a list gives alternatives; a repeated
-field needs a list of lists. All combinations of the alternatives of nested fields count.
+The rules are Model Analyzer's. For a field with one value, a list gives the alternatives. For a
+repeated field, a list of lists does. If nested fields have alternatives, all combinations of them
+count.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _of_value(field: FieldDescriptor, value: Any) -> list[Any]:
 
 def _of_message(message: Descriptor, value: Any) -> list[Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (of a file)
+        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (a value from a file)
     parts = {name: _of_field(message, name, part) for name, part in value.items()}
     return _checked(
         [dict(zip(parts, choice, strict=True)) for choice in itertools.product(*parts.values())]

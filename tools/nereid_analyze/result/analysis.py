@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
-# Minimum relative effect of a setting. A smaller effect is not shown as one.
+# Minimum relative effect of a setting. A smaller effect counts as no effect.
 _VISIBLE: Final = 0.02
 _CONFIDENCE: Final = 0.9
 
@@ -78,7 +78,7 @@ class Analysis:
 
     @property
     def interval(self) -> Interval | None:
-        """Interval of the ratio of the winner's rate to the default's, with paired rounds."""
+        """Confidence interval of the winner's rate over the default's, from paired rounds."""
         a, b = self.default.rates, self.winner.rates
         if self.is_default_best or len(a) != len(b) or not a or not all((*a, *b)):
             return None

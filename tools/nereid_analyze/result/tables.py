@@ -135,7 +135,11 @@ def _row(
 
 
 def _configs(job: Job, candidate: Candidate) -> list[dict[str, Any]]:
-    """Return the configurations of models that have settings; for an ensemble, of its models."""
+    """Return the configuration, with the candidate's values, of each model that has settings.
+
+    For an ensemble, these are the models of its steps. If no model has settings, return the
+    configurations of the models that get requests.
+    """
     default = job.space.default
     tuned = dict.fromkeys(model for model, _, _ in candidate.choices if model) or job.models
     configs = []

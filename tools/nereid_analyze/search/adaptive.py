@@ -127,7 +127,11 @@ class AdaptiveResult:
 def search_adaptively(
     space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
 ) -> Search[AdaptiveResult]:
-    """Search the space; defaults: the models that a request passes, in the request's order."""
+    """Search the space.
+
+    defaults: maps each model that a request passes to the model's default values, in the order in
+    which the request passes the models.
+    """
     return (yield from _Adaptive(space, goal, defaults, rules).run())
 
 
@@ -225,7 +229,10 @@ class _Adaptive:
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the default with one instance and the largest batches, and their size."""
+        """Return the candidate to probe, and the largest batch size that all its models allow.
+
+        The candidate is the default with one instance and the largest batches.
+        """
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -333,7 +340,7 @@ class _Adaptive:
         return fit_correction(places, logs - known, deviations)
 
     def _spread(self, pool: Sequence[Candidate]) -> Search[None]:
-        """Evaluate a few candidates far from each other, from the better half by prediction."""
+        """Evaluate a few candidates that are far apart, from the half with better predictions."""
         for _ in range(min(1 + len(self._space.settings), _SPREAD)):
             self._refit()
             open_ = [candidate for candidate in pool if candidate not in self._evaluations]
@@ -381,7 +388,7 @@ class _Adaptive:
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
         """Draw random rates (logarithms) of the best, and of candidates that may exceed it.
 
-        The best is the first in the list, and in each row.
+        The best candidate is the first in the list, and its rate is the first in each row.
         """
         others = [
             candidate
@@ -395,7 +402,7 @@ class _Adaptive:
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
 
     def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Return how likely each can be loaded, from candidates near it that could or could not."""
+        """Estimate how likely each candidate can be loaded, from earlier loads of similar ones."""
         evaluated = list(self._evaluations.values())
         failed = np.array([bool(evaluation.failure) for evaluation in evaluated])
         if not failed.any() or not candidates:

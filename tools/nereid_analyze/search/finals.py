@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# Factors for the rate after each pass that missed it. They become smaller, because after a drift
-# the rate may be far too high.
+# Factors that lower a candidate's rate after a pass that missed a constraint: one factor for each
+# pass. The factors become smaller, because after a drift the rate may be far too high.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98

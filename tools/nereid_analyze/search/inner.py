@@ -1,9 +1,9 @@
 """Finds the best load of one candidate: the highest rate within a target, or the best concurrency.
 
 With a target, the search is the same as that of `nereid perf --find-max-rate`. Without a target,
-the number of requests in flight doubles until the rate no longer grows. Before that, the candidate
-races against the best so far, in short windows. A bad candidate is found after a quarter of a
-window, and only candidates near the best are measured in whole windows.
+the number of requests in flight doubles until the rate no longer grows. Before either search, the
+candidate races against the best so far, in short windows. A bad candidate is found after a quarter
+of a window, and only candidates near the best are measured in whole windows.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def evaluate(
 ) -> Search[Evaluation]:
     """Search for a candidate's best load.
 
-    start: where to begin, near the expected result: a rate, or without a target a number of
-    requests in flight. best_rate: rate of the candidate to beat; 0 means that there is none, and so
-    no race.
+    start: load to begin with, near the expected result. With a target it is a rate, otherwise a
+    number of requests in flight. best_rate: rate of the candidate to beat; 0 means that there is no
+    such candidate, so that no race takes place.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -216,7 +216,10 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Return whether the constraints are kept that the search for a rate does not check."""
+        """Return whether a measurement keeps all constraints except those on latencies.
+
+        The rate search itself checks the latencies.
+        """
         return all(
             constraint.is_kept(measurement)
             for constraint in self._goal.constraints

@@ -40,11 +40,12 @@ _LEVEL: Final = "concurrency"
 class ModeRules:
     """The rules of the modes.
 
-    sweep: rules of the sweeps over levels, for all candidates in brute, and for the best candidates
-    in the other modes. tops: number of best candidates that are swept. least_share, most_share,
-    least_trials, most_trials: bounds of the number of optuna's trials, as shares of the space and
-    as numbers. patience: number of trials without improvement that end the search. uses_formula:
-    the concurrency is not searched; it is twice the sum of all instances' largest batches.
+    sweep: rules of sweeps over levels. In brute, all candidates are swept; in the other modes, the
+    best are. tops: number of best candidates that are swept. least_share, most_share: bounds of the
+    number of optuna's trials, as shares of the space. least_trials, most_trials: the same bounds as
+    numbers. patience: number of trials without improvement that end the search. uses_formula: true
+    to set the concurrency to twice the sum of all instances' largest batches, instead of searching
+    for it.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)
@@ -148,7 +149,7 @@ class _Chosen:
 
     def sample(self) -> Search[list[Sample]]:
         """Let optuna choose candidates."""
-        import optuna  # noqa: PLC0415 (a second of imports, for this mode alone)
+        import optuna  # noqa: PLC0415 (it takes a second, and only this mode needs it)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
@@ -183,7 +184,8 @@ class _Chosen:
     def _score(self, candidate: Candidate, value: int | None = None) -> Search[float]:
         """Return the score of one window; -inf if it failed.
 
-        A candidate that misses a constraint scores lower than all that keep the constraints.
+        A candidate that misses a constraint scores lower than all candidates that keep the
+        constraints.
         """
         if value is None and candidate in self._scores:
             return self._scores[candidate]

@@ -1,7 +1,7 @@
 """Sweeps over levels of load for one candidate, as Model Analyzer does.
 
-The levels double, or are listed. Then levels in the middle are measured, between levels that keep
-the constraints and levels that do not.
+The levels double, or are listed. Then a bisection finds the highest level that keeps the
+constraints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from nereid_analyze.search.trial import Search
     from nereid_analyze.space.candidate import Candidate
 
-# `_TRIES` levels in a row without a minimum gain over the best end the doubling.
+# The doubling ends after `_TRIES` levels in a row, none of which raised the best rate by the factor
+# `_GAIN`.
 _TRIES: Final = 4
 _GAIN: Final = 1.05
 
@@ -27,9 +28,9 @@ _GAIN: Final = 1.05
 class SweepRules:
     """The rules of a sweep.
 
-    listed: measure exactly these levels. binary_steps: how many levels in the middle are measured
-    if there are constraints. early_exit: a sweep over listed levels also ends when the rate no
-    longer grows.
+    listed: measure exactly these levels. binary_steps: maximum number of levels that the bisection
+    measures if there are constraints. early_exit: a sweep over listed levels also ends when the
+    rate no longer grows.
     """
 
     seconds: float = 1.0
@@ -74,7 +75,7 @@ def _sweep_batch(
 
 
 def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Search[None]:
-    """Measure levels in the middle between others, and add the samples to `found`."""
+    """Bisect for the highest level that keeps the constraints; add the samples to `found`."""
     kept = [sample for sample in found if goal.is_met(sample.measurement)]
     low = max((int(sample.trial.level.value) for sample in kept), default=0)
     missed = [int(sample.trial.level.value) for sample in found if sample.trial.level.value > low]

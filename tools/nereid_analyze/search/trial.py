@@ -1,4 +1,4 @@
-"""The trial, which is a measurement that a search asks for, and the protocol of a search."""
+"""Trials, which are measurements that a search asks for, and the protocol between both sides."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults
 
 
 def is_ensemble(config: Mapping[str, Any]) -> bool:
-    """Return whether the model is an ensemble, whose settings are those of its models."""
+    """Return whether the model is an ensemble; only the models of its steps have settings."""
     return config.get("platform") == "ensemble" or bool(config.get("ensemble_scheduling"))
 
 
@@ -113,8 +113,8 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # If the parameter is not set, the backend chooses the number, which is the largest
-            # value.
+            # If the parameter is not set, the backend chooses the number of threads. This choice
+            # counts as the largest value, so it comes last.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))
@@ -149,7 +149,7 @@ def _batch_settings(
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
-    """Return the padding sizes as they are, every second one, and with one between each two.
+    """Return paddings with the present sizes, every second size, and additional sizes between.
 
     Padding is varied only if the model has it already, because only the author knows which inputs
     and outputs belong together.
@@ -185,7 +185,7 @@ def _backend(config: Mapping[str, Any]) -> str:
 
 
 def _counts(values: Iterable[Any]) -> list[int] | None:
-    """Return the instance counts of alternatives that differ only in counts, or else `None`."""
+    """Return the counts of instance groups that differ only in the count; otherwise `None`."""
     groups = list(values)
     if any(len(group) != 1 or set(group[0]) - {"count", "kind"} for group in groups):
         return None

@@ -14,8 +14,8 @@ from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Value that switches a setting off: for DELAY it means no dynamic batching. PREFERRED and
-# parameters with this value are not written.
+# Values that switch a setting off: OFF for DELAY (no dynamic batching), and UNSET for PREFERRED and
+# parameters, which are then not written.
 OFF: Final = -1
 UNSET: Final = "unset"
 _PARAMETERS: Final = "parameters."

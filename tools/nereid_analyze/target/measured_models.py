@@ -41,8 +41,8 @@ class MeasuredTarget:
     """The target of the measurements.
 
     models: the models that get requests, with their weights. composing: other models that are tuned
-    too. flags: maps a model to flags of nereid perf. start_mesh: starts a mesh with a number of
-    executors; if it is `None`, endpoint is a running server.
+    too. flags: maps a model to flags of nereid perf. start_mesh: function that starts a mesh with a
+    number of executors; `None` if endpoint is a running server.
     """
 
     endpoint: Endpoint
@@ -58,7 +58,7 @@ class MeasuredTarget:
 
 
 class MeasuredModels:
-    """A context that measures ServedModels; has the sessions, and the mesh if it starts one."""
+    """A context that measures trials. It owns the load sessions, and the mesh if it starts one."""
 
     def __init__(self, target: MeasuredTarget) -> None:
         self._target = target

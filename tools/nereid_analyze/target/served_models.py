@@ -1,4 +1,4 @@
-"""Loads models of a running server with candidates' configurations, and restores them."""
+"""Loads candidates' configurations into a running server, and restores the original ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TargetError(Exception):
 
 
 class ServedModels:
-    """Models as a context, which at its end always restores each model's configuration.
+    """A context for models; its end always restores the configuration of each model.
 
     A model that was not loaded before is loaded, and unloaded at the end. The models that an
     ensemble consists of are included.

@@ -237,7 +237,7 @@ def _shared_flags() -> list[DeclaredFlag]:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a flag's parser for argparse, which prints the message of an ArgumentTypeError."""
+    """Wrap a flag's parser for argparse, so that argparse prints the parser's error message."""
 
     def parse_argument(text: str) -> Any:
         try:

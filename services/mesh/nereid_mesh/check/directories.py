@@ -273,10 +273,10 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
-    """Yield findings about missing packages that importing the file always needs.
+    """Yield findings about packages that the file always imports and this Python lacks.
 
-    Imports in functions, `try` and `if` are ignored, because such packages may be missing without
-    harm.
+    Imports in functions, `try` and `if` are ignored, because the file may work without their
+    packages.
     """
     imported: set[str] = set()
     for statement in tree.body:

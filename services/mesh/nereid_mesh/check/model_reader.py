@@ -1,6 +1,6 @@
-"""The part of an executor that reads model files before a load, through the backends themselves.
+"""Reads model files through the backends, as an executor does before a load.
 
-It loads no model onto a device. It runs no model's code unless it is asked to.
+The module loads no model onto a device, and runs a model's code only on request.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ModelReader:
     ) -> None:
         """Create a reader that has read nothing yet.
 
-        assumed: backends that executors have although this machine does not. run_code: true to let
-        Python models complete their configurations.
+        assumed: backends that this machine may lack, but executors are assumed to have. run_code:
+        true to let Python models complete their configurations.
         """
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
@@ -97,7 +97,10 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Return the description; if it is not read, return an empty one and set `unread`."""
+        """Return the description.
+
+        If the file is not read, the description is empty and `unread` has the reason.
+        """
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

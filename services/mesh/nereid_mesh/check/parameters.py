@@ -1,6 +1,6 @@
-"""The parameters that Nereid and its backends read, which are needed to notice misspelled ones.
+"""Names of the parameters that Nereid and its backends read, used to find misspelled names.
 
-Other parameters belong to the model itself, or are unknown. As in Triton, nothing refuses them.
+Other parameters belong to the model itself, or are unknown. As in Triton, they are never refused.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Parameters of every model. Padding is checked with the tensors. The scheduler reads lazy_loading,
-# and refuses no value of it.
+# Parameters of every model. Padding is checked with the tensors. lazy_loading needs no check: the
+# scheduler accepts any value.
 _OF_ALL: Final = (*PARAMETERS, PADDING, "lazy_loading")
 KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": (

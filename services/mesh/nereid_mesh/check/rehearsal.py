@@ -1,7 +1,7 @@
 """Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
 
-The same code that serves models completes, places and refuses the configurations, those of
-ensembles included, with the same texts as in the repository index.
+Configurations, including those of ensembles, are completed, placed and refused by the code that
+serves models. So error texts are the same as in the repository index.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def rehearse(
     rules: RehearsalRules,
     names: Sequence[str] = (),
 ) -> list[CheckedModel]:
-    """Return the repositories' models as they would be served, sorted by name, without advice.
+    """Return the models as they would be served, sorted by name, without the findings of advice.py.
 
     names: the models to check, along with the models of their steps; empty means all. A name that
     is in no repository gets an error, and neither a path nor versions.
@@ -157,7 +157,7 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
         checked.versions.append(version)
         if version.state == VersionState.UNAVAILABLE.value:
             reason = version.reason
-            # If the configuration cannot be read, all versions have the same error, which is added
+            # If the configuration cannot be read, all versions have the same error, so add it only
             # once.
             if all(finding.message != reason for finding in checked.findings):
                 checked.findings.append(_load_error(reason))
@@ -188,7 +188,7 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Return the names of models for which a file was not read, directly or for a step's model."""
+    """Return the names of models whose file, or the file of a step's model, was not read."""
     models = list(models)
     unread = {
         model.name

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY: Final = "start a whole mesh on this machine"
-# Packages that the services need: each of them is required by one service.
+# Packages without which some service cannot start. Each of them is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Minimum number of descriptors. It is enough for a mesh with a handful of clients: its own files,
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
-    # Imported after the first processes have been started.
+    # This import waits until the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
     # Signals are blocked because a signal between the creation of the directory and the with block
@@ -79,7 +79,7 @@ def _plan_and_run(
 ) -> int:
     """Plan and run the mesh; return the exit code.
 
-    Remove the processes that the mesh uses from `early`.
+    Processes that the mesh uses are removed from the list `early`.
     """
     # The import comes this late because it takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415

@@ -20,10 +20,10 @@ from nereid.rpc.net.dialing import connect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Pauses between two requests of the repository index. They grow, since loads may take long.
+# Pauses between two requests for the repository index. The pauses grow, since loads may take long.
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
-# Maximum number of characters; a longer example request is of no use.
+# Maximum number of characters in an example request. A longer one is of no use.
 _MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
@@ -155,7 +155,7 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """An example request. In sort order, the first is the easiest to read."""
+    """An example request. The smallest example, compared as a tuple, is the easiest to read."""
 
     # Number of elements in the request's response, as far as the model states it.
     elements: int

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import nereid.process.uncollected  # noqa: F401 - before all that it is for
+import nereid.process.uncollected  # noqa: F401 - must come before the other imports
 from nereid import rpc
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings

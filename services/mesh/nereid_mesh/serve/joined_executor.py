@@ -35,8 +35,8 @@ SETTINGS: Final = (ExecutorSettings, InlineSettings)
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 
-# Minimum seconds for closing models, which happens after every request has its response, however
-# long that took.
+# Minimum seconds for closing models, however long the last responses have taken. Models are closed
+# after every request has its response.
 _CLOSE_MODELS_S: Final = 1.5
 
 
@@ -51,7 +51,7 @@ class _Executor:
     async def end(self, timeout_s: float) -> bool:
         """Leave once nothing is pending; return `False` if a batch is still running."""
         self._service.leave(max(timeout_s, _CLOSE_MODELS_S))
-        # The streams end as if the scheduler's process had ended; nobody remains to be notified.
+        # End the streams as if the scheduler's process had ended, because nobody is left to notify.
         self._local.thread_streams.close()
         await self._local.channel.close()
         return await self.run

@@ -1,6 +1,6 @@
 """Guess which backends a repository's models need, from the names of the models' files.
 
-Executors import these backends meanwhile (--preload-backend). A wrong guess costs only time or
+Executors import these backends in advance (--preload-backend). A wrong guess costs only time or
 memory. For a repository that is not a local directory, nothing is guessed.
 """
 

@@ -58,7 +58,7 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Return early processes by the names of their children; remove them from `early`.
+    """Map a child's name to the early process that fits it; remove these processes from `early`.
 
     An early process fits a child whose command line begins with that of the process.
     """
@@ -171,7 +171,7 @@ async def _greet(plan: Plan) -> None:
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # The greeting's imports take a third of the time that all other imports of this process take.
-    # They wait until the services have imported their modules.
+    # The greeting is imported only after the services have imported their modules.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
-# Errors that another port number avoids: the port is taken, or this user may not use it.
+# Errors that do not occur with another port: the port is taken, or this user may not use it.
 _OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
 # Stages of the drain: a lower stage is drained before a higher one.
 _GATEWAY_STAGE: Final = 0
@@ -84,7 +84,10 @@ _SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler
 
 
 def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
-    """Return the plan for a runtime directory and flags. Print help or all errors, and exit."""
+    """Return the plan for a runtime directory and flags.
+
+    If the flags ask for help or have errors, print the help or all errors, and exit.
+    """
     prepare_environment()
     mesh = _Mesh(directory, *_read(argv))
     serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
@@ -425,7 +428,7 @@ def _secret_variables() -> frozenset[str]:
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:
-    """Return both lists joined, without those flags of `first` that `last` gives as well."""
+    """Join two lists of flags; drop flags of `first` that are in `last` too."""
     names = {text.partition("=")[0] for text in last}
     return [text for text in first if text.partition("=")[0] not in names] + last
 

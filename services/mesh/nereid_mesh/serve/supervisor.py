@@ -117,8 +117,8 @@ class Supervisor:
                 self._stopping.set()
                 return
             if spec.name in self._standbys:
-                # A restart from a standby needs no back-off, because the next one must wait until
-                # the next standby is ready.
+                # A restart from a standby needs no back-off: a child gets another standby only
+                # after it has served for a while.
                 backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue

@@ -1,7 +1,8 @@
-"""Flags of Triton that have no equivalent in Nereid, so that start scripts for Triton keep working.
+"""Flags of Triton without an equivalent in Nereid, which start scripts for Triton may contain.
 
-These flags tune something that Nereid does not have. They are accepted, and a line says that they
-change nothing. Only `nereid serve` accepts them.
+These flags tune something that Nereid does not have. `nereid serve` accepts them, so that such
+scripts keep working, and a line says that the flags change nothing. No other command accepts the
+flags.
 """
 
 from __future__ import annotations

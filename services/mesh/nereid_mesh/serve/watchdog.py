@@ -1,8 +1,8 @@
 """Watchdog that finds hung children: children whose event loop has sent no heartbeat for too long.
 
 A child is watched from its first heartbeat on, since imports may take long. If a child's models may
-block the interpreter while they load, the child has a longer limit, unless it is stopped (SIGSTOP);
-/proc shows whether it is.
+block the interpreter while they load, the child has a longer limit. This does not hold for a child
+that is stopped (SIGSTOP), as /proc shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nereid.process.liveness import INTERVAL_S, VARIABLE, is_stopped
 
 # Factor on the limit for a child that is not stopped and whose models may block the interpreter.
 _BUSY_FACTOR: Final = 30
-# Share of the limit. A longer gap between two checks means that the machine was suspended.
+# Share of the limit. If more time than this passes between two checks, the machine was suspended.
 _SUSPENDED: Final = 0.5
 _READ_BYTES: Final = 4096
 
@@ -25,7 +25,7 @@ class Watchdog:
     """Watches the heartbeats of one child. The caller passes in the time and the observations."""
 
     def __init__(self, limit_s: float, *, may_block: bool) -> None:
-        """Set the maximum silence. If may_block, a child that is not stopped has much longer."""
+        """Set the maximum silence. It is much longer if may_block, but not for a stopped child."""
         self._limit_s = limit_s
         self._busy_limit_s = limit_s * (_BUSY_FACTOR if may_block else 1)
         # Time of the last heartbeat; `None` means that there was none yet.
