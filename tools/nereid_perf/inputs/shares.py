@@ -23,7 +23,7 @@ MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
-    """Identity of a share: the model's index, the worker's number, the number of workers."""
+    """Identifies a share: the plan, the model's index, and the worker's number of all workers."""
 
     plan: InputPlan
     workload: int
