@@ -1,4 +1,4 @@
-"""Spaces of the models: few enough candidates that all can be measured. Pure."""
+"""Search spaces of the models. They have so few candidates that all can be measured."""
 
 from benchmarks import resnet50
 from benchmarks.models import mlp
