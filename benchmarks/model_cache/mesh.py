@@ -53,7 +53,7 @@ class Mesh:
 
 
 class Watch:
-    """Records the most models and bytes that were in memory, in a thread of its own."""
+    """Records the largest number of models, and of their bytes, that are in memory."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh

@@ -161,7 +161,7 @@ class Session:
 
         Raises:
             OSError: a worker cannot be started.
-            ServerError: the server should be asked for statistics, and cannot be.
+            ServerError: the server's statistics are needed and cannot be read.
         """
         with ExitStack() as exits:
             if self._server is not None:

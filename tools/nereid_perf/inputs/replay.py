@@ -166,7 +166,7 @@ class ReplaySource:
         return self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
 
     def on_end(self, request: Request) -> None:
-        """Continue the request's sequence."""
+        """Note the end of a request, and continue its sequence."""
         if request.sequence < 0:
             return
         if request.sequence >= len(self._sequence_ids):
@@ -180,7 +180,7 @@ class ReplaySource:
             del self._waiting[request.sequence]
 
     def set_draining(self, *, draining: bool) -> None:
-        """Do nothing: a trace's sequences end as recorded, without additional last requests."""
+        """Stop or continue the replay. Sequences end as recorded, without added last requests."""
         self._draining = draining
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:

@@ -85,8 +85,8 @@ class _Slot:
 class StreamChoice:
     """Chooses the data stream and the length of each new sequence.
 
-    first, step: index of the first stream, and distance to the next, so that workers begin with
-    different streams. length: number of requests; `None` means the length of the stream.
+    turn: index of the first stream, and distance to the next stream; workers begin with different
+    streams. length: number of requests in a sequence; `None` means the length of the stream.
     """
 
     def __init__(

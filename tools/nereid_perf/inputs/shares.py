@@ -126,7 +126,7 @@ class SequenceShare:
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 
     def on_end(self, request: Request) -> None:
-        """Continue the request's sequence."""
+        """Note the end of a request, and continue its sequence."""
         self._sequences.on_end(request.sequence // len(self._place.plan.models))
 
     def set_draining(self, *, draining: bool) -> None:

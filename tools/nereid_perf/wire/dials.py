@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # A function that opens one connection and raises OSError. The connection then reports itself to
+    # A function that opens one connection, or raises OSError. The connection then reports itself to
     # the client.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
