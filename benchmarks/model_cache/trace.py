@@ -15,7 +15,7 @@ def zipf(models: int, requests: int, exponent: float, seed: int) -> list[int]:
 
 
 def optimal_hits(requests: Sequence[int], slots: int) -> int:
-    """Return the hits of Belady's MIN, which evicts the model that is needed last."""
+    """Return the hits of Belady's MIN, which evicts the model whose next request comes last."""
     never = len(requests)
     following = [never] * len(requests)
     last: dict[int, int] = {}

@@ -289,7 +289,7 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
 
 
 def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dims:
-    """Return the shape of this many elements.
+    """Return the shape of a tensor with this many elements.
 
     One size may be variable. It is computed from the number of elements.
     """

@@ -23,7 +23,7 @@ MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
-    """Identifies a share: the plan, the model's index, and the worker's number of all workers."""
+    """Identifies a share: the plan, the model, the worker, and the number of workers."""
 
     plan: InputPlan
     workload: int

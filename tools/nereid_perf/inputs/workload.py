@@ -158,7 +158,7 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     for stream in streams:
         count = len(stream)
         # In a sequence, each request begins one step after the previous request, whatever the batch
-        # size. Without sequences, it begins after the last step of the previous request.
+        # size. Without sequences, each request begins after the last step of the previous request.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)

@@ -30,7 +30,7 @@ class Profile(Protocol):
     """The rate of requests over time. Times are in seconds since the start."""
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """For each number of requests, return after how many seconds that many are due."""
+        """For each amount n, return the time until n requests are due."""
         ...
 
 
@@ -41,7 +41,7 @@ class Steady:
     rate: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """For each number of requests, return after how many seconds that many are due."""
+        """For each amount n, return the time until n requests are due."""
         return amounts / self.rate
 
 
@@ -54,7 +54,7 @@ class Ramp:
     ramp_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """For each number of requests, return after how many seconds that many are due."""
+        """For each amount n, return the time until n requests are due."""
         # Solve amount = first * t + slope * t^2 / 2 for t, in the form that is exact even for a
         # slope of 0.
         slope = (self.last - self.first) / self.ramp_s
@@ -80,7 +80,7 @@ class Bursts:
     period_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """For each number of requests, return after how many seconds that many are due."""
+        """For each amount n, return the time until n requests are due."""
         in_burst = self.burst_rate * self.burst_s
         in_period = in_burst + self.rate * (self.period_s - self.burst_s)
         periods, left = np.divmod(amounts, in_period)
