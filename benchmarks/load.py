@@ -67,7 +67,7 @@ def connections(concurrency: int) -> tuple[int, int]:
 class GrpcClient:
     """Client h2load, over HTTP/2 without TLS.
 
-    h2load sends a fixed number of requests, so client's and server's counts must be equal.
+    h2load sends a fixed number of requests, so the counts of client and server must be equal.
     """
 
     def __init__(self, address: wire.Address, work: Path, message: bytes) -> None:

@@ -1,4 +1,7 @@
-"""Search spaces of the models. They have so few candidates that all can be measured."""
+"""Search spaces of the models. They have so few candidates that all can be measured.
+
+The module holds no state and does no I/O.
+"""
 
 from benchmarks import resnet50
 from benchmarks.models import mlp

@@ -1,6 +1,6 @@
 """Kubernetes' horizontal pod autoscaler (autoscaling/v2), and KEDA's scaling to zero.
 
-The module follows the documented algorithm:
+The module does no I/O. It follows the documented algorithm:
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale
 """
 

@@ -1,4 +1,7 @@
-"""Loads for the rehearsals: requests per second over time."""
+"""Loads for the rehearsals: requests per second over time.
+
+The module does no I/O, except for reading the file of a recorded rate.
+"""
 
 from __future__ import annotations
 

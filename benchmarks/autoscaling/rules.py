@@ -1,4 +1,7 @@
-"""Evaluates the recording rules of deploy/prometheus/rules over scraped pages."""
+"""Evaluates the recording rules of deploy/prometheus/rules over scraped pages.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 

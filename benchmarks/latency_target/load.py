@@ -1,4 +1,7 @@
-"""Phases of the offered load."""
+"""Phases of the offered load.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 

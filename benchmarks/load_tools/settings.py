@@ -1,4 +1,7 @@
-"""The settings of load that both tools measure."""
+"""The load settings that both tools measure.
+
+The module holds no state and does no I/O.
+"""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,7 @@
 """Makes requests for models, and computes the hits of an optimal cache and of plain LRU.
 
-A hit is a request whose model is in memory when the request comes.
+A hit is a request whose model is in memory when the request comes. The module holds no state and
+does no I/O.
 """
 
 import random

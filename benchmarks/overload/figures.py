@@ -1,4 +1,7 @@
-"""Computes figures from the outcomes of requests."""
+"""Computes figures from the outcomes of requests.
+
+The module holds no state and does no I/O.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

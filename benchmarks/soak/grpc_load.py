@@ -1,6 +1,6 @@
 """Behaviour of clients over gRPC, good and bad.
 
-Each function is the life of one connection. It returns how many requests were sent.
+Each function opens one connection, uses it, and returns how many requests were sent.
 """
 
 import asyncio
