@@ -1,5 +1,5 @@
-"""Side-by-side measurements against what a user would pick instead of Nereid.
+"""Measurements of Nereid side by side with servers that a user could choose instead.
 
-They know servers by their command lines and wire protocols only; nothing here imports Nereid's
-code.
+The benchmarks use servers only through command lines and wire protocols. They do not import
+Nereid's code.
 """

@@ -1,4 +1,4 @@
-"""Entry point, ``python -m benchmarks``: runs the models one after the other, prints, writes JSON.
+"""Entry point ``python -m benchmarks``: measures the models one after the other, writes JSON.
 
 Only this module and the entry points of the other benchmarks read argv.
 """

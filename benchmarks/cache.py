@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.cache``: the cost of a hit of the response cache.
+"""Entry point ``python -m benchmarks.cache``: measures the cost of a response cache hit.
 
-It is measured beside a run of MiniLM in the same mesh, and process by process with one gateway and
-with two. Reads argv as benchmarks.__main__ does, and shares its way to start, load and watch
-servers.
+The cost is compared with that of a run of MiniLM in the same mesh. It is also measured for each
+process, with one gateway and with two. The flags, and the ways to start, load and watch servers,
+are those of benchmarks.__main__.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _FLAGS = ("--executors=1", "--cache-timeout-ms=5000")
 
 @dataclass
 class Mesh:
-    """Running mesh whose model has a cache, its processes and the ports of its gateways."""
+    """A running mesh, whose model has a cache, with its processes and the ports of its gateways."""
 
     repository: Path
     work: Path
@@ -52,7 +52,7 @@ class Mesh:
             server.require_alive()
 
     def cpu_s(self) -> Counter[str]:
-        """Return CPU seconds by process name, gateways together."""
+        """Return the CPU seconds of each process by name; all gateways count as one."""
         return sum((server.cpu_s() for server in self.servers), Counter())
 
     def counts(self) -> wire.Counts:
@@ -79,7 +79,7 @@ class Mesh:
             return [run.result() for run in runs]
 
     def learn(self) -> None:
-        """Run every known request once, until a load of them has hits only."""
+        """Send the known requests until all of them are cache hits."""
         give_up = 10
         while True:
             before = self.counts()
@@ -168,7 +168,7 @@ def _line(label: str, samples: Sequence[Sample]) -> str:
 
 
 def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
-    """Measure a hit against a run of the model, in turns."""
+    """Measure cache hits and runs of the model, in turns."""
     for concurrency in arguments.concurrency:
         runs: list[Sample] = []
         hits: list[Sample] = []
@@ -186,7 +186,7 @@ def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
 
 
 def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
-    """Measure what each process pays for a hit, and so how many gateways one scheduler feeds."""
+    """Measure each process's cost of a hit: it shows how many gateways one scheduler feeds."""
     number = len(mesh.gateways)
     for concurrency in arguments.concurrency:
         seconds = arguments.seconds

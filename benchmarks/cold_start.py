@@ -1,9 +1,9 @@
-"""Entry point, ``python -m benchmarks.cold_start``: from ``nereid serve`` to the first response.
+"""Entry point ``python -m benchmarks.cold_start``: ``nereid serve`` until the first response.
 
-It is measured beside ``python -c "import numpy, onnxruntime"``, in turns, which shows what starting
-takes on this machine at this minute. The client asks for an inference from the moment a port is
-open. Times say something on a quiet machine only; CPU time, of all processes until then, can be
-compared on a busy one as well.
+The start is measured in turns with ``python -c "import numpy, onnxruntime"``, which shows how fast
+this machine starts processes at the moment. The client tries an inference as soon as a port is
+open. Wall-clock times are meaningful only on a quiet machine. The CPU time of all processes until
+the first response can also be compared on a busy machine.
 """
 
 import argparse

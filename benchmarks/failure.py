@@ -1,6 +1,6 @@
-"""Error of the benchmarks: its text is a single line for the user.
+"""The error of the benchmarks. Its text is a single line for the user.
 
-It is shown without a traceback.
+The error is shown without a traceback.
 """
 
 

@@ -1,7 +1,7 @@
-"""Entry point, ``python -m benchmarks.large``: one large tensor there and back.
+"""Entry point ``python -m benchmarks.large``: one large tensor to the server and back.
 
-It is measured beside a memcpy of the same bytes and beside Triton. The client is as thin as can be
-(a socket for HTTP, bytes through grpcio for gRPC), so that the server is what is measured.
+The time is compared with a memcpy of the same bytes, and with Triton. The client does as little as
+possible (a socket for HTTP, bytes through grpcio for gRPC), so that the server determines the time.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Load by h2load for gRPC and wrk for HTTP, clients that cost next to nothing, and their figures.
+"""Makes load with h2load (gRPC) and wrk (HTTP), which need little CPU, and reads their figures.
 
 Each client runs one thread and one fixed request. This module must not know which server it loads;
 the server's own counts are checked elsewhere.
@@ -32,7 +32,7 @@ _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 @dataclass(frozen=True)
 class Load:
-    """Figures of one run's client."""
+    """Figures that the client of one run reports."""
 
     requests: int
     duration_s: float
@@ -48,7 +48,7 @@ class Load:
 
 
 def require_clients(protocols: Collection[str]) -> None:
-    """Raise BenchError if a client that the protocols need is missing."""
+    """Raise BenchError if a client program for one of the protocols is missing."""
     needed = {_TOOLS[protocol] for protocol in protocols if protocol in _TOOLS}
     tools = sorted(tool for tool in needed if shutil.which(tool) is None)
     if tools:
@@ -57,7 +57,7 @@ def require_clients(protocols: Collection[str]) -> None:
 
 
 def connections(concurrency: int) -> tuple[int, int]:
-    """Return h2load's connections and the streams on each, for so many requests in flight."""
+    """Return the number of connections, and of streams on each, for requests in flight."""
     for count in (8, 4):
         if concurrency % count == 0 and concurrency // count >= count // 2 + 2:
             return count, concurrency // count
@@ -67,7 +67,7 @@ def connections(concurrency: int) -> tuple[int, int]:
 class GrpcClient:
     """Client h2load, over HTTP/2 without TLS.
 
-    It sends a fixed number of requests, so counts must agree exactly.
+    h2load sends a fixed number of requests, so the counts of client and server must be equal.
     """
 
     def __init__(self, address: wire.Address, work: Path, message: bytes) -> None:
@@ -82,7 +82,7 @@ class GrpcClient:
         return self._h2load(concurrency, [f"-D{max(1, round(seconds))}"], logged=False)
 
     def run(self, concurrency: int, requests: int) -> Load:
-        """Send so many requests, and return the load with its percentiles."""
+        """Send requests, and return the figures with percentiles."""
         self._log.unlink(missing_ok=True)  # The client appends.
         arguments = [f"-n{requests}", f"--log-file={self._log}"]
         load = self._h2load(concurrency, arguments, logged=True)
@@ -115,7 +115,10 @@ class HttpClient:
 
 
 def run_wrk(url: str, concurrency: int, seconds: float, environment: dict[str, str]) -> Load:
-    """Return the load of wrk on one address; infer.lua knows the environment."""
+    """Load one address with wrk, and return the figures.
+
+    environment: variables that infer.lua reads.
+    """
     duration_s = max(1, round(seconds))  # The tool takes whole seconds only.
     argv = [
         "wrk",
@@ -162,7 +165,7 @@ def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:
 def parse_h2load(output: str, log: str, client_cpu_s: float = 0.0) -> Load:
     """Parse h2load's summary.
 
-    P50 and p99 come from its per-request log (it prints no percentiles).
+    h2load prints no percentiles, so p50 and p99 come from its log of requests.
     """
     finished = re.search(r"^finished in ([\d.]+)(us|ms|s),", output, re.MULTILINE)
     counts = re.search(

@@ -1,6 +1,6 @@
-"""Measurement of one cell at a time: warm up, load, and compare the client's and server's counts.
+"""Measures one cell at a time: warms up, loads, compares the client's and server's counts.
 
-This module must not know how servers are started, nor how figures are printed.
+This module must not know how servers are started, or how figures are printed.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ Client = load.GrpcClient | load.HttpClient | streams.StreamClient
 
 @dataclass
 class Peer:
-    """Running server, with a client for each protocol once it is prepared.
+    """A running server. After prepare(), it has a client for each protocol.
 
-    counts: its statistics of the model. batches: statistics of the model that is batched, which for
-    an ensemble is one of its steps. polls: it takes CPU while it has nothing to do, so it is
-    stopped meanwhile.
+    counts: returns the server's statistics of the model. batches: returns the statistics of the
+    model that is batched. In an ensemble, this model is a step. polls: the server uses CPU while it
+    is idle, so it is paused while other servers are measured.
     """
 
     name: str
@@ -129,9 +129,10 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
 def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
     """Raise BenchError if the server has not served what the client counted.
 
-    HTTP/2 clients see no grpc-status. h2load sends a fixed number, and streams end by themselves.
-    wrk stops by the clock: the requests then in flight are served, or cancelled and counted as
-    failed, and the client counts them neither way.
+    The check is needed because HTTP/2 clients do not see grpc-status. h2load sends a fixed number
+    of requests, and streams end by themselves. wrk stops at a set time. Requests that are then in
+    flight are served, or cancelled and counted as failed, by the server. wrk counts them neither
+    way.
     """
     slack = cell.concurrency if cell.protocol in ("http", "json") else 0
     if not seen <= served + failed <= seen + slack or served < seen:
@@ -143,6 +144,6 @@ def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
 def cpu_per_request_us(
     before: Counter[str], after: Counter[str], requests: int
 ) -> dict[str, float]:
-    """Return CPU microseconds per request, by process name."""
+    """Return the CPU microseconds per request of each process, by name."""
     used = {name: (after[name] - before[name]) / requests * 1e6 for name in after}
     return {name: cpu_us for name, cpu_us in sorted(used.items()) if cpu_us >= 0.05}

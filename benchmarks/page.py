@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md.
+"""Entry point ``python -m benchmarks.page``: writes docs/benchmarks.md.
 
-It writes the page's tables and plots and the README's figure from the file that --json of a run
-wrote, which it keeps beside them; and the plots of other pages from the figures that their
-benchmarks have recorded.
+The command also writes the page's tables and plots, and the README's figure. All of these are made
+from the file that a run has written with --json. The file is kept beside the tables. Plots of other
+pages are made from the figures that their benchmarks have recorded.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _BEGIN, _END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
 def rendered(root: Path, figures: Path) -> dict[Path, str]:
-    """Return all files that come from the figures, by their paths.
+    """Map the path of each file that is made from the figures to its content.
 
     Raises:
         ValueError: the README lacks the marks between which its figure stands, or the file has

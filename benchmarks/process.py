@@ -1,6 +1,6 @@
-"""Server processes: start a command, watch its tree's CPU by process, end all of it.
+"""Server processes: starts a command, measures CPU of its process tree, ends the tree.
 
-Linux only: reads /proc. It knows nothing of protocols, models or load.
+Linux only: reads /proc. This module must not know about protocols, models or load.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Command:
-    """Command to run: ``environment`` is laid over our own; ``directory``, if given, is where."""
+    """A command; ``environment``: variables to add to ours. ``directory``: working directory."""
 
     argv: Sequence[str]
     log: Path
@@ -109,14 +109,14 @@ def _name_of(pid: int) -> str:
 
 
 def interrupt_on_signals() -> None:
-    """Turn the first signal to end into a KeyboardInterrupt, which stops the servers."""
+    """Make the first termination signal raise KeyboardInterrupt, which stops the servers."""
     # SIGINT is among them: a shell starts background jobs with SIGINT ignored.
     for signum in _SIGNALS:
         signal.signal(signum, _interrupt)
 
 
 def ignore_signals() -> None:
-    """Ignore signals while servers are stopped: a signal would leave servers behind."""
+    """Ignore signals while servers are being stopped, so that no server is left running."""
     for signum in _SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -127,7 +127,7 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that were free a moment ago."""
+    """Return different ports that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [int(listener.getsockname()[1]) for listener in sockets]
@@ -137,7 +137,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess:
-    """Server and its children, from their start until all have ended; a context manager."""
+    """A server and its child processes. At the end of the context, all of them are ended."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -195,22 +195,22 @@ class ServerProcess:
         return "\n".join(text.splitlines()[-lines:])
 
     def cpu_s(self) -> Counter[str]:
-        """Return CPU seconds used so far, by process name; equal names add up."""
+        """Return CPU seconds used so far by process name; processes of one name are added up."""
         used: Counter[str] = Counter()
         for stat in _tree(self._root.pid):
             used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]  # Counter is typed for integers
         return used
 
     def processes(self) -> dict[int, str]:
-        """Return the names of its processes by process id."""
+        """Map the process id of each process of the server to its name."""
         return {stat.pid: _name_of(stat.pid) for stat in _tree(self._root.pid)}
 
     def pause(self) -> None:
-        """Stop all of its processes where they are."""
+        """Suspend all processes of the server."""
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let all of its processes go on."""
+        """Resume all processes of the server."""
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, signum: signal.Signals) -> None:
@@ -219,7 +219,7 @@ class ServerProcess:
                 os.kill(stat.pid, signum)
 
     def stop(self) -> None:
-        """End all of its processes."""
+        """End all processes of the server."""
         self.resume()
         members = _tree(self._root.pid)
         if self._root.poll() is None:

@@ -1,9 +1,9 @@
-"""ResNet-50 as ONNX, made by script: the exact architecture, with random weights of a fixed seed.
+"""Makes ResNet-50 as ONNX: the exact architecture, with random weights from a fixed seed.
 
-Convolutions, batch normalisations and the classifier are those of the paper with the stride in the
-3x3 convolution, as frameworks ship it: 25.6 million parameters, 102 MB, 4.1 GFLOP an image. The
-weights are scaled so that activations neither vanish nor overflow; the classes mean nothing. This
-module must not know how a server is started or loaded.
+Convolutions, batch normalisations and the classifier are as in the paper, but with the stride in
+the 3x3 convolution, as in the versions of frameworks. The model has 25.6 million parameters and 102
+MB, and takes 4.1 GFLOP per image. The weights are scaled so that activations neither vanish nor
+overflow. The classes have no meaning. This module must not know how a server is started or loaded.
 """
 
 import shutil
@@ -71,7 +71,7 @@ class _Graph:
     def convolution(
         self, name: str, source: str, channels: tuple[int, int], size: int, stride: int, gain: float
     ) -> str:
-        """Add a convolution and its batch normalisation; channels are in, out."""
+        """Add a convolution and its batch normalisation; channels: input and output channels."""
         inward, outward = channels
         scale = np.sqrt(2 / (inward * size * size))
         weight = self.random_weight(f"{name}.weight", (outward, inward, size, size), scale)
@@ -113,7 +113,7 @@ class _Graph:
 
 
 def graph() -> bytes:
-    """Return the serialised model; its batch dimension is free."""
+    """Return the serialised model, which has a variable batch dimension."""
     made = _Graph()
     here = made.convolution("stem", INPUT, (SHAPE[0], 64), 7, 2, 1)
     here = made.relu(here, "stem")
@@ -153,7 +153,7 @@ def example(batch_size: int = 1) -> Floats:
 
 
 def write_file(path: Path) -> Path:
-    """Write the model's file, unless there is one, and return its path."""
+    """Write the model's file if it is missing, and return its path."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is renamed when whole: 102 MB take a moment, and an interrupted run must not
@@ -167,9 +167,10 @@ def write_file(path: Path) -> Path:
 def write_repository(
     repository: Path, backend: str, python_model: Path | None = None, *, made: Path | None = None
 ) -> Path:
-    """Write a repository with this model; ``python_model`` becomes its model.py where given.
+    """Write a repository with this model.
 
-    made: a file that write_file wrote earlier.
+    python_model: file that becomes the model.py; `None` means no model.py. made: a file that
+    write_file() has written earlier.
     """
     file = repository / NAME / "1" / "model.onnx"
     if made is None:

@@ -1,4 +1,4 @@
-"""Run of one model: its peers side by side, the cells in turn, another peer leads in each round."""
+"""Runs one model on its peers side by side. In each round, another peer is the first."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from benchmarks.peers.start import Options, protocols, start
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of the run; seconds, concurrency and protocols are the model's own where empty."""
+    """Plan of a run; empty seconds, concurrency and protocols stand for the model's defaults."""
 
     peers: Sequence[str]
     rounds: int
@@ -28,7 +28,7 @@ class Plan:
 
 
 class Run:
-    """Peers of one model. ``samples`` has what is measured so far, whatever happens."""
+    """The run of one model; `samples` keeps all samples so far, even if the run fails."""
 
     def __init__(
         self, workload: Workload, plan: Plan, work: Path, stack: ExitStack, samples: Samples

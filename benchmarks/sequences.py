@@ -1,8 +1,9 @@
-"""Entry point, ``python -m benchmarks.sequences``: the cost of live sequences for the scheduler.
+"""Entry point ``python -m benchmarks.sequences``: the scheduler's cost of live sequences.
 
-It runs in one process, without sockets: frames of a gateway's requests in, frames of responses out,
-and a model version whose instances respond at once. It reports the memory of each live sequence,
-and the CPU time of a request against the same model without sequences, in turns.
+The benchmark runs in one process, without sockets. The scheduler gets frames with a gateway's
+requests and returns frames with responses. The instances of the model version respond at once. The
+benchmark reports the memory per live sequence. It also compares the CPU time per request with that
+of the same model without sequences, in turns.
 """
 
 import argparse
@@ -36,7 +37,7 @@ STATE = 'state { input_name: "S" output_name: "S_OUT" data_type: TYPE_FP32 dims:
 
 
 class RespondingStream:
-    """Stream of an instance, which keeps its last batch."""
+    """Stream of an instance that keeps the last batch."""
 
     def __init__(self) -> None:
         self.message = b""
@@ -57,7 +58,7 @@ class RespondingStream:
 
 
 class Site:
-    """Model version with instances, and requests for it."""
+    """A model version with instances, and requests to it."""
 
     def __init__(self, batching: str, instances: int) -> None:
         written = parse_config(f'name: "m" {CONFIG} {batching}', model_name="m")
@@ -82,7 +83,7 @@ class Site:
         self.cpu_s = 0.0
 
     async def burst(self, sequences: range, *, start: bool = False) -> None:
-        """Send a request of each of these sequences, and respond."""
+        """Send a request in each of these sequences, and respond."""
         requests: list[ToScheduler] = []
         for which in sequences:
             self._number += 1
@@ -127,14 +128,14 @@ def resident_bytes() -> int:
 
 
 async def begin(site: Site, live: int) -> None:
-    """Begin so many sequences, which are idle then."""
+    """Begin this many sequences, and leave them idle."""
     for first in range(0, live, BURST):
         await site.burst(range(first, min(first + BURST, live)), start=True)
     gc.collect()
 
 
 async def cpu_us(site: Site, live: int, bursts: int) -> float:
-    """Return the CPU time of a request, with bursts over all live sequences."""
+    """Return the CPU time per request, for bursts of requests over all live sequences."""
     before_s = site.cpu_s
     for number in range(bursts):
         first = number * 7919 * BURST % max(1, live - BURST)
@@ -143,7 +144,7 @@ async def cpu_us(site: Site, live: int, bursts: int) -> float:
 
 
 async def compare(name: str, batching: str, instances: int, arguments: argparse.Namespace) -> None:
-    """Print one line: the model with sequences beside the model without."""
+    """Print a line that compares the model with sequences to the model without."""
     live = arguments.live
     plain = Site("dynamic_batching { }", 1)
     gc.collect()

@@ -1,8 +1,8 @@
-"""Load of decoupled models: a gRPC client for streams that costs next to nothing.
+"""Load of decoupled models: a gRPC client for streams that needs very little CPU.
 
-It has one thread, few connections, one request on each stream; a stream that ended makes place for
-the next. It reads no headers and no messages, only frames: responses are counted by their bytes. It
-must not know which server it loads.
+The client has one thread, few connections, and one request on each stream. When a stream has ended,
+the next one begins. The client reads only frames, and neither headers nor messages: it counts
+responses by their bytes. This module must not know which server it loads.
 """
 
 import selectors
@@ -28,7 +28,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 @dataclass
 class Seen:
-    """Counts of what was received so far; first_s: from each request to its first response."""
+    """What was received so far: number of ended streams, and times to the first responses."""
 
     streams: int = 0
     first_s: list[float] = field(default_factory=list)
@@ -41,9 +41,9 @@ class _Stream:
 
 
 class StreamClient:
-    """Client of streams.
+    """The client of streams.
 
-    Response_bytes: size of a response message, without the 5 bytes before it.
+    response_bytes: size of a response message, without the 5 bytes of its prefix.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class StreamClient:
         self._data_bytes = responses * (response_bytes + 5)
 
     def run(self, concurrency: int, seconds: float) -> Load:
-        """Run so many streams at a time.
+        """Run this many streams at a time.
 
-        ``requests`` of the load are streams; p50 and p99 are those of the time to the first
-        response.
+        In the returned load, `requests` counts streams, and p50 and p99 are about the time to the
+        first response.
         """
         seen = Seen()
         count, streams = connections(concurrency)
@@ -105,8 +105,8 @@ class StreamClient:
 class Connection:
     """One HTTP/2 connection.
 
-    Its frames are those of the RFC; data that it sends stays within the peer's first window, which
-    each server opens again long before.
+    Frames are encoded by the RFC. Sent data stays within the first window of the server, which
+    every server enlarges long before the window is used up.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Connection:
         self._out = [_PREFACE, frame(_SETTINGS, 0, 0, settings), frame(_WINDOW_UPDATE, 0, 0, grow)]
 
     def open_stream(self) -> None:
-        """Begin a stream with a request."""
+        """Open a stream, and queue its request."""
         self._window -= len(self._body)
         if self._window < 0:
             raise BenchError("the server does not open its window for the connection")
@@ -136,13 +136,13 @@ class Connection:
         self._next += 2
 
     def send(self) -> None:
-        """Write what can be written."""
+        """Write all queued frames."""
         if self._out:
             self.socket.sendall(b"".join(self._out))
             self._out.clear()
 
     def receive(self, more: bool) -> None:
-        """Read what is there; with ``more``, streams that end are followed by others."""
+        """Read the available frames; more: open another stream when a stream has ended."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise BenchError("the server closed the connection")

@@ -1,7 +1,7 @@
-"""The one request of a model in each protocol, and checks of a server's response.
+"""The request of a model in each protocol, and checks of a server's response.
 
-Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that all servers get what a user's
-client would send. This module must not know which server it talks to.
+NVIDIA's tritonclient makes the bytes, not Nereid's code. So all servers get what the client of a
+user would send. This module must not know which server it talks to.
 """
 
 import enum
@@ -28,7 +28,7 @@ STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Dialect(enum.Enum):
-    """Dialect over HTTP: KServe v2, or objects of lists, as in LitServe's examples."""
+    """Format of HTTP bodies: KServe v2, or JSON objects of lists, as in LitServe's examples."""
 
     KSERVE = "kserve"
     LISTS = "lists"
@@ -46,7 +46,7 @@ class Address:
 class HttpBody:
     """Body of an HTTP request.
 
-    header_length: length of the JSON before binary tensors; `None` means nothing but JSON.
+    header_length: length of the JSON before binary tensors; `None` means that there is only JSON.
     """
 
     path: str
@@ -67,8 +67,8 @@ class HttpBody:
 class Counts:
     """Statistics of a model so far.
 
-    They are requests that succeeded and failed, model executions, and successes that came from the
-    cache.
+    The statistics count successful and failed requests, model executions, and successful requests
+    that were answered from the cache.
     """
 
     success: int
@@ -78,12 +78,12 @@ class Counts:
 
 
 def http_path(workload: Workload) -> str:
-    """Return the path of the model's inference."""
+    """Return the path for inference requests to the model."""
     return f"/v2/models/{workload.served}/infer"
 
 
 def grpc_message(workload: Workload) -> bytes:
-    """Return the request as gRPC's message."""
+    """Return the request as a gRPC message."""
     request = service_pb2.ModelInferRequest(model_name=workload.served)
     for name, array in workload.request().items():
         tensor = request.inputs.add(name=name, datatype=datatype(array))
@@ -131,7 +131,7 @@ def wait_ready(
     timeout_s: float = 90.0,
     dialect: Dialect = Dialect.KSERVE,
 ) -> None:
-    """Wait until the model is ready; ``require_alive`` raises when the server has ended."""
+    """Wait until the model is ready; require_alive: raises if the server has ended."""
     path = f"v2/models/{name}/ready" if dialect is Dialect.KSERVE else "health"
     url = f"http://127.0.0.1:{address.http_port}/{path}"
     give_up = time.monotonic() + timeout_s
@@ -165,9 +165,9 @@ def parse_counts(document: dict[str, Any]) -> Counts:
 
 
 def settled_counts(read: Callable[[], Counts], quiet_s: float = 0.1) -> Counts:
-    """Return the statistics once nothing has moved them for so long.
+    """Return the statistics when they have not changed for `quiet_s` seconds.
 
-    By then load that was cut off is over.
+    Requests that were cut off have then ended.
     """
     give_up = time.monotonic() + 5 + 4 * quiet_s
     before = read()
@@ -181,9 +181,9 @@ def settled_counts(read: Callable[[], Counts], quiet_s: float = 0.1) -> Counts:
 
 
 def verify_grpc(address: Address, workload: Workload) -> int:
-    """Check the response to the very bytes of the load, by what NumPy computes.
+    """Send the load's exact bytes, and check the response against the expected outputs.
 
-    Returns the size of the response, which is checked in each run as well.
+    Returns the size of the response. Each run checks this size, too.
     """
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
         # Without serializers: bytes in, bytes out.
@@ -194,9 +194,9 @@ def verify_grpc(address: Address, workload: Workload) -> int:
 
 
 def verify_stream(address: Address, workload: Workload) -> int:
-    """Check a decoupled model's responses as verify_grpc does.
+    """Check the responses of a decoupled model as verify_grpc() does.
 
-    All have one size, which it returns.
+    Returns the size of a response; all responses must have the same size.
     """
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(STREAM_PATH)

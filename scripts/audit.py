@@ -2,9 +2,9 @@
 
 usage: audit.py [--service pypi|osv] [FILE ...]    (requirements/*.txt, as a whole by default)
 
-Exits with 1 if a version is known to be vulnerable, and with 2 if any could not be looked up, as
-when the service cannot be reached: a version that was not audited has not passed. Runs pip-audit,
-which is installed beside this interpreter (make audit).
+The script exits with 1 if a version is known to be vulnerable. It exits with 2 if a version could
+not be looked up, for example because the service cannot be reached: a version that was not audited
+has not passed. The script runs pip-audit, which `make audit` installs beside this interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 10
 
 
 def main() -> None:
-    """Audit the files, and exit with the largest of their codes."""
+    """Audit the files, and exit with the largest exit code of any file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
     parser.add_argument("file", nargs="*", type=Path)
@@ -34,7 +34,7 @@ def main() -> None:
 def audit(path: Path, service: str, program: Path) -> int:
     """Audit one file, print the findings, and return the exit code.
 
-    program: pip-audit.
+    program: path of pip-audit.
     """
     command = [str(program), f"--vulnerability-service={service}"]
     command += ["--require-hashes", "--disable-pip", "--progress-spinner=off", "--format=json"]

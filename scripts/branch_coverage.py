@@ -1,7 +1,7 @@
-"""Measure the branch coverage of the modules of folders that are marked as covered (setup.py).
+"""Measure the branch coverage of modules in folders that setup.py finds marked as covered.
 
-usage: branch_coverage.py [ARGUMENT of pytest ...]. Runs the unit tests of the layers that these
-folders belong to, and fails below the recorded share.
+usage: branch_coverage.py [ARGUMENT of pytest ...]. The script runs the unit tests of the layers
+that have such folders. It fails if the coverage is below the recorded share.
 """
 
 from __future__ import annotations

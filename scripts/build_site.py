@@ -1,7 +1,7 @@
-"""Build the documentation's site in build/site.
+"""Build the documentation's website in build/site.
 
-Fails on a dead link or anchor, a page that the navigation lacks, and anything that a page would
-fetch from another host.
+The script fails if a link or anchor is dead, if the navigation lacks a page, or if a page would
+fetch anything from another host.
 
 usage: build_site.py
 """
@@ -64,7 +64,7 @@ def link_pages() -> None:
 
 
 def fetched_elsewhere(site: Path) -> list[str]:
-    """Return what browsers would fetch from other hosts, by page."""
+    """Return a line for each page and address that browsers would fetch from another host."""
     found = []
     for page in sorted(site.rglob("*.html")):
         parser = _Fetched()

@@ -1,13 +1,14 @@
 """Check that names and log lines use the glossary's words, and that the documentation is short.
 
-The glossary is in docs/architecture.md. Docstrings and comments of the product must not begin with
-a word that leaves their subject out, such as "Of" or "What".
+The glossary is in docs/architecture.md. In the product, no docstring or comment may begin with a
+word such as "Of" or "What", which leaves out the subject.
 
 usage: check_words.py [--count] [PATH ...]
 
-Checks the words of every name that is defined (functions, classes, arguments, variables,
-attributes, modules) and the texts of log calls. --count also counts the words in all prose. Without
-PATH it counts the words of all pages as well, of which there is a maximum.
+The script checks the words of every defined name (functions, classes, arguments, variables,
+attributes, modules) and the texts of log calls. --count also counts refused words in comments and
+strings. Without PATH, the script also checks that the documentation pages together have no more
+than a maximum number of words.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def findings(path: Path) -> Iterator[str]:
 
 
 def prose_count(paths: list[Path]) -> Counter[str]:
-    """Return how often each word stands in comments and strings, which docstrings are."""
+    """Return how often each refused word is in comments and strings, including docstrings."""
     count: Counter[str] = Counter()
     for path in paths:
         with path.open("rb") as file:
@@ -179,7 +180,7 @@ def prose_count(paths: list[Path]) -> Counter[str]:
 def page_words(roots: list[Path]) -> int:
     """Return the number of words, as wc -w counts them, of pages written by hand.
 
-    Records do not count.
+    Record pages (_RECORDS) and generated pages do not count.
     """
     pages = [page for root in roots for page in (root.rglob("*.md") if root.is_dir() else [root])]
     texts = [page.read_text() for page in pages if page.name not in _RECORDS]

@@ -1,6 +1,7 @@
-"""Copy the tree, and compile in the copy the modules of folders that are marked as compiled.
+"""Copy the source tree, and compile the modules that are marked as compiled in the copy.
 
-usage: compiled_tree.py DIRECTORY. Only the object files of an earlier copy are used again.
+usage: compiled_tree.py DIRECTORY. Of an earlier copy in DIRECTORY, only the object files are used
+again.
 """
 
 from __future__ import annotations

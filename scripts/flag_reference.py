@@ -45,7 +45,7 @@ _HEADER = ("Flag", "Default", "Services", "Meaning")
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     # Services declare some flags alike: these share a row.
     flags: dict[tuple[str, str, str], DeclaredFlag] = {}
     services: dict[tuple[str, str, str], list[str]] = {}

@@ -2,8 +2,8 @@
 
 usage: lock.py [--upgrade] [NAME ...]
 
-Versions that are locked already are kept; --upgrade takes the newest of all. NAME is the name of a
-file.
+Versions that are already locked are kept. --upgrade takes the newest version of everything. NAME is
+the name of a file in requirements, and limits the script to this file.
 """
 
 from __future__ import annotations

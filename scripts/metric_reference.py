@@ -37,7 +37,7 @@ _HEADER = ("Name", "Type", "Labels", "Meaning")
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     families = [*declared_families(), *process_families()]
     parts = [_INTRODUCTION]
     for prefix, title in _SECTIONS.items():

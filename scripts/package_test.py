@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def make_environment(path: Path, *packages: str) -> Path:
-    """Make a virtual environment with what pip is asked for, and return its Python."""
+    """Make a virtual environment, install the packages in it, and return its Python."""
     venv.create(path, with_pip=True)
     python = path / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *packages)

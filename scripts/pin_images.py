@@ -1,8 +1,8 @@
 """Write the digests of base images behind their tags in deploy/Dockerfile and docker-compose.yml.
 
-The script asks each image's registry (docker buildx imagetools inspect; needs no engine), so that
-the image that was checked is the one that is pulled from then on. Dependabot renews tag and digest
-together.
+The script gets the digests from the images' registries, by `docker buildx imagetools inspect`,
+which needs no engine. With a digest, exactly the image that was checked is pulled from then on.
+Dependabot renews tag and digest together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     digests = {image: digest_of(image) for image in sorted(images)}
 
     def pinned(found: re.Match[str]) -> str:
-        """Return a found image with the digest behind its tag."""
+        """Return the text for an image that was found, with the digest after the tag."""
         return f"{found[1]}{found[2]}@{digests[found[2]]}"
 
     for path, text in texts.items():
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def digest_of(image: str) -> str:
-    """Return the digest of the index of all platforms, from the registry."""
+    """Return the digest of the image's index, which covers all platforms, from the registry."""
     command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}"]
     done = subprocess.run([*command, image], capture_output=True, text=True, check=False)
     digest = done.stdout.strip()

@@ -46,7 +46,7 @@ def _formula(name: str) -> str:
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     rows = []
     for name, item in vars(RecoveryTimes).items():
         if isinstance(item, property):

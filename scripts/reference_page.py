@@ -1,4 +1,4 @@
-"""Shared code of the generators of references: write a page, or check that it is current."""
+"""Shared code of the scripts that generate reference pages: write or check a page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _escaped(cell: str) -> str:
 
 
 def write_or_check(name: str, text: str, description: str, folder: Path = _PAGES) -> int:
-    """Write the page, by default in docs/reference, or with --check compare it.
+    """Write the page, or with --check compare it with the existing page.
 
-    Return the exit code.
+    folder: folder of the page, by default docs/reference. Returns the exit code.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(

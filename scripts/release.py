@@ -1,4 +1,4 @@
-"""Check that the tree says one version everywhere, and make what a release publishes.
+"""Check that the version is the same everywhere, and build the files of a release.
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
        release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
@@ -47,7 +47,7 @@ def sections(changelog: str) -> dict[str, str]:
 
 
 def release_notes(root: Path) -> str:
-    """Return what the changelog says of this version, or "" if it has no section."""
+    """Return the changelog's section about this version, or "" if there is none."""
     version = version_of(root)
     for name, text in sections((root / "CHANGELOG.md").read_text()).items():
         if name.partition(" ")[0] == version:
@@ -56,7 +56,7 @@ def release_notes(root: Path) -> str:
 
 
 def disagreements(root: Path, tag: str | None = None) -> list[str]:
-    """Return what keeps the tree from being released, each with what to change.
+    """Return a line for each problem that prevents a release, with what to change.
 
     tag: in the form vX.Y.Z.
     """
@@ -98,7 +98,7 @@ def check(tag: str | None) -> None:
 
 
 def build(output: Path) -> None:
-    """Build what a release publishes."""
+    """Build the files that a release publishes."""
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     # Only the tracked files are built: what an earlier build left in the checkout is not released.
@@ -133,7 +133,7 @@ def build(output: Path) -> None:
 def package_chart(chart: Path, output: Path) -> bool:
     """Package the chart by helm, or by the library that `make chart` installs.
 
-    Return whether it was.
+    Returns whether the chart could be packaged.
     """
     if (helm := shutil.which("helm")) is not None:
         subprocess.run([helm, "package", str(chart), "--destination", str(output)], check=True)
@@ -154,7 +154,7 @@ def package_chart(chart: Path, output: Path) -> bool:
 
 
 def check_metadata(package: Path) -> None:
-    """Exit if an index would refuse the metadata, or they are of another version."""
+    """Exit if a package index would refuse the package's metadata, or if the version is wrong."""
     from packaging.metadata import Metadata  # noqa: PLC0415
 
     if package.suffix == ".whl":
@@ -173,7 +173,7 @@ def check_metadata(package: Path) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write SHA256SUMS of all files in a folder, as sha256sum --check reads them."""
+    """Write SHA256SUMS for all files in a folder, in the format that sha256sum --check reads."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.iterdir())

@@ -33,7 +33,7 @@ _HEADER = ("Route", "Methods", "API", "Control", "Ports")
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     rows = [
         (
             f"`{template}`",

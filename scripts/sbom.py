@@ -1,8 +1,8 @@
 """Write a bill of materials (CycloneDX 1.6, JSON) for each image: build/sbom/NAME.cdx.json.
 
-It comes from the locked requirements, so it lists what is installed to the last hash. It does not
-list what the base image brings. Runs cyclonedx-py, which is installed beside this interpreter (make
-sbom).
+A bill is made from the locked requirements, so it lists exactly what is installed, with hashes. It
+does not list the contents of the base image. The script runs cyclonedx-py, which `make sbom`
+installs beside this interpreter.
 """
 
 from __future__ import annotations

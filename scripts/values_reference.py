@@ -31,8 +31,8 @@ _OTHERS = ("scheduler.", "executor.defaults.", "cache.", "redis.")
 def rows(text: str) -> list[tuple[str, ...]]:
     """Return path, default and comment of each value.
 
-    Mappings in flow style are one value; others are rows of their own only where they have a
-    comment.
+    A mapping in flow style ({...}) is one value. Any other mapping has a row of its own only if it
+    has a comment.
     """
     found = list(_values(yaml.compose(text, Loader=yaml.SafeLoader), text, ""))
     meanings = {path: meaning for path, _, meaning in found}

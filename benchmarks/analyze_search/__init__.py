@@ -1,1 +1,1 @@
-"""Search of `nereid analyze` beside an exhaustive one, on real models."""
+"""Compares the search of `nereid analyze` with an exhaustive search, on real models."""

@@ -1,4 +1,4 @@
-"""Entry point, ``python -m benchmarks.analyze_search``: resumes from its checkpoints."""
+"""Entry point ``python -m benchmarks.analyze_search``. A run resumes from its checkpoints."""
 
 import argparse
 import json

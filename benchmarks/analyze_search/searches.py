@@ -1,4 +1,4 @@
-"""Searches of one model, and what each of them used; measurements are kept in checkpoints."""
+"""Searches for the best settings of one model, and their costs, with checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ EXHAUSTIVE = "exhaustive"
 
 @dataclass(frozen=True)
 class Found:
-    """Result of one search, without its last comparison of the best: the best, and what it took."""
+    """Result of one search before the final comparison: the best candidate, and the cost."""
 
     name: str
     winner: Evaluation
@@ -34,7 +34,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Compared:
-    """Rate of a winner beside that of the exhaustive search, round by round, in turns."""
+    """Rate of a search's winner, and in each round its ratio to the exhaustive search's winner."""
 
     candidate: Candidate
     rate: float
@@ -77,9 +77,9 @@ class Searches:
     def compare(
         self, best: Evaluation, others: Sequence[Evaluation], seconds: float, rounds: int
     ) -> dict[Candidate, Compared]:
-        """Measure the best beside others.
+        """Measure the best candidates of all searches in turns.
 
-        The result is not kept, as these are measured together.
+        The result is not kept in a checkpoint, because the candidates must be measured together.
         """
         distinct = {evaluation.candidate: evaluation for evaluation in (best, *others)}
         search = run_finals([*distinct.values()], self._job.goal, seconds, rounds)

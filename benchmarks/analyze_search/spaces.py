@@ -1,4 +1,7 @@
-"""Spaces of the models: few enough candidates that all can be measured. Pure."""
+"""Search spaces of the models. They have so few candidates that all can be measured.
+
+The module holds no state and does no I/O.
+"""
 
 from benchmarks import resnet50
 from benchmarks.models import mlp

@@ -1,5 +1,5 @@
 """Rehearsal of autoscaling in virtual time.
 
-It has a load, the recording rules, Kubernetes' algorithm, pods that take a while to start, and the
-scheduler's real core, whose metrics page is scraped.
+The rehearsal consists of a load, the recording rules, Kubernetes' algorithm, pods that take some
+time to start, and the scheduler's real core. The metrics page of the core is scraped.
 """

@@ -1,6 +1,6 @@
 """python -m benchmarks.autoscaling: rehearse autoscaling under several loads.
 
-It writes docs/figures/autoscaling.json and a plot of each load beside it.
+The command writes docs/figures/autoscaling.json, and a plot of each load in the same folder.
 """
 
 from __future__ import annotations

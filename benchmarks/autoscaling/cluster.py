@@ -1,4 +1,4 @@
-"""Executors in pods that start, drain and end, on one scheduler's real core, in virtual time."""
+"""Executors in pods that start, drain and end, with a real scheduler core, in virtual time."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ MODEL = "m0"
 class Cluster:
     """Cluster of clients, one scheduler, and a Deployment of executors with one instance each.
 
-    It must be created inside a VirtualLoop. start_s: from a pod's creation until its executor has
-    joined. execution_s: bounds of one request's execution. responses: when each came, and how long
-    its request took, in seconds. failures: the texts of responses that are errors.
+    A Cluster must be created inside a VirtualLoop. start_s: from a pod's creation until its
+    executor has joined. execution_s: bounds of the execution time of one request. responses: for
+    each response, its time of arrival and its latency, in seconds. failures: error texts of failed
+    requests.
     """
 
     def __init__(
@@ -89,22 +90,22 @@ class Cluster:
 
     @property
     def replicas(self) -> int:
-        """Number of pods that are to run, whether they have started or not."""
+        """Number of pods that should run, including those that have not started yet."""
         return len(self._pods)
 
     @property
     def ready(self) -> int:
-        """Number of these pods that have started."""
+        """Number of pods that should run and have started."""
         return sum(pod.joined for pod in self._pods)
 
     @property
     def pod_s(self) -> float:
-        """Seconds that pods have run, starting and draining included: what they cost."""
+        """Cost of the pods: seconds that all of them have run, including starting and draining."""
         self._count_pods(0)
         return self._pod_s
 
     def scale(self, replicas: int) -> None:
-        """Create pods, or end some, as a ReplicaSet does.
+        """Create or end pods until there are this many, as a ReplicaSet does.
 
         Pods that have not started end first, then the youngest.
         """
@@ -119,7 +120,7 @@ class Cluster:
                 pod.end()
 
     def start_pod(self, pod: _Pod) -> None:
-        """Make a pod's executor join when its time has come."""
+        """Make a pod's executor join when the time for starting has passed."""
         pod.timer = self.loop.call_later(self._start_s, pod.join, self._scheduler)
 
     def pod_ended(self) -> None:
@@ -134,7 +135,7 @@ class Cluster:
     # ---- clients
 
     def offer(self, times_s: Iterable[float]) -> None:
-        """Send a request at each of these times, whatever has become of the earlier ones."""
+        """Send a request at each of these times, without waiting for earlier responses."""
         arrivals = iter(times_s)
         self._await_next(arrivals)
 

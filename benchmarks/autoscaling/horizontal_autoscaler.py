@@ -1,6 +1,6 @@
-"""Kubernetes' horizontal pod autoscaler (autoscaling/v2), and how KEDA scales to zero. Pure.
+"""Kubernetes' horizontal pod autoscaler (autoscaling/v2), and KEDA's scaling to zero.
 
-It follows the documented algorithm:
+The module does no I/O. It follows the documented algorithm:
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale
 """
 
@@ -21,9 +21,10 @@ SYNC_S = 15.0
 
 @dataclass(frozen=True)
 class Metric:
-    """External metric; per_pod: its target is an AverageValue, else a Value.
+    """An external metric and its target.
 
-    `None` means no data.
+    value: `None` means no data. per_pod: true if the target is an AverageValue, false if it is a
+    Value.
     """
 
     value: float | None
@@ -33,7 +34,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Policy:
-    """So many pods, or per cent of the former number, within a period."""
+    """Limit of a change within a period: a number of pods, or a percentage of all pods."""
 
     period_s: float
     pods: int = 0
@@ -42,7 +43,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for one direction: of several policies the one counts that changes most."""
+    """Rules for scaling in one direction. The policy that allows the largest change counts."""
 
     window_s: float
     policies: tuple[Policy, ...]
@@ -54,9 +55,9 @@ DOWN = Rules(300.0, (Policy(60.0, pods=1), Policy(60.0, percent=50.0)))
 
 
 def desired_replicas(metrics: Sequence[Metric], replicas: int, ready: int) -> int | None:
-    """Return what the metrics ask for, the largest of all, or `None` if none of them has data.
+    """Return the largest number that a metric asks for, or `None` if no metric has data.
 
-    If some lack data, the others count only where they ask for more.
+    If some metrics lack data, the result is never less than the current number of replicas.
     """
     proposals = [
         _proposal(metric, replicas, ready) for metric in metrics if metric.value is not None
@@ -80,7 +81,7 @@ def _proposal(metric: Metric, replicas: int, ready: int) -> int:
 
 @dataclass
 class HorizontalAutoscaler:
-    """Autoscaler of one Deployment; recommend() is called every SYNC_S."""
+    """Autoscaler of one Deployment. Call recommend() every SYNC_S seconds."""
 
     least: int
     most: int
@@ -142,10 +143,10 @@ class HorizontalAutoscaler:
 
 @dataclass
 class ZeroScaler:
-    """KEDA's part: from zero to one when a trigger is active, and back after a cool-down.
+    """KEDA's part: scales from zero to one if a trigger is active, and back after a cool-down.
 
-    decide() is called at every polling interval; the horizontal autoscaler works while there are
-    replicas.
+    Call decide() at every polling interval. While there are replicas, the horizontal autoscaler
+    decides about their number.
     """
 
     cooldown_s: float = 300.0

@@ -1,4 +1,7 @@
-"""Loads to rehearse with: requests per second over time. Pure except for reading a file."""
+"""Loads for the rehearsals: requests per second over time.
+
+The module does no I/O, except for reading the file of a recorded rate.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,20 @@ def diurnal(time_s: float) -> float:
 
 
 def bursty(time_s: float) -> float:
-    """Return some traffic, and five times as much for 3 minutes of every 20, at once."""
+    """Return a steady rate that jumps to five times as much for 3 minutes of every 20."""
     return 10.0 if 300 <= time_s % 1200 < 480 else 2.0
 
 
 def sparse(time_s: float) -> float:
-    """Return 10 minutes of traffic in every 40, and silence."""
+    """Return a rate with traffic in 10 minutes of every 40, and none in between."""
     return 3.0 if 600 <= time_s % 2400 < 1200 else 0.0
 
 
 def recorded(path: Path) -> tuple[Rate, float]:
-    """Return a recorded rate, and when it ends.
+    """Return a recorded rate, and the time at which the recording ends.
 
-    The file is a CSV of two columns, seconds and requests per second, each row from its time on.
-    Prometheus' rate() of nv_inference_request_success, exported, is one.
+    The file is CSV with two columns: seconds, and requests per second from then on. For example, it
+    may be an export of Prometheus' rate() of nv_inference_request_success.
 
     Raises:
         ValueError: a row has no two numbers, or the times do not ascend.

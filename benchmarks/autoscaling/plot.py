@@ -1,4 +1,4 @@
-"""Plot of a load's runs as an SVG."""
+"""Draws the runs of one load as an SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PANELS = (
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
-    """Return panels over time, with a line for each way of scaling, and the offered load."""
+    """Return an SVG: panels over time, with the offered load and a line for each way of scaling."""
     offered = next(iter(runs.values()))["series"]
     panels = [_panel("offered", {_OFFERED: (offered, "rate")})]
     panels += [

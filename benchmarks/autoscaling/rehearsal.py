@@ -32,9 +32,9 @@ _LAG_S = 4.0
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of the metrics; 0 means no such metric.
+    """Targets of the metrics; 0 means that the metric is not used.
 
-    queue_time_us and busy_ratio are Values, demand is an AverageValue.
+    The targets queue_time_us and busy_ratio are of type Value, demand is of type AverageValue.
     """
 
     queue_time_us: float = 0.0
@@ -55,7 +55,8 @@ class Targets:
 class Scaling:
     """Way of scaling.
 
-    targets: `None` means `most` replicas all the time. least: with 0 KEDA scales to zero.
+    targets: `None` means that there are always `most` replicas. least: minimum number of replicas;
+    with 0, KEDA scales to zero.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Step:
-    """Observation at one time; `pod_s` counts since the start."""
+    """Observation at one time; `pod_s`: seconds that all pods have run since the start."""
 
     time_s: float
     rate: float
@@ -78,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a run; `latencies_s` has all requests, in order."""
+    """Outcome of a run; `latencies_s`: latencies of all requests, in order."""
 
     scaling: Scaling
     steps: Sequence[Step]
@@ -119,9 +120,10 @@ class Outcome:
 async def rehearse(
     rate: Rate, until_s: float, scaling: Scaling, *, start_s: float, execution_s: float
 ) -> Outcome:
-    """Offer the load, scale by what is scraped meanwhile, and complete pending requests.
+    """Offer the load and scale by the scraped metrics. Then complete pending requests.
 
-    start_s: how long a pod takes to start. execution_s: time of one request, 10 % more or less.
+    start_s: how long a pod takes to start. execution_s: execution time of one request, which varies
+    by up to 10 %.
     """
     cluster = Cluster(start_s, (0.9 * execution_s, 1.1 * execution_s))
     run = _Run(cluster, scaling, rate)
@@ -158,7 +160,7 @@ class _Run:
         self._zero_scaler = ZeroScaler()
 
     async def scrape(self) -> None:
-        """Scrape as Prometheus does, which evaluates its rules a while later."""
+        """Scrape as Prometheus does: the rules are evaluated some time after each scrape."""
         while True:
             self._window.scrape(self._cluster.now_s, self._cluster.page())
             await asyncio.sleep(_LAG_S)
@@ -166,7 +168,7 @@ class _Run:
             await asyncio.sleep(_SCRAPE_S - _LAG_S)
 
     async def scale(self, targets: Targets) -> None:
-        """Scale as the horizontal autoscaler does."""
+        """Scale as the horizontal autoscaler does, from the recorded metrics."""
         await asyncio.sleep(2 * _LAG_S)
         while True:
             cluster = self._cluster
@@ -179,7 +181,7 @@ class _Run:
             await asyncio.sleep(SYNC_S)
 
     async def poll(self) -> None:
-        """Poll as KEDA does."""
+        """Poll the recorded metrics as KEDA does, and scale to zero and back."""
         while True:
             cluster = self._cluster
             active = self._recorded.demand > 0
@@ -187,7 +189,7 @@ class _Run:
             await asyncio.sleep(_POLL_S)
 
     async def observe(self, began_s: float) -> None:
-        """Record the steps."""
+        """Record a Step at regular intervals."""
         while True:
             cluster, time_s = self._cluster, self._cluster.now_s - began_s
             queue_time_us = self._recorded.queue_time_us or 0.0

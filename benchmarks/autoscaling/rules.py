@@ -1,4 +1,7 @@
-"""Recording rules of deploy/prometheus/rules, evaluated over scraped pages. Pure."""
+"""Evaluates the recording rules of deploy/prometheus/rules over scraped pages.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ class _Sample(NamedTuple):
 class Recorded(NamedTuple):
     """Values of the rules; `None` means that no sample of a model has come yet.
 
-    queue_time_us: nereid:model_queue_time_us:increase1m, the largest of all models. demand:
-    nereid:device_demand:sum, of all devices. busy_ratio: nereid:model_busy_ratio:avg1m, the largest
-    of all models.
+    queue_time_us: largest value of nereid:model_queue_time_us:increase1m over all models. demand:
+    nereid:device_demand:sum over all devices. busy_ratio: largest value of
+    nereid:model_busy_ratio:avg1m over all models.
     """
 
     queue_time_us: float | None
@@ -39,7 +42,7 @@ class Recorded(NamedTuple):
 
 
 class RuleWindow:
-    """Samples of the last minute; both methods are called in the order of time."""
+    """Samples of the last minute. Times that are passed to the methods must not decrease."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, Labels], deque[_Sample]] = {}
@@ -54,7 +57,7 @@ class RuleWindow:
                 samples.append(_Sample(at_s, float(found[3])))
 
     def evaluate(self, now_s: float) -> Recorded:
-        """Return what the rules record from the last minute, and forget earlier samples."""
+        """Return the values of the rules for the last minute, and forget earlier samples."""
         for samples in self._series.values():
             while samples and samples[0].at_s < now_s - WINDOW_S:
                 samples.popleft()
@@ -94,7 +97,7 @@ class RuleWindow:
 def increase(samples: Iterable[tuple[float, float]], now_s: float) -> float:
     """Return a counter's growth over the last WINDOW_S, as Prometheus estimates it.
 
-    It needs two samples or more.
+    There must be at least two samples.
     """
     window = list(samples)
     (first_s, first), (last_s, last) = window[0], window[-1]

@@ -1,1 +1,1 @@
-"""Figures from samples: ratios, aims, tables, plots and the page. Pure: measures nothing."""
+"""Makes figures from samples: ratios, aims, tables, plots and the page. Measures nothing."""

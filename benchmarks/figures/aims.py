@@ -13,8 +13,8 @@ JOINED = f"{OURS}-join-all"
 class Aim:
     """Aim of the project.
 
-    figure: rate (at least the limit), p50 or cpu (at most the limit). concurrency: `None` means
-    any, of which the best counts.
+    figure: "rate" (must be at least the limit), "p50" or "cpu" (must be at most the limit).
+    concurrency: `None` means that the best result at any concurrency counts.
     """
 
     model: str
@@ -35,7 +35,7 @@ class Aim:
         return value >= self.limit if self.figure == "rate" else value <= self.limit
 
     def applies_to(self, ratio: Ratio) -> bool:
-        """Return whether a ratio is one that the aim is about."""
+        """Return whether the aim is about this ratio."""
         return self.concurrency in (None, ratio.concurrency) and (
             (self.model, self.ours, self.theirs, self.protocol)
             == (ratio.model, ratio.ours, ratio.theirs, ratio.protocol)

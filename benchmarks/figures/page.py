@@ -1,6 +1,6 @@
-"""Page of a run, its tables and plots, and the README's figure, from its samples.
+"""Makes a run's page, tables and plots, and the README's figure, from the run's samples.
 
-The same samples make the same bytes. This module knows no paths but those that the page links to.
+The same samples make the same bytes. This module uses no paths except those that the page links to.
 """
 
 import csv
@@ -74,7 +74,7 @@ def page(samples: Samples, about: dict[str, Any]) -> str:
 
 
 def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
-    """Return CSV by file name: the aims, every cell's medians, every ratio's spread."""
+    """Map file names to CSV: the aims, the medians of all cells, and the spreads of all ratios."""
     return {
         _AIMS: _csv(_aim_rows(samples, about)),
         _CELLS: _csv(_cell_rows(samples, about)),
@@ -83,7 +83,7 @@ def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
 
 
 def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
-    """Return an SVG of each model by file name: throughput against p99, a line for each peer."""
+    """Map file names to SVGs of throughput against p99: one per model, with a line per peer."""
     drawn = {}
     for model in _models(samples):
         found = panels(samples, model, about)
@@ -92,7 +92,7 @@ def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
 
 
 def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
-    """Return rates over the other servers, for the model that the others' users would run."""
+    """Return a table of Nereid's rates relative to other servers, for the perceptron."""
     found = [
         ratio
         for ratio in ratios(samples)

@@ -62,8 +62,8 @@ class Axis:
 class Panel:
     """Panel of lines.
 
-    lines: each one's points by its name in the legend. labels: those of a line's points, each of
-    which has a marker for its label.
+    lines: maps a line's name in the legend to its points. labels: maps a line's name to the labels
+    of its points. Points with the same label have the same marker.
     """
 
     title: str
@@ -74,9 +74,9 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], *, columns: int, label_title: str = "") -> str:
-    """Return the panels in full rows, with one legend.
+    """Return an SVG with the panels in rows, and one legend.
 
-    Label_title says what the points' labels are.
+    columns: number of panels in a row. label_title: text that says what the points' labels mean.
     """
     # They take half a second to import, and only users who draw have them.
     import matplotlib as mpl  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Ratios of peers, paired round by round: their medians and their spread over the rounds."""
+"""Ratios between peers, computed for each round: medians and spreads over the rounds."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ OURS = "nereid"
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of the rounds' own ratios."""
+    """Median and spread of the ratios of all rounds."""
 
     median: float
     lowest: float
@@ -23,7 +23,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Figures of one peer over another's. More is better for rate, less for the others."""
+    """Figures of one peer divided by another's. A higher rate is better; other figures: lower."""
 
     model: str
     protocol: str
@@ -42,7 +42,7 @@ def is_ours(peer: str) -> bool:
 
 
 def ratios(samples: Samples) -> list[Ratio]:
-    """Return ratios of ours to each other server, and of variants to Nereid with default flags."""
+    """Return the ratios of Nereid to other servers, and of its variants to default Nereid."""
     peers = sorted({cell.peer for cell in samples} - {BARE})
     found = []
     for cell in samples:
@@ -56,7 +56,7 @@ def ratios(samples: Samples) -> list[Ratio]:
 
 
 def over_bare(samples: Samples) -> list[Ratio]:
-    """Return ratios of ours, at the best concurrency by protocol, to the bare loop's best batch."""
+    """Return the ratios of Nereid at its best concurrency to the bare loop at its best batch."""
     found = []
     for model in dict.fromkeys(cell.model for cell in samples):
         bare = _best(samples, model, BARE, None)

@@ -1,7 +1,7 @@
 """Samples of a run by cell, and the file that keeps them.
 
 A cell is one model, peer, protocol and concurrency; a sample is one round's figures of a cell. The
-bare loop's protocol is "-", and its batch size stands where the others have their concurrency.
+bare loop has the protocol "-", and its batch size in place of a concurrency.
 """
 
 import json
@@ -27,9 +27,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sample:
-    """Figures of one round of a cell; CPU is per request, by process name.
+    """Figures of one round of a cell. cpu_us: CPU time per request, by process name.
 
-    For streams, infer_per_s counts responses; p50 and p99 are those of the time to the first one.
+    For streams, infer_per_s counts responses, and p50 and p99 are about the time to the first
+    response.
     """
 
     infer_per_s: float
@@ -45,7 +46,7 @@ Samples = dict[Cell, list[Sample]]
 
 
 def middle(samples: Sequence[Sample]) -> Sample:
-    """Return the median of each figure by itself."""
+    """Return the median of each figure, separately."""
     names = sorted({name for sample in samples for name in sample.cpu_us})
     return Sample(
         infer_per_s=median(sample.infer_per_s for sample in samples),
@@ -59,7 +60,7 @@ def middle(samples: Sequence[Sample]) -> Sample:
 
 
 def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the document for --json: every sample, each cell's medians, and what the run was."""
+    """Return the document for --json: all samples, each cell's medians, and facts about the run."""
     return {
         "format": _FORMAT,
         "about": about,
@@ -75,7 +76,7 @@ def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def dump(written: dict[str, Any]) -> str:
-    """Return such a document as text: a line for each sample, numbers to four decimals."""
+    """Return a document as text, with a line for each sample and four decimals."""
     cells = []
     for cell in written["cells"]:
         rounds = ",\n   ".join(json.dumps(_rounded(sample)) for sample in cell["rounds"])
@@ -95,7 +96,7 @@ def _rounded(value: Any) -> Any:
 
 
 def parse(written: dict[str, Any]) -> tuple[Samples, dict[str, Any]]:
-    """Return the samples of such a document, and what its run was.
+    """Return the samples of a document, and the facts about the run.
 
     Raises:
         ValueError: it has another format.

@@ -1,4 +1,4 @@
-"""Figures as text for a terminal. This module must not know how they came about."""
+"""Figures as text for a terminal. This module must not know how figures are measured."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""GPU data path, checked against the CPU and timed with each of its parts on and off."""
+"""Checks the GPU data path against the CPU, and times it with each part on and off."""

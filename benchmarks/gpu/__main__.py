@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.gpu``: proves and times the GPU data path on this machine.
+"""Entry point ``python -m benchmarks.gpu``: checks and times this machine's GPU data path.
 
-Each model runs by each way to the GPU: first its outputs are compared with the CPU's, then batches
-are counted. With --fake it runs on a device in host memory: that shows that the program works, and
-its rates mean nothing.
+Each model runs with each configuration of the data path. First, its outputs are compared with the
+CPU's. Then, executed batches are counted. With --fake, the benchmark runs on a fake device in host
+memory. This shows that the program works, but the rates mean nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CACHE = """parameters { key: "device_input_cache_bytes" value { string_value: "
 
 
 class Way(NamedTuple):
-    """One way to the GPU and back."""
+    """A configuration of the path of data to the GPU and back."""
 
     name: str
     # Text of the configuration.

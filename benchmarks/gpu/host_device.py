@@ -1,8 +1,8 @@
-"""Device in host memory: enqueued work runs only when a caller has to wait for it.
+"""A fake device in host memory. Enqueued work runs only when a caller waits for it.
 
-Then streams run in an order that a random generator chooses, as far as their events allow: work
-that needs an event that is missing gives wrong bytes here, as it would on a GPU now and then.
-Memory is filled with rubbish when it is allocated and when it is freed.
+A random generator chooses the order in which streams run, within the order that their events
+require. If the code under test forgets an event, the device therefore gives wrong bytes, as a GPU
+would now and then. Memory is filled with rubbish when it is allocated and when it is freed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class HostDevice:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes that are allocated on the device."""
+        """Number of bytes that are allocated on the device."""
         return sum(map(len, self._memory.values()))
 
     # ---- streams and events
@@ -157,11 +157,11 @@ class HostDevice:
         self.copied_on_device_bytes += size_bytes
 
     def enqueue_work(self, stream: int, work: Callable[[], object]) -> None:
-        """Enqueue work in a kernel's place."""
+        """Enqueue work that takes the place of a kernel."""
         self._enqueue_copy(stream, work)
 
     def run_some(self, steps: int = 1) -> None:
-        """Run so many steps that can run now, on streams that the generator chooses."""
+        """Run this many steps that are ready, on streams that the generator chooses."""
         for _ in range(steps):
             streams = [work for work in self._streams.values() if work]
             self._random.shuffle(streams)

@@ -1,4 +1,4 @@
-"""Model on a device in host memory: the whole data path, with ONNX Runtime's CPU provider."""
+"""A model on the fake device: the whole data path, with ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 

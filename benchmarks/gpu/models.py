@@ -49,7 +49,7 @@ class GpuModel(NamedTuple):
         return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
     def config(self, variant: str) -> model_config_pb2.ModelConfig:
-        """Return the configuration; `variant` is more of it, in text."""
+        """Return the configuration as text; `variant` is text to add to it."""
         return text_format.Parse(
             f"""name: "{self.name}" backend: "onnxruntime" max_batch_size: {self.rows}
             input {{ name: "{self.input}" data_type: TYPE_FP32
@@ -61,7 +61,7 @@ class GpuModel(NamedTuple):
 
 
 def models(*, small: bool) -> list[GpuModel]:
-    """Return the models; small ones have batches that a processor runs in no time."""
+    """Return the models; if `small` is true, a CPU runs their batches in almost no time."""
     rows = 2 if small else 32
     return [
         GpuModel("mlp", mlp.graph(), mlp.INPUT, mlp.OUTPUT, (256,), 10, 4 if small else 64),

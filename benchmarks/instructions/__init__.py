@@ -1,4 +1,4 @@
-"""Cost of a request from socket to socket, counted: machine instructions, calls, bytecodes.
+"""Counts the cost of a request, socket to socket: machine instructions, calls, bytecodes.
 
-Counts are the same on a busy machine and on an idle one, where times are not.
+Unlike times, the counts are the same on a busy machine and on an idle machine.
 """

@@ -1,4 +1,4 @@
-"""Entry point, ``python -m benchmarks.instructions``: starts a mesh under a counter, prints."""
+"""Entry point ``python -m benchmarks.instructions``: counts the cost of requests to a mesh."""
 
 import argparse
 import json

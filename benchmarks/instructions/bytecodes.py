@@ -1,8 +1,9 @@
-"""Counter that runs a service's module and counts calls and bytecodes, by function, while asked to.
+"""Runs the module of a service, and counts its calls and bytecodes by function on request.
 
 Usage as a program: `python -m benchmarks.instructions.bytecodes SOCKET MODULE ARGUMENT...`. A
-connection to the unix socket SOCKET starts the counting; its client gets the counts as JSON when it
-shuts its side down. Frames that were entered before (a thread's main loop) are not counted.
+connection to the unix socket SOCKET starts the counting. When the client shuts down its side of the
+connection, it gets the counts as JSON. Frames that were entered before the start, such as a
+thread's main loop, are not counted.
 """
 
 import json
@@ -22,10 +23,10 @@ _DIRECTORY = str(Path(__file__).parents[2]) + "/"
 
 
 class Counts(TypedDict):
-    """Counts of a process.
+    """The counts of a process.
 
-    calls, bytecodes: by Python function. native: calls of built-in functions, by name. path: the
-    first calls in their order, each with its depth.
+    calls, bytecodes: map a Python function to its count. native: maps the name of a built-in
+    function to its number of calls. path: the first calls in order, each with its depth.
     """
 
     calls: dict[str, int]
@@ -91,14 +92,14 @@ class CallCounter:
 
 
 def command(path: Path, argv: Sequence[str]) -> list[str]:
-    """Return the counting command for an argv of the interpreter, a module of Nereid's after -m."""
+    """Return a command that runs `-m MODULE ARGUMENT...` of the interpreter under the counter."""
     # Without -P the counted module would execute itself anew, without the counter.
     module = argv.index("-m") + 1
     return [sys.executable, "-P", "-m", __name__, str(path), *argv[module:]]
 
 
 def counts_of(connection: socket.socket) -> Counts:
-    """End the counting that connecting has started, and return the counts."""
+    """End the counting, and return the counts."""
     connection.shutdown(socket.SHUT_WR)
     with connection.makefile() as text:
         counts: Counts = json.load(text)

@@ -1,4 +1,4 @@
-"""Machine instructions by function, as valgrind's callgrind counts them in a running process."""
+"""Counts machine instructions by function in a running process, with valgrind's callgrind."""
 
 import re
 import subprocess
@@ -21,7 +21,8 @@ _NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 class Profile:
     """Profile of a process.
 
-    instructions: by object file and function, without those of their callees. calls: of functions.
+    instructions: maps an object file and function to its instructions, without those of its
+    callees. calls: maps a function to its number of calls.
     """
 
     instructions: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -33,7 +34,7 @@ class Profile:
         return self.instructions.total()
 
     def subtract(self, other: Self) -> None:
-        """Leave out what another profile has as well."""
+        """Subtract the counts of another profile."""
         self.instructions.subtract(other.instructions)
         self.calls.subtract(other.calls)
 
@@ -62,9 +63,9 @@ class Profile:
 
 
 def command(out: Path, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs argv without counting.
+    """Return a command that runs argv under callgrind, with counting switched off.
 
-    start_counting() and stop_counting() need its process.
+    start_counting() and stop_counting() work on the process of this command.
     """
     return [
         "valgrind",
@@ -83,7 +84,7 @@ def start_counting(pid: int) -> None:
 
 
 def stop_counting(pid: int, out: Path) -> Profile:
-    """Return the profile since start_counting(); `out` as for command()."""
+    """Stop counting, and return the profile since start_counting(); `out` as for command()."""
     before = set(out.parent.glob(out.name + "*"))
     _control(pid, "--dump")
     _control(pid, "--instr=off")
@@ -108,7 +109,7 @@ class _Names:
 
 
 def parse_profile(lines: Iterable[str]) -> Profile:
-    """Parse a file of callgrind's."""
+    """Parse an output file of callgrind."""
     profile = Profile()
     objects, functions = _Names(), _Names()
     object_name = function = called = ""

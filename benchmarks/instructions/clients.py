@@ -1,4 +1,4 @@
-"""Clients that send exactly so many requests: the same work for the servers in every run."""
+"""Clients that send an exact number of requests, so that all runs have the same work."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,7 @@ class Clients:
     def run(self, cell: str, requests: int) -> None:
         """Send requests.
 
-        The cell is one of LOADS: a protocol, and how many requests are in flight.
+        cell: one of LOADS, which is a protocol and a number of requests in flight.
         """
         protocol, _, text = cell.partition(":")
         concurrency = int(text)

@@ -20,7 +20,7 @@ Wrap = Callable[[str, Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class CountedMesh:
-    """Running mesh; `address` has its ports, `pids` are by the processes' names."""
+    """A running mesh; `address`: its ports. `pids`: maps a process's name to its id."""
 
     address: wire.Address
     pids: dict[str, int]
@@ -30,10 +30,10 @@ class CountedMesh:
 def counted_mesh(
     work: Path, backend: str, flags: Sequence[str], wrap: Wrap
 ) -> Iterator[CountedMesh]:
-    """Run a mesh for the time of the context.
+    """Run a mesh until the context ends.
 
-    wrap: returns the command that runs the interpreter with these arguments and counts, by the
-    process's name.
+    wrap: gets a process's name and the interpreter's arguments, and returns the command that runs
+    them under the counter.
     """
     http_port, grpc_port = process.free_ports(2)
     address = wire.Address(http_port, grpc_port)

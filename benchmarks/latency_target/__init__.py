@@ -1,5 +1,5 @@
-"""Rehearsal in virtual time of batching that holds a target.
+"""Rehearsal in virtual time of batching that keeps a latency target.
 
-It has a load that changes, a model that becomes slower, the scheduler's real core, and beside it
-every fixed setting.
+The load changes, the model becomes slower, and the scheduler's core is the real one. The result is
+compared with every fixed setting.
 """

@@ -1,8 +1,9 @@
 """python -m benchmarks.latency_target: rehearse a latency target.
 
-It writes docs/figures/latency-target.json and .svg. Two rehearsals run: a target beside the
-fixed setting with the best goodput of all phases together, found by exhaustive search; and a target
-below what one request takes.
+The command writes docs/figures/latency-target.json and .svg. There are two rehearsals. The first
+compares a target with the best fixed setting. An exhaustive search finds this setting, which has
+the highest goodput over all phases together. The second rehearsal has a target that is shorter than
+the execution of one request.
 """
 
 from __future__ import annotations

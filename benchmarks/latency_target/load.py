@@ -1,4 +1,7 @@
-"""Offered load, by phases. Pure."""
+"""Phases of the offered load.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """Phase of requests at random times, at a rate per second.
+    """Phase in which requests come at random times, at a rate per second.
 
-    Each second may begin with a burst of another rate. slower: executions take so many times as
-    long.
+    Each second may begin with a burst at another rate. slower: factor by which executions take
+    longer.
     """
 
     name: str
@@ -36,7 +39,7 @@ class Phase:
 
 
 def phases_of(seconds: float) -> list[Phase]:
-    """Return phases of so many seconds each; the instances serve about 1400 requests a second."""
+    """Return phases of this length. The instances serve about 1400 requests per second."""
     return [
         Phase("steady", seconds, 600),
         Phase("doubled", seconds, 1200),
@@ -50,7 +53,7 @@ def phases_of(seconds: float) -> list[Phase]:
 
 
 def arrivals(phases: Sequence[Phase], seed: int) -> Iterator[float]:
-    """Yield when requests come, in seconds since the start."""
+    """Yield the times at which requests come, in seconds since the start."""
     rng = random.Random(seed)
     began_s = 0.0
     for phase in phases:

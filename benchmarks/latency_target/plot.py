@@ -17,7 +17,7 @@ _PANELS = (
 
 
 def draw(results: dict[str, Any]) -> str:
-    """Return panels over time, with a line for each run, and the offered load."""
+    """Return an SVG: panels over time, with the offered load and a line for each run."""
     panels = []
     for key, title in _PANELS:
         lines = {name: _points(results[name]["series"], key) for name in _RUNS}

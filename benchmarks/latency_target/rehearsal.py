@@ -1,4 +1,4 @@
-"""One run of the rehearsal: clients of an open loop, and one scheduler's real core.
+"""One run of the rehearsal: open-loop clients, and the real core of one scheduler.
 
 Clients do not wait for responses; instances are timers.
 """
@@ -40,7 +40,10 @@ _WINDOW_S = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """Setting of the model: a target, or a fixed size, delay and bound of the queue (0: none)."""
+    """Setting of the model: a latency target, or fixed batching.
+
+    Fixed batching has a batch size, a delay, and a maximum queue size (0 means no maximum).
+    """
 
     target_us: int = 0
     size: int = LARGEST
@@ -62,9 +65,10 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """Sending time and latency of each request that has ended; `None` means that it was refused.
+    """The result of a run.
 
-    plans: what the target had decided by then, ten times a second.
+    requests: time of sending and latency of each ended request; the latency is `None` if the
+    request was refused. plans: the decisions of the latency target, recorded ten times a second.
     """
 
     setting: Setting
@@ -75,9 +79,9 @@ class Outcome:
     held_us: int = 0
 
     def figures(self, target_s: float) -> dict[str, Any]:
-        """Return figures by phase: goodput per second, and the p99, also in the worst window.
+        """Return figures by phase: goodput per second, p99, and p99 of the worst window.
 
-        The p99 is that of requests served and sent after the settling.
+        The p99 covers served requests that were sent after the settling time of the phase.
         """
         found = {}
         since_s = 0.0
@@ -132,7 +136,7 @@ def _p99_ms(latencies_s: Sequence[float]) -> float:
 
 
 async def rehearse(setting: Setting, phases: Sequence[Phase], seed: int = 1) -> Outcome:
-    """Run in an event loop of virtual time."""
+    """Run the rehearsal in an event loop with virtual time."""
     mesh = _Mesh(setting, phases, seed)
     await asyncio.sleep(0.001)
     return await mesh.run(arrivals(phases, seed))

@@ -1,4 +1,4 @@
 """Comparison of `nereid perf` with NVIDIA's perf_analyzer.
 
-It shows what both say of the same server, and what they take for it.
+The comparison shows what both tools measure on the same server, and what CPU time they use.
 """

@@ -1,6 +1,6 @@
-"""Servers that both tools load: a mock that takes a set time, or real ones with the perceptron.
+"""Servers for both tools: a mock with a set response time, and real ones with a perceptron.
 
-The perceptron comes twice, with and without sequences.
+Real servers have the perceptron twice: with and without sequences.
 """
 
 import time
@@ -32,13 +32,13 @@ _MS_IN_FLIGHT = 1.0
 
 
 def delay_ms(setting: Setting) -> float:
-    """Return the time that the mock takes for a request."""
+    """Return the time that the mock server takes for a request."""
     return max(_MIN_MS, setting.in_flight * _MS_IN_FLIGHT)
 
 
 @contextmanager
 def mock(setting: Setting, tree: Path, work: Path) -> Iterator[Target]:
-    """Run a mock server for the time of the context."""
+    """Run a mock server until the context ends."""
     http_port, grpc_port = free_ports(2)
     argv = [
         *("perf", "mock", "--http-port", str(http_port), "--grpc-port", str(grpc_port)),
@@ -55,7 +55,7 @@ def mock(setting: Setting, tree: Path, work: Path) -> Iterator[Target]:
 
 @contextmanager
 def real(name: str, tree: Path, work: Path, models: Path) -> Iterator[Target]:
-    """Run a real server for the time of the context.
+    """Run a real server until the context ends.
 
     Raises:
         BenchError: it cannot be started here.
@@ -86,7 +86,7 @@ def real(name: str, tree: Path, work: Path, models: Path) -> Iterator[Target]:
 
 
 def counter(target: Target, setting: Setting) -> Callable[[], int | None]:
-    """Return a function that tells how many requests the server has served."""
+    """Return a function that returns how many requests the server has served."""
     server = Server(Endpoint("http", target.http))
     model = target.sequence_model if setting.has_sequences else target.model
 

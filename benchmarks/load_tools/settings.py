@@ -1,11 +1,14 @@
-"""Settings that both tools measure. Pure."""
+"""The load settings that both tools measure.
+
+The module holds no state and does no I/O.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Closed loop; with streaming, over ModelStreamInfer."""
+    """A closed loop; streaming: requests are sent over ModelStreamInfer."""
 
     name: str
     protocol: str
@@ -31,8 +34,8 @@ SETTINGS = (
 class Target:
     """Running server.
 
-    model, sequence_model: the models for requests without and with sequences. is_json: it takes no
-    binary tensors over HTTP. shape: shape of the input, where metadata has none.
+    model, sequence_model: models for requests without and with sequences. is_json: the server takes
+    no binary tensors over HTTP. shape: shape of the input, if the server's metadata lacks it.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Target:
 
 
 def flags(setting: Setting, target: Target, window_s: float) -> list[str]:
-    """Return the flags that both tools have: three windows, however much they differ."""
+    """Return flags for both tools. They ask for three windows, even if these differ widely."""
     given = [
         *("-m", target.sequence_model if setting.has_sequences else target.model),
         *("-i", setting.protocol),

@@ -1,4 +1,4 @@
-"""Run of one of the tools, and its CPU time meanwhile. Linux only: reads /proc."""
+"""Runs one of the tools, and measures its CPU time. Linux only: reads /proc."""
 
 import contextlib
 import csv
@@ -26,7 +26,7 @@ _FIRST, _LAST = 0.3, 0.95
 
 @dataclass(frozen=True)
 class Sample:
-    """Figures of a tool, and its CPU for each request: all its processes and threads."""
+    """Figures of a tool. cpu_us: CPU time of all its processes and threads, per request."""
 
     rate: float
     p50_us: float
@@ -38,7 +38,8 @@ class Sample:
 class Tools:
     """Tools to run.
 
-    perf_analyzer: the binary. tree: the one whose `nereid` is run. work: folder for logs.
+    perf_analyzer: path of the binary. tree: source tree whose `nereid` is run. work: folder for
+    logs.
     """
 
     perf_analyzer: Path
@@ -105,10 +106,11 @@ def _measured(
 def cpu_per_request_us(
     looks: Sequence[tuple[float, float, int | None]], rate: float, window_s: float
 ) -> float:
-    """Return CPU per request.
+    """Return the CPU time per request.
 
-    looks: the time, CPU seconds until then, and requests served until then. Where the server does
-    not say how many it has served, the tool's rate says so for the last windows.
+    looks: observations, each with a time, and the CPU seconds used and requests served until then.
+    If the server does not say how many requests it has served, the number is computed from the
+    tool's rate in the last windows.
     """
     counts = [count for _, _, count in looks if count is not None]
     if len(counts) < len(looks):

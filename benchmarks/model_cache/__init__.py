@@ -1,5 +1,5 @@
-"""Models beyond memory: many models, memory for few of them, requests of a Zipf distribution.
+"""More models than fit into memory, with requests for them by a Zipf distribution.
 
-trace.py has the requests and what the optimum would do (pure), models.py the models, clients.py the
-clients, mesh.py the mesh and its figures.
+trace.py computes the requests and the optimal hits. models.py has the models, clients.py the
+clients, and mesh.py the mesh and its figures.
 """

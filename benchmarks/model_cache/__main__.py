@@ -1,8 +1,9 @@
-"""Entry point, python -m benchmarks.model_cache: 200 models, memory for 10, Zipf requests.
+"""Entry point python -m benchmarks.model_cache: 200 models, memory for 10, Zipf requests.
 
-Prints the hit rate beside that of the optimum (Belady) and of plain LRU for the same requests, and
-the latency of models in memory while others are loaded beside it without. First every model is
-loaded once, so that the memory of each is known; the budget is that of so many slots.
+The benchmark compares the hit rate with the hit rates of the optimum (Belady) and of plain LRU for
+the same requests. It also compares the latencies of models in memory with and without loads of
+other models. First, every model is loaded once, so that its memory is known. The memory budget is a
+number of slots, each of which fits one model.
 """
 
 import argparse
@@ -125,7 +126,7 @@ def _run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     root = models.write_repository(work / "models", arguments.models, arguments.mebibytes)
 
     def connect(mesh: Mesh, count: int) -> list[Client]:
-        """Return so many clients."""
+        """Return this many clients."""
         return [Client(mesh.grpc_port, arguments.mebibytes, seed) for seed in range(count)]
 
     with serve(root, work, _MEASURING_BYTES, flags) as mesh:

@@ -1,4 +1,4 @@
-"""Clients in threads, by NVIDIA's tritonclient, that check every response.
+"""Clients in threads that check every response. They use NVIDIA's tritonclient.
 
 Each waits for a response before it sends its next request; latencies are in seconds.
 """
@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 
 class Client:
-    """One connection; `mebibytes` is the size of each model."""
+    """A client with one connection; `mebibytes`: size of each model."""
 
     def __init__(self, port: int, mebibytes: int, seed: int) -> None:
         self._mebibytes = mebibytes
@@ -54,7 +54,7 @@ class Client:
 
 
 def replay(clients: list[Client], requests: Iterable[int]) -> list[float]:
-    """Return the latencies of these requests, each sent by whichever client is free."""
+    """Send requests, each with the next free client, and return their latencies."""
     pending, lock = iter(requests), threading.Lock()
 
     def next_request() -> int | None:
@@ -78,7 +78,7 @@ def measure_beside(
     others: Iterator[int],
     seconds: float,
 ) -> tuple[list[float], list[float]]:
-    """Return the latencies of requests for the hot models, and of another client's beside them."""
+    """Return latencies of requests for hot models, and of another client at the same time."""
     end_s = time.perf_counter() + seconds
 
     def until_end(client: Client, next_model: Callable[[], int]) -> list[float]:

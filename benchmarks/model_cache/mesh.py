@@ -1,4 +1,4 @@
-"""Mesh with a budget of memory, and its metrics."""
+"""A mesh with a memory budget, and its metrics."""
 
 import re
 import threading
@@ -21,7 +21,7 @@ _LOADS = re.compile(r"^nereid_on_demand_loads_total (\d+)", re.MULTILINE)
 
 
 class Usage(NamedTuple):
-    """Usage at one moment; `sizes` are those of the models in memory, in bytes."""
+    """Memory usage at one moment; `sizes`: maps a model in memory to its bytes."""
 
     sizes: dict[str, int]
     loads: int
@@ -46,14 +46,14 @@ class Mesh:
         return Usage(sizes, int(loads[1]))
 
     def executor_bytes(self) -> int:
-        """Return the resident memory of its executors."""
+        """Return the resident memory of the executors in bytes."""
         processes = self.server.processes()
         found = [memory_of(pid) for pid, name in processes.items() if "executor" in name]
         return sum(stat.rss for stat in found if stat is not None) << 10
 
 
 class Watch:
-    """Record of what is in memory while something else goes on."""
+    """Records the largest number of models, and of their bytes, that are in memory."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -68,13 +68,13 @@ class Watch:
             self.most_bytes = max(self.most_bytes, sum(sizes.values()))
 
     def end(self) -> None:
-        """End the record."""
+        """End the recording."""
         self._end.set()
 
 
 @contextmanager
 def watching(mesh: Mesh) -> Iterator[Watch]:
-    """Record for the time of the context."""
+    """Record memory usage until the context ends."""
     watch = Watch(mesh)
     thread = threading.Thread(target=watch.run)
     thread.start()
@@ -87,9 +87,10 @@ def watching(mesh: Mesh) -> Iterator[Watch]:
 
 @contextmanager
 def serve(repository: Path, work: Path, budget: int, flags: Sequence[str]) -> Iterator[Mesh]:
-    """Run a mesh for the time of the context.
+    """Run a mesh until the context ends.
 
-    budget: bytes of the executor's host. The next mesh here knows the memory of models.
+    budget: bytes of host memory that models may use. A later mesh with the same `work` folder
+    remembers how much memory models need.
     """
     first, second, third = process.free_ports(3)
     given = ["--executors=1", "--lazy-loading", f"--model-memory-budget=cpu={budget}"]

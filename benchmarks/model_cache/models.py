@@ -1,6 +1,6 @@
-"""Models that are nothing but weights, whose responses say which of them responded.
+"""Models that consist only of weights. A response shows which model it came from.
 
-Each looks rows of its table up: row i of model n is n times the table's length, plus i.
+Each model looks up rows of its table. Row i of model n is n times the table's length, plus i.
 """
 
 from pathlib import Path
@@ -28,13 +28,13 @@ def name_of(number: int) -> str:
 
 
 def rows_of(seed: int, mebibytes: int) -> Rows:
-    """Return rows to ask any model for."""
+    """Return row numbers, which can be requested from any model."""
     length = mebibytes * _ROWS_PER_MEBIBYTE
     return np.random.default_rng(seed).integers(length, size=4, dtype=np.int32)
 
 
 def values_of(number: int, rows: Rows, mebibytes: int) -> Rows:
-    """Return the right response."""
+    """Return the expected response."""
     return rows + np.int32(number * mebibytes * _ROWS_PER_MEBIBYTE)
 
 

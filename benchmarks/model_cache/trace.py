@@ -1,6 +1,7 @@
-"""Requests for models, and how many of them find theirs in memory: at best, and by plain LRU.
+"""Makes requests for models, and computes the hits of an optimal cache and of plain LRU.
 
-Pure. A hit is a request whose model is in memory when it comes.
+A hit is a request whose model is in memory when the request comes. The module holds no state and
+does no I/O.
 """
 
 import random
@@ -9,13 +10,13 @@ from collections.abc import Sequence
 
 
 def zipf(models: int, requests: int, exponent: float, seed: int) -> list[int]:
-    """Return models by number, 0 the most popular one, in the order of their requests."""
+    """Return the number of the model of each request; model 0 is the most popular."""
     weights = [1 / rank**exponent for rank in range(1, models + 1)]
     return random.Random(seed).choices(range(models), weights, k=requests)
 
 
 def optimal_hits(requests: Sequence[int], slots: int) -> int:
-    """Return the hits of Belady's MIN: the model makes way whose next request is farthest away."""
+    """Return the hits of Belady's MIN, which evicts the model whose next request comes last."""
     never = len(requests)
     following = [never] * len(requests)
     last: dict[int, int] = {}
@@ -34,7 +35,7 @@ def optimal_hits(requests: Sequence[int], slots: int) -> int:
 
 
 def lru_hits(requests: Sequence[int], slots: int) -> int:
-    """Return the hits of LRU: the least recently used model makes way, and a load takes no time."""
+    """Return the hits of LRU, which evicts the least recently used model. Loads take no time."""
     loaded: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for model in requests:

@@ -1,1 +1,1 @@
-"""Models under test: each with its repository, one request, and what it must return."""
+"""Models under test: each has a repository, a request, and the expected response."""

@@ -19,7 +19,7 @@ model_transaction_policy {{ decoupled: true }}
 
 
 def workload(_cache: Path) -> Workload:
-    """Return the workload; the first value of the input says how many responses there are."""
+    """Return the workload; the first value of its input is the number of responses."""
     values = np.array([RESPONSES, 1, 2, 3], np.float32)
     return Workload(
         name=NAME,

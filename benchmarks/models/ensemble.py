@@ -1,6 +1,6 @@
 """Ensemble: a Python model that scales its input, the perceptron, a Python model for the softmax.
 
-On Triton the perceptron is a Python model as well, since its wheel brings no other backend.
+On Triton, the perceptron is a Python model as well, because Triton's wheel has no other backend.
 """
 
 from pathlib import Path

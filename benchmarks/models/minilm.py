@@ -1,6 +1,7 @@
-"""Real model with a response cache, and any number of requests to it that differ.
+"""MiniLM, a real model with a response cache, and any number of different requests.
 
-Made by examples/make_models.py. This module must not know how a server is started or loaded.
+The model is made by examples/make_models.py. This module must not know how a server is started or
+loaded.
 """
 
 import shutil
@@ -46,7 +47,7 @@ parameters {{{{ key: "inter_op_thread_count" value {{{{ string_value: "1" }}}} }
 
 @dataclass(frozen=True)
 class Bodies:
-    """HTTP bodies of one length, one after the other."""
+    """HTTP bodies of equal length, concatenated."""
 
     data: bytes
     each_bytes: int
@@ -54,7 +55,10 @@ class Bodies:
 
 
 def write_repository(repository: Path, models: Path, *, cached: bool = True) -> Path:
-    """Write the model; ``models`` keeps it for the next time. cached: its responses are."""
+    """Write the model.
+
+    models: folder that keeps the model for later runs. cached: responses are cached.
+    """
     _make(models)
     shutil.copytree(models / NAME, repository / NAME, dirs_exist_ok=True)
     if cached:
@@ -66,8 +70,8 @@ def write_repository(repository: Path, models: Path, *, cached: bool = True) -> 
 def workload(cache: Path) -> Workload:
     """Return the workload of sentences of 128 tokens.
 
-    They are the examples' own, padded, which changes neither the work for the model nor the
-    embedding that NumPy computed for them.
+    The sentences are those of the examples, padded. Padding changes neither the model's work nor
+    the embeddings that NumPy has computed.
     """
     graph = model_file(cache)
 
@@ -96,7 +100,7 @@ def workload(cache: Path) -> Workload:
 
 
 def model_file(models: Path) -> Path:
-    """Return the model's file, which is made if it is missing."""
+    """Return the model's file, and make it if it is missing."""
     _make(models)
     return models / NAME / "1" / "model.onnx"
 
@@ -113,7 +117,10 @@ def _make(models: Path) -> None:
 
 
 def bodies(repository: Path, first: int, count: int) -> Bodies:
-    """Return sentences from number `first` on: an example with two words exchanged."""
+    """Return bodies of sentences, numbered from `first` on.
+
+    Each sentence is an example with two words exchanged.
+    """
     with np.load(repository / NAME / "expected" / "expected.npz") as expected:
         tensors = {name: expected[name][:1].astype(np.int64) for name in _INPUTS}
     parts, length = [], 0

@@ -1,7 +1,7 @@
-"""Model under test: a 256-512-512-10 FP32 perceptron with relu between, fixed weights.
+"""Model under test: a 256-512-512-10 FP32 perceptron with relu and fixed weights.
 
-This module writes the same graph and the same serving configuration into one repository per server,
-and knows the expected response. It must not know how a server is started or loaded.
+This module writes the same graph and the same configuration into the repository of each server, and
+computes the expected response. This module must not know how a server is started or loaded.
 """
 
 import shutil
@@ -54,7 +54,7 @@ def example(batch_size: int = 1) -> Floats:
 
 
 def expected_response(batch: Floats) -> Floats:
-    """Return the forward pass in numpy, which every server's response is compared with."""
+    """Return the result of numpy, which the responses of all servers are compared with."""
     *hidden, (last, bias) = weights()
     for matrix, shift in hidden:
         batch = np.maximum(batch @ matrix + shift, np.float32(0))
@@ -97,7 +97,10 @@ def write_file(path: Path) -> Path:
 
 
 def write_repository(repository: Path, backend: str, python_model: Path | None = None) -> Path:
-    """Write a repository with this model; ``python_model`` becomes its model.py where given."""
+    """Write a repository with this model.
+
+    python_model: file that becomes the model.py; `None` means no model.py.
+    """
     write_file(repository / NAME / "1" / "model.onnx")
     if python_model is not None:
         shutil.copy(python_model, repository / NAME / "1" / "model.py")
@@ -106,7 +109,7 @@ def write_repository(repository: Path, backend: str, python_model: Path | None =
 
 
 def workload(cache: Path) -> Workload:
-    """Return the workload of the perceptron, by each peer's way to run ONNX."""
+    """Return the workload of the perceptron, which each peer runs as it runs any ONNX model."""
 
     def write(repository: Path, backend: str) -> None:
         write_repository(repository, backend, ONNX_SCRIPT if backend == "python" else None)
@@ -115,7 +118,7 @@ def workload(cache: Path) -> Workload:
 
 
 def python_workload(cache: Path) -> Workload:
-    """Return the same as a Python model on every peer: Nereid runs the very model.py of Triton."""
+    """Return the workload as a Python model on every peer. Nereid and Triton run one model.py."""
 
     def write(repository: Path, _backend: str) -> None:
         write_repository(repository, "python", ONNX_SCRIPT)

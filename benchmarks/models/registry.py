@@ -1,4 +1,4 @@
-"""Models by the names that the command line knows."""
+"""The models, by the names that the command line accepts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ NAMES = tuple(_MAKERS)
 
 
 def make(name: str, cache: Path) -> Workload:
-    """Make a model.
+    """Make the workload of a model.
 
     Raises:
         BenchError: it could not be made (say, no network for weights).

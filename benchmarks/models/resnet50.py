@@ -1,6 +1,6 @@
-"""ResNet-50: images of 224 x 224 pixels, 588 KiB a request, 4.1 GFLOP each.
+"""ResNet-50: images of 224 x 224 pixels, with 588 KiB per request and 4.1 GFLOP per image.
 
-The reference is onnxruntime itself, one image at a time: NumPy would take minutes.
+The expected response comes from onnxruntime, one image at a time: NumPy would take minutes.
 """
 
 from pathlib import Path

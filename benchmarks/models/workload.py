@@ -1,4 +1,4 @@
-"""Workload: how to write a model for a peer, its request, its response.
+"""Workload: a model that can be written for each peer, its request and its response.
 
 This module must not know how a server is started or loaded.
 """
@@ -24,13 +24,13 @@ DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 class Workload:
     """Model under test.
 
-    served: its name in requests. inputs: some rows of each input, the first of which is the load's
-    request. expected: those rows of the requested outputs. write: puts what is served into a
-    repository, for a peer that has the onnxruntime backend or only the Python backend. graph: the
-    ONNX file, for peers that read no repository. batched: the model whose executions tell the batch
-    size. protocols, concurrency: what is measured unless the command line says otherwise. batches:
-    the bare loop's. responses: number of responses to each request. seconds: how long a cell is
-    loaded, unless given. warm_s: least time of load before that.
+    served: the model's name in requests. inputs: some rows of each input; the first row is the
+    request of the load. expected: the same rows of the requested outputs. write: writes the model
+    into a repository, for the onnxruntime backend or for the Python backend. graph: the ONNX file,
+    for peers that read no repository. batched: name of the model whose executions show the batch
+    size. protocols, concurrency: measured by default. batches: batch sizes of the bare loop.
+    responses: number of responses to each request. seconds: default time for which a cell is
+    loaded. warm_s: minimum time of load before the measurement.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Workload:
         return self.rows(self.inputs, 1)
 
     def response(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the outputs that belong to it."""
+        """Return the expected outputs for the load's request."""
         return self.rows(self.expected, 1)
 
     def rows(self, arrays: Arrays, count: int) -> dict[str, npt.NDArray[Any]]:
@@ -65,12 +65,12 @@ class Workload:
 
 
 def datatype(array: npt.NDArray[Any]) -> str:
-    """Return the protocol's datatype of an array."""
+    """Return the name of an array's datatype in the protocol."""
     return DATATYPES[array.dtype.name]
 
 
 def is_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> bool:
-    """Return whether two arrays agree: to the tolerance, relative to values above 1."""
+    """Return whether two arrays agree within the tolerance, which is relative above 1."""
     if found.size != expected.size:
         return False
     return bool(
@@ -79,9 +79,9 @@ def is_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: flo
 
 
 def write_onnx(repository: Path, name: str, graph: Path, config: str, backend: str) -> None:
-    """Write an ONNX model for the onnxruntime backend, or with a model.py for the Python backend.
+    """Write an ONNX model for the onnxruntime backend, or with model.py for the Python backend.
 
-    ``config`` holds ``{backend}`` where the backend's name belongs.
+    config: text with ``{backend}`` in place of the backend's name.
     """
     version = repository / name / "1"
     version.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def write_onnx(repository: Path, name: str, graph: Path, config: str, backend: s
 
 
 def write_script(repository: Path, name: str, script: str, config: str) -> None:
-    """Write a model that is a model.py on every peer."""
+    """Write a model that every peer runs as a Python model."""
     version = repository / name / "1"
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(SCRIPTS / script, version / "model.py")

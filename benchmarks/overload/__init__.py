@@ -1,5 +1,5 @@
-"""Mesh that is offered many times what it can serve.
+"""A mesh that is offered many times the load that it can serve.
 
-The benchmark shows how much is served in time, how long that takes, what it does to memory, and how
-soon it is over. It knows nothing of other servers.
+The benchmark shows how many requests are served in time, their latencies, the effect on memory, and
+how fast the mesh recovers. The benchmark does not use other servers.
 """

@@ -1,9 +1,9 @@
 """python -m benchmarks.overload: offer a mesh many times its capacity.
 
-It writes docs/figures/overload.json and .svg.
+The command writes docs/figures/overload.json and .svg.
 
-Writes docs/overload.json and .svg. Phases: capacity is measured by offering a little more than
-that; then the mesh is warm at its capacity, offered --times as much, and half of it.
+First, the capacity is measured with a load that is a little higher. Then there are three phases: a
+load equal to the capacity, --times the capacity, and half of the capacity.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Clients of an open loop: they do not wait for responses before they send more.
+"""Clients of an open loop, which do not wait for responses before they send more.
 
-They use both protocols and many connections. Each request has a deadline, after which its response
-is worth nothing.
+The clients use both protocols and many connections. After the deadline of a request, its response
+is worthless.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _MAX_HTTP_CONNECTIONS = 2000
 class Outcome:
     """Outcome of one request.
 
-    sent_s: since the start. latency_s: until its response, or until it was given up. has_hint: the
-    response says when to come back.
+    sent_s: time of sending in seconds since the start. latency_s: seconds until the response came
+    or the client gave up. has_hint: the response says when to try again.
     """
 
     sent_s: float
@@ -68,7 +68,7 @@ class Clients:
         return time.monotonic() - self._started
 
     async def offer(self, rate: float, seconds: float) -> None:
-        """Offer so many requests per second, at random times."""
+        """Send this many requests per second, at random times."""
         end_s = self.now_s + seconds
         due_s = self.now_s
         while self.now_s < end_s:
@@ -154,7 +154,7 @@ class _HttpConnection(asyncio.Protocol):
         self._reply: asyncio.Future[tuple[int, bool]] | None = None
 
     async def exchange(self, request: bytes) -> tuple[int, bool]:
-        """Return the status, and whether the response says when to come back."""
+        """Send a request. Return the status, and whether the response says when to try again."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("closed")
         self._data = b""

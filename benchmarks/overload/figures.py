@@ -1,4 +1,7 @@
-"""Figures of what clients saw. Pure."""
+"""Computes figures from the outcomes of requests.
+
+The module holds no state and does no I/O.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,9 +16,9 @@ _RECOVERED = 0.95
 
 @dataclass(frozen=True)
 class Phase:
-    """Phase of the run; `times` is the offered load over capacity.
+    """Phase of the run; `times`: offered load as a multiple of the capacity.
 
-    Its bounds are in seconds since the start of the run.
+    since_s, until_s: start and end in seconds since the start of the run.
     """
 
     name: str
@@ -27,7 +30,7 @@ class Phase:
 def figures_of(
     outcomes: Sequence[Outcome], phases: Sequence[Phase], capacity: float
 ) -> dict[str, Any]:
-    """Return the figures by phase, in which requests were sent, and by second."""
+    """Return figures for each phase and for each second, by the times of sending."""
     by_phase = {phase.name: _figures(outcomes, phase, capacity) for phase in phases}
     last = phases[-1]
     return {

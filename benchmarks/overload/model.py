@@ -1,6 +1,7 @@
 """Model whose capacity does not depend on the machine.
 
-An instance waits for so long, whatever the batch; the CPU is left to the clients and the mesh.
+An instance waits for a set time for each batch of any size. The CPU stays free for the clients and
+the mesh.
 """
 
 import json

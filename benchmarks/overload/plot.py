@@ -14,7 +14,7 @@ _MAX_STEP_S = 2
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
-    """Return an SVG: one panel for each figure over time; a line for each run."""
+    """Return an SVG with a panel for each figure over time, and a line for each run."""
     panels = [
         plot.Panel(
             title,

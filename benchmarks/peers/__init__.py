@@ -1,1 +1,1 @@
-"""Servers under test: each with its environment and its command line."""
+"""Servers under test: each has an environment and a command line."""

@@ -1,9 +1,9 @@
-"""The bare onnxruntime loop: no server, no queue, one thread; the bound that nothing can beat.
+"""The bare onnxruntime loop: no server, no queue, one thread. No server can be faster.
 
-It runs as a process of its own, ``python -m benchmarks.peers.bare GRAPH REQUEST BATCH_SIZE SECONDS
-TOLERANCE``, so that the benchmark's memory and threads do not disturb it. REQUEST is an .npz file:
-one request's inputs under ``input:NAME`` and its outputs under ``output:NAME``. Prints a line of
-JSON.
+The loop runs in a process of its own, ``python -m benchmarks.peers.bare GRAPH REQUEST BATCH_SIZE
+SECONDS TOLERANCE``, so that the benchmark's memory and threads do not disturb it. REQUEST is an
+.npz file with one request's inputs under ``input:NAME`` and its outputs under ``output:NAME``. The
+process prints a line of JSON.
 """
 
 import json

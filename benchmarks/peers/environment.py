@@ -13,7 +13,7 @@ MARK = "nereid-bench.txt"
 
 
 def ensure(venv: Path, *requirements: str) -> None:
-    """Make the environment unless it is there: the requirements, and onnxruntime as we have it."""
+    """Make the environment if it is missing: the requirements, and our version of onnxruntime."""
     wanted = " ".join((*requirements, f"onnxruntime=={version('onnxruntime')}"))
     mark = venv / MARK
     if mark.exists() and mark.read_text() == wanted:

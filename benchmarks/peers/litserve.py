@@ -1,4 +1,4 @@
-"""Peer LitServe: one worker, batches of as many requests as the others make, its own JSON."""
+"""Peer LitServe: one worker, the same batch size as the other peers, its own JSON format."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ REQUIREMENT = "litserve==0.2.19"
 
 
 def ensure_venv() -> None:
-    """Make the environment unless it is there."""
+    """Make the environment if it is missing."""
     environment.ensure(VENV, REQUIREMENT)
 
 
 @contextmanager
 def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
-    """Run the server for the time of the context."""
+    """Run the server until the context ends."""
     datatypes = {name: array.dtype.name for name, array in workload.inputs.items()}
     variables = scripted.environment(workload, counts_file(work))
     variables["NEREID_BENCH_DATATYPES"] = json.dumps(datatypes)
@@ -31,5 +31,5 @@ def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterat
 
 
 def counts_file(work: Path) -> Path:
-    """Return the file of the scripts' counts."""
+    """Return the file in which the scripts count executions."""
     return work / "litserve.counts"

@@ -1,4 +1,4 @@
-"""Peer MLServer: adaptive batching, one worker process beside the server, as it comes."""
+"""Peer MLServer with its default settings: adaptive batching, one worker process."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ REQUIREMENTS = ("mlserver==1.7.1", "uvloop==0.21.0")
 
 
 def ensure_venv() -> None:
-    """Make the environment unless it is there."""
+    """Make the environment if it is missing."""
     environment.ensure(VENV, *REQUIREMENTS)
 
 
@@ -46,7 +46,7 @@ def _write(folder: Path, workload: Workload, ports: tuple[int, int, int]) -> Non
 
 @contextmanager
 def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
-    """Run the server for the time of the context."""
+    """Run the server until the context ends."""
     folder = work / "mlserver"
     _write(folder, workload, ports)
     variables = scripted.environment(workload, counts_file(work))
@@ -56,5 +56,5 @@ def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterat
 
 
 def counts_file(work: Path) -> Path:
-    """Return the file of the scripts' counts."""
+    """Return the file in which the scripts count executions."""
     return work / "mlserver.counts"

@@ -1,7 +1,8 @@
 """Peer: a real tritonserver with its C++ ONNX Runtime backend.
 
-It is started by a script that ``NEREID_NATIVE_TRITON`` names: ``SCRIPT REPOSITORY HTTP_PORT
-GRPC_PORT METRICS_PORT``. NVIDIA's images have one; a wheel of it does not exist.
+The environment variable ``NEREID_NATIVE_TRITON`` names a script that starts the server: ``SCRIPT
+REPOSITORY HTTP_PORT GRPC_PORT METRICS_PORT``. This tritonserver is in NVIDIA's images; there is no
+wheel of it.
 """
 
 import os
@@ -18,12 +19,12 @@ _VARIABLE = "NEREID_NATIVE_TRITON"
 
 
 def is_given() -> bool:
-    """Return whether there is such a script."""
+    """Return whether the environment names a script."""
     return _VARIABLE in os.environ
 
 
 def require() -> None:
-    """Raise BenchError unless there is such a script."""
+    """Raise BenchError unless the environment names a script."""
     script = os.environ.get(_VARIABLE, "")
     if not os.access(script, os.X_OK):
         raise BenchError(f"{_VARIABLE} must name the script that starts a native tritonserver")
@@ -36,7 +37,7 @@ def command(repository: Path, log: Path, ports: tuple[int, int, int]) -> Command
 
 @contextmanager
 def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
-    """Run the server for the time of the context."""
+    """Run the server until the context ends."""
     repository = work / f"{NAME}-repository"
     workload.write(repository, "onnxruntime")
     with ServerProcess(command(repository, work / f"{NAME}.log", ports)) as server:

@@ -1,4 +1,4 @@
-"""Nereid as a user starts it: ``nereid serve`` from this environment, known by its command line."""
+"""Nereid as a user starts it: the command ``nereid serve`` of this environment."""
 
 import os
 import subprocess
@@ -18,7 +18,8 @@ from benchmarks.source_tree import source_path
 class Variant:
     """Variant of Nereid.
 
-    flags: those of ``nereid serve``. tree: a copy of the project to run, not the installed one.
+    flags: flags of ``nereid serve``. tree: a copy of the project to run instead of the installed
+    one.
     """
 
     flags: Sequence[str] = ()
@@ -41,7 +42,7 @@ def _environment(tree: Path | None) -> dict[str, str]:
 
 
 def version(tree: Path | None) -> str:
-    """Return what ``nereid --version`` says: also whether the hot modules are compiled."""
+    """Return the output of ``nereid --version``, which also says if hot modules are compiled."""
     ran = subprocess.run(
         [_program(), "--version"],
         cwd=tree,
@@ -80,7 +81,7 @@ def command(
 def serve(
     name: str, work: Path, ports: tuple[int, int, int], variant: Variant, workload: Workload
 ) -> Iterator[ServerProcess]:
-    """Run the mesh for the time of the context."""
+    """Run the mesh until the context ends."""
     repository = work / f"{name}-repository"
     workload.write(repository, "onnxruntime")
     log = work / f"{name}.log"

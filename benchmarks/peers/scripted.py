@@ -1,4 +1,4 @@
-"""Common parts of MLServer and LitServe: they run scripts of ours, which count executions."""
+"""Common parts of MLServer and LitServe. Both run our scripts, which count executions."""
 
 import struct
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _COUNTS = struct.Struct("<QQ")
 
 
 def environment(workload: Workload, counts: Path) -> dict[str, str]:
-    """Return the environment for the scripts."""
+    """Return the environment variables for the scripts."""
     counts.parent.mkdir(parents=True, exist_ok=True)
     counts.write_bytes(bytes(_COUNTS.size))
     return {
@@ -26,7 +26,7 @@ def environment(workload: Workload, counts: Path) -> dict[str, str]:
 
 
 def counter(path: Path) -> Callable[[], Counts]:
-    """Return a function that reads what the scripts have counted."""
+    """Return a function that reads the counts of the scripts."""
 
     def counts() -> Counts:
         rows, executions = _COUNTS.unpack(path.read_bytes())

@@ -1,6 +1,6 @@
-"""Peers by their names: what each can serve, and how it is started.
+"""Peers by name: the models that each can serve, and how each is started.
 
-A variant of Nereid, ``nereid-NAME``, is Nereid with flags of its own, or from another tree.
+A variant of Nereid, ``nereid-NAME``, is Nereid with additional flags, or from another source tree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,16 @@ _PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the peers; `variants` are those of Nereid, by their peers' names."""
+    """Options of the peers; `variants`: maps a peer's name to a variant of Nereid."""
 
     triton_venv: Path = triton.DEFAULT_VENV
     variants: Mapping[str, nereid.Variant] = field(default_factory=dict)
 
 
 def protocols(name: str, workload: Workload) -> tuple[str, ...]:
-    """Return the protocols of the model that the peer speaks.
+    """Return those protocols of the workload that the peer supports.
 
-    Empty if it cannot serve the model.
+    The result is empty if the peer cannot serve the model.
     """
     if name in (native.NAME, "mlserver", "litserve") and workload.graph is None:
         return ()
@@ -44,7 +44,7 @@ def protocols(name: str, workload: Workload) -> tuple[str, ...]:
 
 
 def install(names: Sequence[str], options: Options) -> dict[str, str]:
-    """Make the peers' environments where they are missing; return their versions of onnxruntime."""
+    """Make missing environments of the peers, and return each peer's version of onnxruntime."""
     versions = {}
     if native.NAME in names:
         native.require()
@@ -60,7 +60,7 @@ def install(names: Sequence[str], options: Options) -> dict[str, str]:
 
 
 def start(name: str, options: Options, workload: Workload, work: Path, stack: ExitStack) -> Peer:
-    """Start a server, which runs until the stack is closed; it is not yet ready.
+    """Start a server, which runs until the stack is closed. It may not be ready yet.
 
     work: folder for its files and its log.
     """

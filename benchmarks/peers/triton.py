@@ -1,7 +1,7 @@
 """Peer: the real tritonserver of the wheel nvidia-pytriton, with its Python backend.
 
-This module makes its environment on first use and knows its command line; nothing of load or
-figures.
+This module makes Triton's environment on first use, and starts Triton. This module must not know
+about load or figures.
 """
 
 import os
@@ -21,7 +21,7 @@ _PYTRITON = "0.7.0"  # It has tritonserver 2.51.
 
 
 def ensure_venv(venv: Path) -> None:
-    """Make the environment unless it is there: about 500 MB."""
+    """Make the environment if it is missing: about 500 MB."""
     if venv.exists() and not (venv / environment.MARK).exists() and _dist_directories(venv):
         return  # A user's own environment is left as it is.
     environment.ensure(venv, f"nvidia-pytriton=={_PYTRITON}")
@@ -84,7 +84,7 @@ def sweep(http_port: int) -> None:
 def serve(
     venv: Path, work: Path, ports: tuple[int, int, int], workload: Workload
 ) -> Iterator[ServerProcess]:
-    """Run the server for the time of the context."""
+    """Run the server until the context ends."""
     repository = work / "triton-repository"
     workload.write(repository, "python")
     try:

@@ -1,1 +1,4 @@
-"""Real models beside a native Triton and a loop without a server (docs: benchmarks/README.md)."""
+"""Compares Nereid with a native Triton and a loop without a server, on real models.
+
+The documentation is in benchmarks/README.md.
+"""

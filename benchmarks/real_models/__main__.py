@@ -1,7 +1,7 @@
 """Entry point, ``python -m benchmarks.real_models``: models of real sizes.
 
-They run beside a native Triton and the loop that has no server. All take turns. Rates say something
-on a quiet machine only; CPU per inference can be compared on a busy one as well.
+Nereid, a native Triton and the loop without a server are measured in turns. Rates are meaningful
+only on a quiet machine. CPU time per inference can also be compared on a busy machine.
 """
 
 import argparse

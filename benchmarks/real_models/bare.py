@@ -32,7 +32,7 @@ def _run(batch_size: int, seconds: float) -> Used:
 
 
 class BareLoop:
-    """Bare loop of one subject."""
+    """The bare loop of one subject, in a process of its own."""
 
     def __init__(self, subject: Subject, threads: int) -> None:
         self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))

@@ -1,8 +1,8 @@
-"""Step of a small GPT: a token in, how likely each token is to be the next one out.
+"""One step of a small GPT: input is a token, output is the likelihood of each next token.
 
-Its knowledge of earlier tokens, their keys and values, is implicit state of a sequence. The weights
-are random, of a fixed seed. The state has its full size from the first step on, as in graphs that
-run on accelerators; what lies ahead is masked.
+The keys and values of earlier tokens are implicit state of a sequence. The weights are random, with
+a fixed seed. The state has its full size from the first step on, as in graphs for accelerators;
+positions of later tokens are masked.
 """
 
 import itertools
@@ -151,7 +151,7 @@ def _model() -> bytes:
 
 @dataclass(frozen=True)
 class Gpt:
-    """Sequences of as many tokens as there is context, one after the other."""
+    """Sequences that fill the context with tokens, one sequence after the other."""
 
     file: Path
 

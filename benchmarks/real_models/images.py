@@ -1,7 +1,7 @@
-"""ResNet-50, by itself and in an ensemble: bytes of an image in, names of its classes out.
+"""ResNet-50, alone and in an ensemble that turns the bytes of an image into class names.
 
-The ensemble's first step is an ONNX model that makes numbers of the bytes; the classification
-extension names the classes by the label file.
+The first step of the ensemble is an ONNX model that converts the bytes to numbers. The
+classification extension gets the names of the classes from the label file.
 """
 
 import shutil
@@ -64,7 +64,7 @@ ensemble_scheduling {{ step [
 
 @dataclass(frozen=True)
 class Images:
-    """Images; `file` is that of ResNet-50, `step` that of the ensemble's preprocessing."""
+    """Subject with images; `file`: ResNet-50's file. `step`: file of the ensemble's first step."""
 
     name: str
     file: Path

@@ -1,4 +1,4 @@
-"""MiniLM: sentences of 128 tokens, and of mixed lengths; by ONNX Runtime, and by a Python model."""
+"""MiniLM on sentences of 128 tokens and of mixed lengths, as ONNX and as a Python model."""
 
 import itertools
 import shutil
@@ -40,8 +40,8 @@ _CONFIG = "".join(
 class Sentences:
     """Sentences of MiniLM.
 
-    file: the model's. mixed: lengths are. padded: sentences are padded so that they share batches.
-    scripted: the model is a model.py.
+    file: the model's file. mixed: sentences have different lengths. padded: sentences are padded,
+    so that sentences of different lengths can share a batch. scripted: the model is a model.py.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Sentences:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Peers that can serve it besides Nereid."""
+        """Peers other than Nereid that can serve the model."""
         return ("triton",) if self.scripted else (native.NAME,)
 
     def write(self, repository: Path, peer: str) -> None:
@@ -117,9 +117,9 @@ class Sentences:
 
 
 def batches_of(feeds: Sequence[Arrays], batch_size: int, *, padded: bool) -> list[Arrays]:
-    """Return all sentences in batches of one length, in a mixed order.
+    """Return all sentences in batches, in random order. Sentences of a batch are equally long.
 
-    Padded to the next bucket.
+    padded: sentences are padded to the next length of _BUCKETS.
     """
     by_length: dict[int, list[Arrays]] = {}
     for feed in feeds:

@@ -1,4 +1,4 @@
-"""Server with a model, and clients that each send one request at a time."""
+"""A server with a model, and clients, each of which sends one request at a time."""
 
 import json
 import socket
@@ -37,7 +37,7 @@ def command(
 
 
 class Served:
-    """Server of a peer with a subject."""
+    """A peer's server with the model of a subject."""
 
     def __init__(
         self, peer: str, subject: Subject, work: Path, flags: Sequence[str], triton_venv: Path
@@ -68,7 +68,7 @@ class Served:
                 time.sleep(0.1)
 
     def run(self, concurrency: int, seconds: float) -> Used:
-        """Run closed loops over as many connections."""
+        """Run closed loops, each on its own connection."""
         clients = [
             _Client(self._port, self._subject.requests(number)) for number in range(concurrency)
         ]
@@ -126,7 +126,7 @@ class _Client(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Send requests until it is told to end."""
+        """Send requests until the end is signalled."""
         try:
             with self._connection, self._connection.makefile("rb") as responses:
                 for request in self._requests:

@@ -1,4 +1,4 @@
-"""Subject: a model's files, its requests, and the same work without a server.
+"""A subject: a model's files, requests to it, and the same work without a server.
 
 This module must not know how a server is started or loaded.
 """
@@ -21,32 +21,32 @@ _DATATYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 
 
 class Subject(Protocol):
-    """Model, its clients, and its bare loop; it is pickled for the bare loop's process."""
+    """A model, its requests and its bare loop; pickled for the process of the bare loop."""
 
     @property
     def name(self) -> str:
-        """Name, which is that of the requested model as well."""
+        """Name of the subject, and of the requested model."""
 
     @property
     def batched(self) -> str:
-        """Model whose executions are counted."""
+        """Name of the model whose executions are counted."""
 
     @property
     def peers(self) -> Sequence[str]:
-        """Peers that can serve it besides Nereid."""
+        """Peers other than Nereid that can serve the model."""
 
     def write(self, repository: Path, peer: str) -> None:
         """Write the model repository of a peer."""
 
     def requests(self, client: int) -> Iterator[bytes]:
-        """Yield what a client sends, without end, one request after the other."""
+        """Yield a client's requests, one after the other, without end."""
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
-        """Return a function that returns the loop of the same work for a batch size."""
+        """Return a function that makes the loop with the same work, for a batch size."""
 
 
 def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """Open a session with so many threads."""
+    """Open a session with this many threads."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
@@ -87,7 +87,7 @@ def binary_output(name: str, **parameters: Any) -> dict[str, Any]:
 
 
 def one_after_the_other(runs: Sequence[Run]) -> Run:
-    """Return a run that does the next of these each time."""
+    """Return a function that calls the next of these functions each time, in turn."""
     turn = itertools.cycle(runs)
 
     def run() -> int:
@@ -97,12 +97,12 @@ def one_after_the_other(runs: Sequence[Run]) -> Run:
 
 
 def repeated(feed: Arrays, batch_size: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays repeated to a batch."""
+    """Return the arrays, repeated to make a batch."""
     return {name: np.repeat(array, batch_size, 0) for name, array in feed.items()}
 
 
 def write_config(folder: Path, config: str, *, instances: int = 1, threads: int = 1) -> None:
-    """Write a configuration with instances on the CPU that have so many threads each."""
+    """Write a configuration with instances on the CPU, each with this many threads."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.pbtxt").write_text(
         f"{config}"

@@ -1,4 +1,4 @@
-"""Cost of a number of inferences."""
+"""The cost of a number of inferences."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Used(NamedTuple):
     """Cost of the inferences.
 
-    model_cpu_s: CPU time of the processes that run the model. cpu_s: that of all processes. runs:
-    executions.
+    model_cpu_s: CPU time of the processes that run the model. cpu_s: CPU time of all processes.
+    runs: number of executions.
     """
 
     inferences: int
@@ -23,12 +23,12 @@ class Used(NamedTuple):
 
     @property
     def model_cpu_ms(self) -> float:
-        """CPU time of an inference in the processes that run the model."""
+        """CPU time per inference of the processes that run the model."""
         return self.model_cpu_s / self.inferences * 1e3
 
     @property
     def cpu_ms(self) -> float:
-        """CPU time of an inference in all processes."""
+        """CPU time per inference of all processes."""
         return self.cpu_s / self.inferences * 1e3
 
     @property

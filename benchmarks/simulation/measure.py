@@ -1,4 +1,4 @@
-"""Figures of simulated meshes: lines and CPU per request, and how busy executors were."""
+"""Figures of simulated meshes: lines and CPU time per request, and utilisation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _CLIENTS_PER_PLACE = 2
 class Figures:
     """Figures of one mesh.
 
-    lines: lines of the scheduler's code for one request. cpu_ratio: CPU time per request, with the
-    simulation's own, over that of the smallest mesh. utilisation: mean share of the possible
-    executions that ran. largest_share: share of the requests at one scheduler.
+    lines: number of lines of the scheduler's code that are executed per request. cpu_ratio: CPU
+    time per request, including the simulation's, divided by that of the smallest mesh. utilisation:
+    mean number of executions in progress, divided by the possible number. largest_share: largest
+    share of the requests that one scheduler gets.
     """
 
     size: Size
@@ -50,7 +51,7 @@ class Figures:
 
 
 class LineCounter:
-    """Counter of the lines of the scheduler's code that are executed while it is entered."""
+    """Context that counts the executed lines of the scheduler's code."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -71,12 +72,12 @@ class LineCounter:
 
 
 def clients_of(size: Size) -> int:
-    """Return as many clients as keep every executor busy."""
+    """Return the number of clients that keep every executor busy."""
     return _CLIENTS_PER_PLACE * size.executors * max(1, size.max_batch_size) + 1
 
 
 def places_of(size: Size) -> int:
-    """Return how many executions there could be at a time."""
+    """Return how many executions are possible at a time."""
     if size.limited:
         return size.executors
     return min(size.executors * (size.asked or size.models), clients_of(size))
@@ -92,7 +93,7 @@ def in_virtual_time(clock: Clock, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def count_lines(size: Size, requests: int) -> float:
-    """Return lines per request; the same in every run."""
+    """Return the executed lines per request, which are the same in every run."""
     mesh = await _loaded(size)
     with LineCounter() as counter:
         await mesh.run(requests, clients_of(size))
@@ -103,10 +104,11 @@ async def count_lines(size: Size, requests: int) -> float:
 async def measure(
     size: Size, control: Size, clock: Clock, requests: int, rounds: int
 ) -> tuple[float, float, float, float]:
-    """Return CPU per request over the control's, utilisation, and two more figures.
+    """Return the CPU ratio, utilisation, requests per execution, and largest share.
 
-    These are requests per execution, and the largest share of requests at one scheduler. The two
-    meshes take turns, so that other work of the machine meets both.
+    The CPU ratio is the CPU time per request, divided by that of the mesh of the size `control`.
+    The two meshes take turns, so that other work on the machine affects both. The largest share is
+    the largest share of requests at one scheduler.
     """
     mesh, small = await _loaded(size), await _loaded(control)
     gc.collect()

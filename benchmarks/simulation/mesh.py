@@ -1,4 +1,4 @@
-"""Simulated mesh: the core of one scheduler or several, with executors and clients.
+"""A simulated mesh: the cores of one or several schedulers, with executors and clients.
 
 Executors are timers; clients run a closed loop.
 """
@@ -49,9 +49,9 @@ REQUEST_S = 0.0001
 class Size:
     """Size of a mesh.
 
-    executors: each with one instance of each model. limited: an executor runs one of its instances
-    at a time, by the rate limiter; else all of them. asked: so many of the models get requests; 0
-    means all. schedulers: number of schedulers that share the models out.
+    executors: number of executors; each has one instance of each model. limited: if true, the rate
+    limiter lets an executor run only one of its instances at a time. asked: number of models that
+    get requests; 0 means all. schedulers: number of schedulers; each has a share of the models.
     """
 
     executors: int
@@ -64,7 +64,7 @@ class Size:
 
 
 class Surroundings(Protocol):
-    """Surroundings of a simulated scheduler: a gateway's end of its link, and executors' pace."""
+    """What a simulated scheduler needs: a gateway's end of the link, and times of executions."""
 
     size: Size
     loop: asyncio.AbstractEventLoop
@@ -83,7 +83,7 @@ class Surroundings(Protocol):
 
 
 class SimulatedScheduler:
-    """One scheduler of a mesh; `requests` counts those that it was sent."""
+    """One scheduler of a mesh; `requests`: number of requests that were sent to it."""
 
     def __init__(self, mesh: Surroundings, limits: QueueLimits | None = None) -> None:
         """Prepare a scheduler.
@@ -126,7 +126,7 @@ class SimulatedScheduler:
 
 
 class SimulatedMesh:
-    """Mesh, which must be created inside a VirtualLoop."""
+    """The simulated mesh, which must be created inside a VirtualLoop."""
 
     def __init__(self, size: Size, seed: int = 1) -> None:
         self.size = size
@@ -171,7 +171,7 @@ class SimulatedMesh:
                 scheduler.loader.executor_joined(Session(hello, CommandStream(scheduler)))
 
     async def run(self, requests: int, clients: int) -> None:
-        """Complete so many more requests; each client sends its next one when it has a response."""
+        """Complete this many more requests. Clients send the next request after each response."""
         self._target = self.completed + requests
         self._done = self.loop.create_future()
         for _ in range(clients - (self.submitted - self.completed)):
@@ -224,13 +224,13 @@ class SimulatedMesh:
 
 
 class CommandStream:
-    """Join stream of an executor, which loads at once what it is told to."""
+    """Join stream of an executor that loads models at once."""
 
     def __init__(self, scheduler: SimulatedScheduler) -> None:
         self._scheduler = scheduler
 
     def send(self, message: bytes) -> None:
-        """Obey a command."""
+        """Carry out a command."""
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
             scheduler = self._scheduler
@@ -241,13 +241,13 @@ class CommandStream:
 
 
 class InstanceStream:
-    """Execute stream of an instance, which responds when the execution's time is over."""
+    """Execute stream of an instance, which responds after the time of an execution."""
 
     def __init__(self, mesh: Surroundings) -> None:
         self._mesh = mesh
 
     def serve(self, placed: PlacedInstance) -> None:
-        """Respond for this instance from now on."""
+        """Set the instance that the stream responds for."""
         model = placed.served.model_version
         assert model is not None, "an instance of a version that is not in service"
         self.placed = placed
@@ -288,7 +288,7 @@ class InstanceStream:
 
 
 def model_text(size: Size) -> str:
-    """Return the configuration of each of its models."""
+    """Return the configuration of the models of a mesh, which all have the same one."""
     limit = _ONE_AT_A_TIME if size.limited else ""
     batch = f"max_batch_size: {size.max_batch_size}"
     return " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))

@@ -21,7 +21,7 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def panels(results: dict[str, list[dict[str, Any]]]) -> list[plot.Panel]:
-    """Return a row for each size that sweeps vary: a panel for each figure, a line for a sweep."""
+    """Return a panel for each varied size and each figure, with a line for each sweep."""
     found = [
         plot.Panel(
             title,

@@ -1,4 +1,4 @@
-"""Event loop whose time passes when there is nothing to do, and then at once."""
+"""Event loop with virtual time, which jumps to the next timer when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Clock:
-    """Clock with nanoseconds since the simulation's start."""
+    """Clock that has the nanoseconds since the start of the simulation."""
 
     def __init__(self) -> None:
         self.now_ns = 1
@@ -18,7 +18,7 @@ class Clock:
     def install(self) -> None:
         """Make the process see this time.
 
-        It must be called before the scheduler is imported, which binds clocks.
+        Call this before the scheduler is imported, because the import binds functions of clocks.
 
         CPU clocks stay real.
         """

@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.soak``: a mixed load with connection churn, in pieces.
+"""Entry point ``python -m benchmarks.soak``: a mixed load with connection churn, in pieces.
 
-It reports the memory of each process after each piece, and what each process grew by after the
-first tenth, in KiB and for 100,000 requests. Growth in the first tenth is caches that fill: each is
-bounded.
+The benchmark reports the memory of each process after each piece of the load. It also reports the
+growth of each process after the first tenth of the load, in KiB and per 100,000 requests. Growth in
+the first tenth comes from caches that fill; each cache has a maximum size.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Soak:
-    """Load, and the counts of what it has sent so far."""
+    """The load, and the number of requests that it has sent so far."""
 
     def __init__(self, only: Sequence[str], http_port: int, grpc_port: int) -> None:
         self._ports = {**dict.fromkeys(_HTTP, http_port), **dict.fromkeys(_GRPC, grpc_port)}
@@ -95,7 +95,7 @@ class Soak:
         self.connections = 0
 
     async def run(self, requests: int, connections: int) -> None:
-        """Send so many requests more."""
+        """Send this many more requests."""
         self._target = self.sent.total() + requests
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):

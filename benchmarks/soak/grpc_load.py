@@ -1,6 +1,6 @@
 """Behaviour of clients over gRPC, good and bad.
 
-Each function is one connection's life and returns how many requests it sent.
+Each function opens one connection, uses it, and returns how many requests were sent.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def grpc_large(port: int, rng: random.Random) -> int:
 
 
 async def grpc_cached(port: int, rng: random.Random) -> int:
-    """Send requests that the cache knows."""
+    """Send requests whose responses are in the cache."""
     async with _channel(port) as channel:
         call = channel.unary_unary(_SERVICE + "ModelInfer")
         for _ in range(10):
@@ -102,7 +102,7 @@ async def grpc_decoupled(port: int, _rng: random.Random) -> int:
 
 
 async def grpc_errors(port: int, rng: random.Random) -> int:
-    """Send requests that get an error, each with a text of its own."""
+    """Send requests that get errors; each error has a different text."""
     failing = [
         _message(f"m{rng.random()}", 1, 1.0),
         _message("small", 1, 1.0, batch=False),
@@ -120,7 +120,7 @@ async def grpc_errors(port: int, rng: random.Random) -> int:
 
 
 async def grpc_cancelled(port: int, _rng: random.Random) -> int:
-    """Make calls that their client gives up: by a deadline, by a cancellation, in a stream."""
+    """Make calls that end early: by a deadline, by a cancellation, and in a stream."""
     async with _channel(port) as channel:
         unary = channel.unary_unary(_SERVICE + "ModelInfer")
         slow = _message("script", 2, -5.0, batch=False)

@@ -1,6 +1,6 @@
 """Behaviour of clients over HTTP, good and bad.
 
-Each function is one connection's life and returns how many requests it sent.
+Each function opens one connection, uses it, and returns how many requests were sent.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ async def http_text(port: int, rng: random.Random) -> int:
 
 
 async def http_cached(port: int, rng: random.Random) -> int:
-    """Send requests that the cache knows, and now and then one that it does not."""
+    """Send requests whose responses are in the cache, and sometimes one that is not."""
     values = [float(rng.randrange(100)) for _ in range(18)] + [rng.random()] * 2
     return await _many(port, [(_infer("cached"), *_binary(16, value)) for value in values])
 
@@ -135,7 +135,7 @@ async def http_control(port: int, rng: random.Random) -> int:
 
 
 async def http_errors(port: int, rng: random.Random) -> int:
-    """Send requests that get an error, each with a text of its own."""
+    """Send requests that get errors; each error has a different text."""
     valid = _json([1.0], "FP32", [1, 1])
     malformed = [b'{"inputs": [' + str(rng.random()).encode(), b"{", _json([1.0], "INT8", [1, 1])]
     requests = [
@@ -166,7 +166,7 @@ async def http_aborted(port: int, rng: random.Random) -> int:
 
 
 async def http_cancelled(port: int, _rng: random.Random) -> int:
-    """Leave without waiting for a response."""
+    """Send a request, and close the connection before the response."""
     connection = await Connection.open(port)
     body, header = _binary(4, -5.0, batch=False)
     connection.writer.write(_head(_infer("script"), len(body), header) + body)

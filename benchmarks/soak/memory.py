@@ -1,4 +1,4 @@
-"""Memory of a tree of processes, and what of its growth is linear. Linux only: reads /proc."""
+"""Memory of a process tree, and its linear growth. Linux only: reads /proc."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _FIELDS = {
 class Memory:
     """Memory of one process, in KiB.
 
-    uss: pages that no other process maps, segments among them. anonymous: heaps and stacks.
+    uss: pages that no other process maps, including segments. anonymous: heaps and stacks.
     """
 
     rss: int = 0
@@ -53,9 +53,10 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def growth_of(pieces: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return what each process that was there throughout has grown by after the first tenth.
+    """Return the growth after the first tenth, for each process that ran all the time.
 
-    pieces: how many requests there were so far, and the memory of each process by name.
+    pieces: for each piece of the load, the number of requests so far, and the memory of each
+    process by name.
     """
     later = pieces[max(1, len(pieces) // 10) :]
     growth = {}

@@ -41,7 +41,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Mean times per request of one model in us, from the model's statistics before and after.
+    """Mean times of one model's requests in us, from the statistics before and after the load.
 
     total_us: whole time of a request in the server. The times of the cache are means per hit and
     per miss. `None` means that the server does not report the time.
@@ -67,7 +67,8 @@ class PhaseTiming:
     """A phase in the responses' Server-Timing, or the service time that no phase covers.
 
     mean_us: mean over all requests with Server-Timing, so that the means of all phases add up.
-    p99_us: over the requests whose Server-Timing has this phase; `requests` is the number of these.
+    p99_us: 99th percentile over the requests whose Server-Timing has this phase. requests: the
+    number of these requests.
     """
 
     requests: int

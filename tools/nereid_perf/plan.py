@@ -31,18 +31,18 @@ class Workload:
 class Plan:
     """The source of the requests, and how they are sent.
 
-    make_source: called in each worker process, for each level again, with the worker's number and
-    the number of workers. It must be picklable (a function of a module, a partial of one, an
-    instance with __call__).
+    make_source: makes a worker's source of requests. Each worker process calls it once for each
+    level, with the worker's number and the number of workers. It must be picklable (a function of a
+    module, a partial of one, an instance with __call__).
 
     streaming: requests are sent over ModelStreamInfer (gRPC). decoupled: a request may have any
     number of responses. checks_responses: responses are passed to the source's find_mismatch, which
     costs the client time; not possible for decoupled models. server_timing: the Server-Timing of
     responses is read. cancel_percent: percentage of the requests that are cancelled after they were
-    sent. compression: of requests; it is accepted for responses too. max_in_flight: limit of an
-    open loop, over all workers; further requests wait, which their response times include.
-    streams_per_connection: number of gRPC calls that share a connection, or of requests that share
-    a stream.
+    sent. compression: algorithm that compresses requests; responses may use it too. max_in_flight:
+    maximum number of requests in flight in an open loop, over all workers; further requests wait,
+    and their response times include the wait. streams_per_connection: number of gRPC calls that
+    share a connection, or of requests that share a stream.
     """
 
     endpoint: Endpoint

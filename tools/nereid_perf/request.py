@@ -15,8 +15,8 @@ class Request:
     the model that the request is for. sequence: index of the source's sequence that the request
     belongs to, or -1. id: the id in the message, which is unique in the run; "" if the source made
     none. data: index of the model's request with data, for RequestSource.find_mismatch(). at_ns:
-    when a trace sends the request, since the beginning of the run; -1 leaves the time to the
-    schedule.
+    when a trace sends the request, in ns since the beginning of the run; -1 means that the schedule
+    sets the time.
     """
 
     message: bytes
@@ -39,7 +39,7 @@ class RequestSource(Protocol):
         ...
 
     def on_end(self, request: Request) -> None:
-        """Continue a sequence after its request's last response, failure or cancellation."""
+        """Continue a sequence when its request in flight has ended, failed or been cancelled."""
         ...
 
     def set_draining(self, *, draining: bool) -> None:

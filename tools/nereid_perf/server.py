@@ -1,7 +1,7 @@
-"""Requests of the tool to a server other than inference requests.
+"""The tool's calls to a server, except inference requests.
 
-The requests are about metadata, configuration, statistics and shared memory, over HTTP or gRPC. The
-results are documents as Triton's HTTP endpoint writes them.
+The calls are about metadata, configuration, statistics, models and shared memory, over HTTP or
+gRPC. The results are documents as Triton's HTTP endpoint writes them.
 
 Calls block. For gRPC they run an event loop, so they must not be made in a running event loop. Each
 call uses a new connection, so that no idle connection has to be kept alive.
@@ -155,7 +155,7 @@ class Server:
     def load_model(self, model: str, config: str = "") -> None:
         """Load a model, and wait until it is loaded.
 
-        config: JSON that replaces the repository's configuration; "" keeps the latter.
+        config: JSON that replaces the repository's configuration; "" keeps the repository's.
 
         Raises:
             ServerError: the call failed, or the model cannot be loaded.

@@ -45,16 +45,17 @@ _NS: Final = 1_000_000_000
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# Maximum time without a report. A worker that is silent for longer is stopped, or gets no CPU.
+# Maximum time to wait for a report of any worker. If none comes, the workers are stopped or get no
+# CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _MAX_WARM_UP_S: Final = 10.0
 # Maximum length of a window that counts requests, as a multiple of interval_s. A limit is needed
 # because the server may have stopped responding.
 _MAX_COUNT_WINDOW: Final = 10
-# Number of windows without any ended request after which the server counts as not responding.
+# If no request ends for this number of windows, the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# Number of last windows that are used if the figures never became stable.
+# If the figures never become stable, this number of last windows is used.
 _UNSTABLE_WINDOWS: Final = 3
 
 
@@ -69,12 +70,13 @@ class SessionError(Exception):
 class WindowSettings:
     """The length of a measurement.
 
-    mode: windows last interval_s, or until request_count requests have ended, at most ten times
-    interval_s. Windows follow until the stability rule is met, but at most max_trials windows.
-    percentile: percentile of the latency that must be stable; `None` means the mean. warm_up:
-    "auto" drops the server's warm-up before the first window; a number says how many requests are
-    sent before it. total_requests: measure one window of exactly this many requests; 0 means
-    windows as above. drain_s: seconds to wait at the end for requests in flight; with
+    mode: with "time", a window lasts interval_s. With "count", it lasts until request_count
+    requests have ended, but at most ten times interval_s. rule, max_trials: windows are measured
+    until the rule says that they are stable, but at most max_trials windows. percentile: the
+    percentile of the latency that must be stable; `None` means the mean. warm_up: "auto" drops the
+    server's warm-up before the first window; a number says how many requests are sent before the
+    first window. total_requests: if it is not 0, one window of exactly this many requests is
+    measured instead. drain_s: seconds to wait at the end for requests in flight; with
     total_requests, maximum time without any ended request.
     """
 
@@ -159,7 +161,7 @@ class Session:
 
         Raises:
             OSError: a worker cannot be started.
-            ServerError: the server should be asked for statistics, and cannot be.
+            ServerError: the server's statistics are needed and cannot be read.
         """
         with ExitStack() as exits:
             if self._server is not None:
@@ -183,9 +185,9 @@ class Session:
         """Measure windows until they are stable, or the maximum number is reached.
 
         Raises:
-            SessionError: the measurement cannot go on, or in a closed loop all requests fail, or
-                none of them ends any more. At a rate requests may fail because it is too high: the
-                measurement says so.
+            SessionError: the measurement cannot go on. In a closed loop, it also cannot go on if
+                all requests fail, or if no request ends any more. In an open loop, requests may
+                fail because the rate is too high; the measurement then contains the failures.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -193,7 +195,7 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """Measure one window of this many seconds, after a warm-up; its is_stable is `True`.
+        """Measure one window of this many seconds after a warm-up; is_stable is always `True`.
 
         Raises:
             SessionError: as in measure().
@@ -266,8 +268,8 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # Begin with the first request if it is earlier: an event loop's timer may be early by
-            # less than a millisecond.
+            # Begin with the first request if it was sent before the set start: an event loop's
+            # timer may fire early by less than a millisecond.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
@@ -417,12 +419,12 @@ class _Run:
 
     @property
     def elapsed_s(self) -> float:
-        """Time from the beginning to the latest time that all workers have reported on."""
+        """Seconds from the beginning to the time up to which all workers have reported."""
         return max(0.0, (self.collected.watermark_ns - self.start_ns) / _NS)
 
     @property
     def silent_s(self) -> float:
-        """Time without an ended request, up to the last time that all workers reported on."""
+        """Seconds without an ended request, until the time up to which all workers reported."""
         since_ns = max(self.start_ns, self._last_end_ns)
         return max(0.0, (self.collected.watermark_ns - since_ns) / _NS)
 
@@ -459,7 +461,8 @@ class _Run:
     def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
         """Receive reports until a condition holds, or no request has ended for most_s seconds.
 
-        In the second case requests are in flight, and the server may have stopped responding.
+        Time without requests in flight does not count. If requests are in flight and none of them
+        ends, the server may have stopped responding.
         """
         ended, since_ns = self.ended_requests, monotonic_ns()
         while not condition():

@@ -21,7 +21,7 @@ class Subcommands:
     """The commands of one program.
 
     program: the command line that users type. modules: maps a command's name to its module (with a
-    main()) and a description. extra: the extra of the distribution that the modules need. ending:
+    main()) and a description. extra: name of the extra that installs what the modules need. ending:
     last lines of the help.
     """
 

@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Model as backends load it."""
+    """The model, under the name by which backends load it."""
 
     def execute(self, requests: list[Any]) -> None:
         """Send each request's responses."""

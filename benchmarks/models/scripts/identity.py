@@ -1,4 +1,4 @@
-"""Identity for Triton's Python backend. Runs inside Triton's stub process."""
+"""Model that returns its input, for Triton's Python backend. Runs in Triton's stub process."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Model as backends load it."""
+    """The model, under the name by which backends load it."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Return each request's input."""

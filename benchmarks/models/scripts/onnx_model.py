@@ -1,8 +1,8 @@
-"""Any ONNX model for the Python backend, written as well as one can.
+"""Runs any ONNX model in the Python backend, as efficiently as possible.
 
-It runs inside the backend's own process, not inside the benchmark. The requests of one execute()
-call are stacked into one session run, since that is what Nereid's executor does with a batch, and
-only requested outputs are computed (the load's requests all request the same ones).
+The script runs in the backend's process, not in the benchmark. It joins the requests of one
+execute() call to one session run, because Nereid's executor does the same with a batch. It computes
+only the requested outputs, which are the same for all requests of the load.
 """
 
 import json
@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Model as backends load it."""
+    """The model, under the name by which backends load it."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session."""

@@ -1,4 +1,4 @@
-"""First step of the ensemble: half of its input."""
+"""First step of the ensemble: divides its input by two."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Model as backends load it."""
+    """The model, under the name by which backends load it."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Return half of each request's input."""

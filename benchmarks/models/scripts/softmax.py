@@ -1,4 +1,4 @@
-"""Last step of the ensemble: probabilities of each row."""
+"""Last step of the ensemble: computes the softmax of each row."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Model as backends load it."""
+    """The model, under the name by which backends load it."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Return the softmax of each request's rows."""

@@ -1,7 +1,7 @@
 """Session of onnxruntime with one thread, and a count of its runs. Runs inside the peers.
 
-The counts are two numbers in a file that is mapped: rows and executions. The benchmark has them in
-place of the statistics that these servers lack.
+The counts are two numbers in a mapped file: rows and executions. The benchmark reads them because
+these servers have no statistics.
 """
 
 import mmap

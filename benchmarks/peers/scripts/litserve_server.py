@@ -1,6 +1,6 @@
 """Model for LitServe: lists in JSON, batched by LitServe.
 
-Run as a script, with port, max_batch_size and batch_timeout in seconds.
+The file is run as a script, with the arguments port, max_batch_size and batch_timeout in seconds.
 """
 
 import json

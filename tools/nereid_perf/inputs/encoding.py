@@ -34,9 +34,10 @@ class RequestTemplate(Protocol):
     """An encoded request without the parts that differ each time it is sent."""
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
-        """Return the message and the length of its JSON; 0 means no binary tensors, or gRPC.
+        """Return the message and the length of its JSON.
 
-        request_id: ASCII without quotation marks. sequence: made by the encoder's sequence_part.
+        The length is 0 over gRPC, or if the request has no binary tensors. request_id: ASCII
+        without quotation marks. sequence: bytes that the encoder's sequence_part() has returned.
         """
         ...
 
@@ -67,8 +68,8 @@ def make_encoder(
 ) -> Encoder:
     """Return an encoder for a model's requests.
 
-    outputs: maps a requested output to its place in shared memory, if it has one. If empty, the
-    response has all outputs.
+    outputs: maps a requested output's name to its place in shared memory, or to `None` if the
+    response contains the output. If the map is empty, the response has all outputs.
     """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)
@@ -91,7 +92,7 @@ _PARAMETERS_TAG: Final = b"\x22"
 
 
 class _Halves:
-    """Template of a gRPC request, whose fields are in the order of their numbers."""
+    """Template of a gRPC request: the bytes before and after the id and the sequence part."""
 
     __slots__ = ("_prefix", "_suffix")
 
@@ -198,7 +199,7 @@ _GRPC_FLAGS: Final = {
 
 
 class _Document:
-    """Template of an HTTP request: JSON without the id and the sequence's parameters, and tensors.
+    """Template of an HTTP request: tensors, and JSON without the id and the sequence's parameters.
 
     parameters: members of the object "parameters", without braces.
     """

@@ -24,7 +24,7 @@ _MAX_TURNS: Final = 10_000
 
 
 class Deck:
-    """Deals models' indexes in rounds; each round has exact proportions and a random order."""
+    """Deals indexes of models. Each round matches the weights exactly, but in random order."""
 
     def __init__(self, weights: Sequence[Fraction], random: Shuffler) -> None:
         """Prepare a deck.

@@ -34,8 +34,8 @@ class ModelPlan:
 
     input_data: "random", "zero", or JSON files and directories. outputs: names of the requested
     outputs; empty means all outputs. sequence_length: number of requests in a sequence; `None`
-    means the length of the stream in the data, or 20 without data. sequence_length_variation: how
-    much the length varies, as a share of it.
+    means the length of the stream in the data, or 20 without data. sequence_length_variation: the
+    largest share of sequence_length by which a sequence may be shorter or longer.
     """
 
     name: str
@@ -61,11 +61,11 @@ class InputPlan:
 
     request_ids: each request has a unique id. sequences: number of sequences that are open at a
     time, over all workers; `None` means as many as there are requests in flight. sequence_ids:
-    first and last sequence id. text_ids: sequence ids are texts; `None` means that the model's
-    control input decides. distinct_inputs: number of different random requests, which are sent in
-    turn. region_prefix: beginning of the names of shared-memory regions; "" means that tensors are
-    in the requests themselves. output_region_bytes: bytes in the region for an output of variable
-    size, per element of a batch.
+    first and last sequence id. text_ids: sequence ids are texts; `None` means that the datatype of
+    the model's control input decides. distinct_inputs: number of different random requests, which
+    are sent in turn. region_prefix: beginning of the names of shared-memory regions; "" means that
+    tensors are in the requests themselves. output_region_bytes: bytes in the region for an output
+    of variable size, per element of a batch.
     """
 
     protocol: Literal["http", "grpc"]

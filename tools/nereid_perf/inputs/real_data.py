@@ -1,10 +1,12 @@
 """Reads a user's own data: JSON files and directories in perf_analyzer's format.
 
-{"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}: an
-object is a step, the inputs of one request without the batch dimension; an array of steps is a
-stream, which one sequence sends. "validation_data" has outputs in the same places. A directory is
-one step: a file for each input, with raw bytes, or a line for each BYTES element. Nereid adds a
-tensor's "datatype", for servers whose metadata has no inputs.
+{"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}
+
+Each object in "data" is a step: the inputs of one request, without the batch dimension. "data" may
+also contain arrays of steps. Each array is a stream, which one sequence sends. "validation_data"
+has the same structure, with expected outputs instead of inputs. A directory is one step, with a
+file for each input. The file has raw bytes, or a line for each BYTES element. In addition to
+perf_analyzer's format, a tensor may have a "datatype", for servers whose metadata has no inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ Dims = tuple[int, ...]
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# Key of a step that is not a tensor: it names the model for other kinds of servers.
+# This key of a step names the model, for other kinds of servers. The key is ignored, unless the
+# model has a tensor of this name.
 _NO_TENSOR: Final = "model"
 _MAX_DIMENSION: Final = 1 << 40
 
@@ -56,8 +59,8 @@ Stream = tuple[Step, ...]
 class DataReader:
     """Reads the data files of one model.
 
-    options: maps an input to its value of --shape. specs may be empty: the server then does not say
-    which tensors the model has.
+    inputs, outputs: empty if the server does not say which tensors the model has. options: maps an
+    input's name to the shape that --shape gives for it.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files; all steps outside of arrays form one stream.
+        """Return the streams of all files. Steps that are not in an array of steps form one stream.
 
         Raises:
             InputError: the data is invalid; the text names the file, the step's index, the input
@@ -97,7 +100,7 @@ class DataReader:
         return (tuple(single),) if single else tuple(streams)
 
     def _document(self, path: Path) -> tuple[list[Stream], bool]:
-        """Return a file's streams, and whether the file has them as arrays."""
+        """Return a file's streams, and whether they are arrays of steps in the file."""
         try:
             document = json.loads(self._content(path))
         except json.JSONDecodeError as error:
@@ -286,7 +289,10 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
 
 
 def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dims:
-    """Return the shape for this many elements; one variable size is computed from the others."""
+    """Return the shape of a tensor with this many elements.
+
+    One size may be variable. It is computed from the number of elements.
+    """
     dims = spec.dims if option is None else option
     variable = dims.count(VARIABLE)
     fixed = prod(dim for dim in dims if dim != VARIABLE)
@@ -326,7 +332,7 @@ def _decoded(place: str, datatype: str, text: Any) -> tuple[bytes, int]:
 
 
 def _declared(place: str, name: str, value: Any) -> TensorSpec | None:
-    """Return the spec of a tensor that is not in the metadata, if its value has a datatype."""
+    """Return the spec of a tensor that the metadata lacks; `None` if its value has no datatype."""
     if not isinstance(value, dict) or "datatype" not in value:
         return None
     datatype, shape = value["datatype"], value.get("shape")

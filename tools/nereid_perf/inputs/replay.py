@@ -50,21 +50,24 @@ class _Model:
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # Sequences for requests that belong to no sequence in the trace.
+        # For sequence models: sequences for requests that have no sequence in the trace.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)
             self.sequences = make_sequences(Place(plan, index, worker, workers), model, [1], ids)
 
     def next_step(self) -> int:
-        """Return the index of the plan's inputs for the next request that has no inputs."""
+        """Return the index of the plan's step for the next request without recorded inputs."""
         if not self._steps:
             self._steps = [step.inputs for step in make_steps(self._plan, self._index)]
         self._turn = (self._turn + 1) % len(self._steps)
         return self._turn
 
     def tensors(self, record: TraceRecord, step: int) -> tuple[Tensor, ...]:
-        """Return the tensors of a record; step: index of the plan's inputs, used if it has none."""
+        """Return the tensors of a record.
+
+        step: index of the plan's step that is used if the record has no inputs.
+        """
         if record.inputs is None:
             return self._steps[step]
         return tuple(self._tensor(record.place, tensor) for tensor in record.inputs)
@@ -107,7 +110,7 @@ class _Model:
 class ReplaySource:
     """Source of a trace's requests; implements TimedSource.
 
-    arrivals_ns: arrival times of its requests in ns, since the first request of all workers.
+    arrivals_ns: arrival time of each request in ns, counted from the first request of any worker.
     """
 
     def __init__(
@@ -123,15 +126,15 @@ class ReplaySource:
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
         self._templates: list[RequestTemplate] = []
         self._sequence_ids: list[int | str] = []
-        # Four arrays with an entry for each request: its model, template, sequence and flags.
+        # Four arrays: the model, template, sequence and flags of each request.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
         order = _Order(plan, worker, workers, limits)
         self.arrivals_ns = order.arrivals_ns
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # Maps a sequence of the trace that has a request in flight to the requests that wait for
-        # that request's end.
+        # Key: a sequence of the trace that has a request in flight. Value: the later requests of
+        # that sequence, which wait until the request in flight has ended.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 
@@ -163,7 +166,7 @@ class ReplaySource:
         return self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
 
     def on_end(self, request: Request) -> None:
-        """Continue the request's sequence."""
+        """Note the end of a request, and continue its sequence."""
         if request.sequence < 0:
             return
         if request.sequence >= len(self._sequence_ids):
@@ -177,7 +180,7 @@ class ReplaySource:
             del self._waiting[request.sequence]
 
     def set_draining(self, *, draining: bool) -> None:
-        """Do nothing: a trace's sequences end as recorded, without additional last requests."""
+        """Stop or continue the replay. Sequences end as recorded, without added last requests."""
         self._draining = draining
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
@@ -248,7 +251,8 @@ class _Order:
 
     def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
         times = array("q")
-        # For each request the number of its sequence, equal for requests with the same sequence id.
+        # The sequence number of each request. Requests with the same sequence id have the same
+        # number.
         sequences = array("q")
         for _, record in _chosen(plan, limits):
             times.append(record.at_ns)
@@ -268,8 +272,8 @@ class _Order:
         self._is_mine = bytearray(len(times))
         for index in chosen:
             self._is_mine[index] = True
-        # Maps the index of one of this worker's requests in the order of time to its number in the
-        # order of the files.
+        # Maps a request's place among all requests in the files to its place among this worker's
+        # requests in the files.
         in_files = {index: number for number, index in enumerate(sorted(chosen))}
         self.mine = array("l", (in_files[index] for index in chosen))
         self._next = 0
@@ -281,7 +285,7 @@ class _Order:
 
 
 def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRecord]]:
-    """Yield the requests that the plan's models get, each with its model's index."""
+    """Yield the requests that are sent to a model of the plan, each with that model's index."""
     chosen = _ModelChoice(plan)
     for record in read_traces(plan.traces, limits):
         index = chosen(record)

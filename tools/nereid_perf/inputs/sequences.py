@@ -1,6 +1,7 @@
 """The sequences that a worker keeps open at a server, and the choice of the next request.
 
-A sequence has at most one request in flight; its next request waits until that one has ended.
+A sequence has at most one request in flight; its next request waits until the request in flight has
+ended.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class _Slot:
 class StreamChoice:
     """Chooses the data stream and the length of each new sequence.
 
-    first, step: index of the first stream, and distance to the next, so that workers begin with
-    different streams. length: number of requests; `None` means the length of the stream.
+    turn: index of the first stream, and distance to the next stream; workers begin with different
+    streams. length: number of requests in a sequence; `None` means the length of the stream.
     """
 
     def __init__(
@@ -128,15 +129,15 @@ class Sequences:
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # Indexes of slots without a request in flight. `_open`: slots with an open sequence, the
-        # one that has waited longest first. `_free`: slots without a sequence.
+        # Indexes of slots without a request in flight. `_open`: slots with an open sequence; the
+        # slot that has waited longest comes first. `_free`: slots without a sequence.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 
     def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
-        """Return the next step, or `None` if all sequences have a request in flight.
+        """Return the next step; `None` if open sequences are all busy and no sequence can begin.
 
-        may_begin: if false, each open sequence gets its last request, and no new sequence begins.
+        may_begin: if false, no new sequence begins, and the step is the last one of its sequence.
         """
         if self._open:
             index = self._open.popleft()

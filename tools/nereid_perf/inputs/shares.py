@@ -23,7 +23,7 @@ MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
-    """Identity of a share: the model's index, the worker's number, the number of workers."""
+    """Identifies a share: the plan, the model, the worker, and the number of workers."""
 
     plan: InputPlan
     workload: int
@@ -126,7 +126,7 @@ class SequenceShare:
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 
     def on_end(self, request: Request) -> None:
-        """Continue the request's sequence."""
+        """Note the end of a request, and continue its sequence."""
         self._sequences.on_end(request.sequence // len(self._place.plan.models))
 
     def set_draining(self, *, draining: bool) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# If all sequences of a model are busy, its turn is held until later. With more held turns than
-# this, the other models wait too, so that the models' proportions stay exact.
+# Maximum number of held turns. While all sequences of a model are busy, the model's turns are held
+# for later. At the maximum, the other models wait too, so that the models' proportions stay exact.
 _MAX_HELD: Final = 64
 
 
@@ -103,7 +103,8 @@ class MixedSource:
         self._deck = deck
         self._expected = expected
         self._draining = False
-        # Number of held turns of each model, dealt while all of the model's sequences were busy.
+        # Maps a model's index to its number of held turns: the turns that were dealt to the model
+        # while all of its sequences were busy.
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:

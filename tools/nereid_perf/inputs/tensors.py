@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# Maximum size of one tensor: neither protocol has larger messages.
+# Maximum size of one tensor. Neither HTTP nor gRPC requests can be larger.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
@@ -35,7 +35,7 @@ _MAX_DEPTH: Final = 64
 class Tensor:
     """A tensor of a request.
 
-    shape: as sent; before steps are joined to a batch, without the batch dimension.
+    shape: the shape that is sent. It has no batch dimension until steps are joined to a batch.
     """
 
     name: str

@@ -144,8 +144,8 @@ def _check_size(model: ModelPlan, size: int) -> None:
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     """Return the steps with a batch dimension.
 
-    Each request consists of batch-size consecutive steps of its stream. For models without
-    sequences, all steps form one stream.
+    Each request joins batch_size consecutive steps of its stream. For models without sequences, all
+    steps form one stream.
     """
     signature = model.signature
     assert signature is not None, "the plan is resolved"
@@ -157,8 +157,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # In a sequence, the next request begins one step later, whatever the batch size. Other
-        # requests begin behind the steps of the previous request.
+        # In a sequence, each request begins one step after the previous request, whatever the batch
+        # size. Without sequences, each request begins after the last step of the previous request.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)

@@ -1,8 +1,8 @@
 """Schedules of open loops, in which requests are sent at set times, whatever the server does.
 
-The same seed gives the same times. The gaps come from a process with rate 1 (constant, Poisson,
-gamma). The process is then stretched to a profile of rates (steady, ramp, bursts), so that each
-process can be combined with each profile.
+The same seed gives the same times. The gaps between requests are first drawn from a process with
+rate 1 (constant, Poisson, gamma). The times are then stretched, so that the rate follows a profile
+(steady, ramp, bursts). Any process can be combined with any profile.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NS: Final = 1e9
 
 
 class Profile(Protocol):
-    """The rate of requests over time."""
+    """The rate of requests over time. Times are in seconds since the start."""
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times in s since the start by which these numbers of requests are due."""
+        """For each amount n, return the time until n requests are due."""
         ...
 
 
@@ -41,7 +41,7 @@ class Steady:
     rate: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times in s since the start by which these numbers of requests are due."""
+        """For each amount n, return the time until n requests are due."""
         return amounts / self.rate
 
 
@@ -54,7 +54,7 @@ class Ramp:
     ramp_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times in s since the start by which these numbers of requests are due."""
+        """For each amount n, return the time until n requests are due."""
         # Solve amount = first * t + slope * t^2 / 2 for t, in the form that is exact even for a
         # slope of 0.
         slope = (self.last - self.first) / self.ramp_s
@@ -80,7 +80,7 @@ class Bursts:
     period_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """Return the times in s since the start by which these numbers of requests are due."""
+        """For each amount n, return the time until n requests are due."""
         in_burst = self.burst_rate * self.burst_s
         in_period = in_burst + self.rate * (self.period_s - self.burst_s)
         periods, left = np.divmod(amounts, in_period)
@@ -92,7 +92,7 @@ class Bursts:
 def arrivals(
     profile: Profile, distribution: Distribution, *, seed: int, gamma_variation: float = 1.0
 ) -> Iterator[Times]:
-    """Yield blocks of times in ns since the start, without end.
+    """Yield blocks of the times at which requests are due, in ns since the start, without end.
 
     gamma_variation: standard deviation of the gaps divided by their mean. 1 gives a Poisson
     process; larger values give clusters of requests.
@@ -116,7 +116,7 @@ def arrivals(
 def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
     """Yield blocks of times with these gaps between requests; after the last gap, start again."""
     ends = np.cumsum(np.asarray(gaps_ns, dtype=np.int64))
-    # If the list is short, a block has several rounds of it.
+    # If the list of gaps is short, a block repeats it several times.
     rounds = max(1, _BLOCK // len(ends))
     block = np.concatenate([ends + number * ends[-1] for number in range(rounds)])
     for times in count():
@@ -124,7 +124,7 @@ def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
 
 
 def every_nth(blocks: Iterator[Times], first: int, step: int) -> Iterator[Times]:
-    """Yield one worker's share of the schedule; every worker computes the whole schedule."""
+    """Yield one worker's times: every step-th time of the whole schedule, from `first` on."""
     place = first
     for block in blocks:
         yield block[place::step]

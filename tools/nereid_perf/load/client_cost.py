@@ -16,10 +16,11 @@ from nereid_perf.measurement import ClientCost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# From this share of a CPU on, waiting inside a worker shows in the latencies.
+# If a worker uses or waits for at least this share of a CPU, delays inside the worker distort the
+# latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
-# Below this share of a CPU, the worker is not the reason for late requests.
+# A worker that uses less than this share of a CPU is not the reason for late requests.
 _BUSY_IF_DELAYED: Final = 0.25
 
 

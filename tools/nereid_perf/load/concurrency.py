@@ -19,7 +19,7 @@ class Constant:
 
 
 class Periodic:
-    """A number that grows by a step after every N requests, up to an end, where it stays."""
+    """A concurrency that grows by a step after every N requests, up to a maximum."""
 
     def __init__(self, first: int, last: int, step: int, requests_per_step: int) -> None:
         self.allowed = first

@@ -35,8 +35,8 @@ class LoadShape:
     "trace": intervals_ns are the gaps, repeated; if empty, each request of the source has its own
     time.
 
-    "concurrency": if requests_per_step is set, the concurrency grows from periodic_from by
-    periodic_step up to the level's.
+    "concurrency": if requests_per_step is set, the concurrency begins at periodic_from. It grows by
+    periodic_step after every requests_per_step requests, up to the level's concurrency.
     """
 
     distribution: Distribution = "constant"
@@ -57,7 +57,7 @@ def arrivals_of(
 ) -> Iterator[Times] | None:
     """Yield the times at which a worker sends, in ns since the start.
 
-    Returns `None` for a closed loop, and if requests have times of their own.
+    Returns `None` for a closed loop, and for a trace whose requests have their own times.
     """
     if level.kind == "concurrency":
         return None

@@ -38,7 +38,7 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MockSettings:
-    """Serve KServe v2 over HTTP and gRPC with set response times; every model name exists."""
+    """Serve KServe v2 over HTTP and gRPC with set response times, under any model name."""
 
     host: str = flag("127.0.0.1", "interface to listen at")
     http_port: int = flag(8000, "0: any that is free, -1: none", own_port)

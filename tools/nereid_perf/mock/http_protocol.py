@@ -23,7 +23,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _PATH: Final = re.compile(
     rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z][^ ?]*)? "
 )
-# The id is copied to the response, because the client perf_analyzer finds its requests by it.
+# The id is copied to the response, because perf_analyzer matches responses to requests by id.
 _ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
 _LAST_ID_PLACE: Final = 1 << 10
 _SHARED_MEMORY: Final = "/systemsharedmemory"

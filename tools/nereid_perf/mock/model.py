@@ -104,7 +104,7 @@ class MockModel:
         }
 
     def http_response(self, request_id: str = "") -> bytes:
-        """Return a whole HTTP response with its head; requests without an id all get it."""
+        """Return a whole HTTP response, head included; without an id, it is always the same."""
         content = bytes(_FP32_BYTES * self.size)
         output = {
             "name": "OUTPUT0",

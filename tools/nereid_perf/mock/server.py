@@ -158,7 +158,7 @@ class MockServer:
         _InferStream(self, call)
 
     def call_later(self, delays: int, call: Callable[[], None]) -> None:
-        """Call a function after `delays` times the interval between two responses."""
+        """Call a function after a time of this many intervals between responses."""
         self._calls.call_at(monotonic_ns() + delays * self._between_ns, call)
 
 

@@ -32,7 +32,7 @@ class Stalls:
 
 
 class ServiceTimes:
-    """Serves a number of requests at a time, in order of arrival; each takes a delay."""
+    """Serves up to `concurrency` requests at a time, in order of arrival. Each takes a set time."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ServiceTimes:
         stalls: Stalls = Stalls(),
         seed: int = 0,
     ) -> None:
-        """Set the delay, which varies evenly by up to `jitter_ns`.
+        """Set the service time: `delay_ns`, plus or minus a random time of up to `jitter_ns`.
 
         concurrency: number of requests served at a time; if it is 0, no request waits.
         """
@@ -72,7 +72,7 @@ class ServiceTimes:
         return start_ns, end_ns
 
     def _end_ns(self, at_ns: int, work_ns: int) -> int:
-        """Return when work ends that begins at this time and pauses during stalls."""
+        """Return when work ends if it begins at this time and pauses during stalls."""
         while (stall := self._stalls.next_stall(at_ns)) is not None:
             start_ns, stall_end_ns = stall
             if at_ns < start_ns:

@@ -51,7 +51,7 @@ _RANKS: Final = (0, 50, 90, 99, 99.9, 99.99, 99.999)
 
 
 def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return the chart of rate against latency, with each knee; `None` without several levels."""
+    """Return the chart of rate against latency with knees; `None` if no server has two levels."""
     traces: list[Figure] = []
     curves = {name: level_figures(server, percentile) for name, server in servers.items()}
     if max(map(len, curves.values()), default=0) < 2:
@@ -106,7 +106,10 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
 
 
 def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return the chart of response time by percentile, with a stretched tail, or `None`."""
+    """Return the chart of response time by percentile; `None` without measurements.
+
+    The tail is stretched: 90, 99 and 99.9 are equally far apart.
+    """
     traces = []
     most = 0.0
     for name, figures, style in _styled(servers, percentile):
@@ -264,7 +267,11 @@ _DASHES: Final = ("dot", "dash", "solid")
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
-    """Return levels with names and line styles; colours show the load, or else the server."""
+    """Return the levels to draw, with names and line styles.
+
+    With one server, colours show the load. With several servers, colours show the server, and
+    dashes show the load.
+    """
     styled: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)

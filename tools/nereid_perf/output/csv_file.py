@@ -65,7 +65,7 @@ def csv_texts(server: MeasuredServer, name: str, *, verbose: bool = False) -> di
 
 
 def phases_us(split: ServerSplit, *, has_cache: bool) -> dict[str, float]:
-    """Map perf_analyzer's name of a phase to the server's time; 0 if it reports none."""
+    """Map perf_analyzer's name of each phase to the mean time; 0 if the server reports none."""
     columns = (*_PHASES, *_CACHE) if has_cache else _PHASES
     return {name: getattr(split, field) or 0.0 for name, field in columns}
 
@@ -106,8 +106,8 @@ def _composing_row(
     has_cache = any(_uses_cache(split) for found in levels for split in found.server)
     phases = {} if split is None else phases_us(split, has_cache=has_cache)
     whole = 0.0 if split is None or split.total_us is None else split.total_us
-    # Scale the phase by the number of the model's requests per request to the ensemble, because the
-    # client counts the latter.
+    # The client counts requests to the ensemble. Scale their rate by the number of this model's
+    # requests per request to the ensemble.
     ratio = 0.0 if split is None else split.requests / max(level.server[0].requests, 1)
     row = _first_columns(level, level.requests_per_s * server.batch_size * ratio)
     row["Client Send"] = "0"
@@ -138,7 +138,7 @@ def _gpu_columns(level: Measurement, levels: Sequence[Measurement]) -> dict[str,
 
 
 def _composing(levels: Sequence[Measurement]) -> list[ServerSplit]:
-    """Return the time splits of the composing models, which are no models of the run itself."""
+    """Return the time splits of composing models that are not models of the run themselves."""
     splits = {}
     for level in levels:
         for split in level.server[1:]:

@@ -56,7 +56,7 @@ class Progress(Protocol):
 
 
 class LiveView:
-    """A live view, used as a context: at its end the table disappears, printed lines remain.
+    """A live view. When its context ends, the table disappears and printed lines remain.
 
     mode: "auto", "plain" or "off".
     """

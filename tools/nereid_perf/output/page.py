@@ -1,7 +1,7 @@
 """Makes the HTML page of results, which contains plotly and all data.
 
 The page's policy forbids it to load anything. Plotly adds 5 MB to each page. Interactive charts
-(hover, zoom, levels on and off) are worth that. Tables show all figures even without plotly.
+(hover, zoom, levels on and off) are worth this size. Tables show all figures even without plotly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def page_text(results: Mapping[str, Result]) -> str:
-    """Return the page of results; maps a name to a result. A single result's name is not shown."""
+    """Return the page of results.
+
+    results: maps a name to a result. If there is only one result, its name is not shown.
+    """
     first = next(iter(results.values()))
     servers = named_servers(results)
     figures = _figures(servers, first)
@@ -51,7 +54,11 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """Return all servers with names: A and B in a comparison, or else the result's name."""
+    """Map a name to each server of the results.
+
+    The servers of a comparison are named A and B. With several results, the result's name comes
+    first. A single server has the name of its result.
+    """
     servers = {}
     for name, result in results.items():
         for index, server in enumerate(result.servers):

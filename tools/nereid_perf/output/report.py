@@ -1,4 +1,4 @@
-"""Writes the outputs that flags ask for, of a run that has just ended or of result files."""
+"""Writes the outputs that flags ask for, from the result of a run or from result files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _write_reports(results: Mapping[str, Result], settings: OutputSettings) -> l
 
 
 def _csv_files(path: Path, servers: Mapping[str, MeasuredServer]) -> dict[Path, MeasuredServer]:
-    """Return a file name for each server: NAME.csv, NAME-2.csv, ..."""
+    """Map a file to each server: NAME.csv to the first, NAME-2.csv to the second, ..."""
     names = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, len(servers) + 1))]
     return dict(zip(names, servers.values(), strict=True))
 

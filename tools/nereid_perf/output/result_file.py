@@ -2,7 +2,7 @@
 
 A document has the field "schema" and the fields of the dataclasses. A reader of version N can read
 all documents of version N: it skips unknown fields, and fields that an older writer left out get
-their defaults. A change that alters or removes the meaning of a field makes the version N + 1.
+their defaults. If a field is removed or its meaning is changed, the version becomes N + 1.
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ _KINDS = {CONCURRENCY: " in flight", RATE: "/s"}
 
 @dataclass(frozen=True, slots=True)
 class LevelFigures:
-    """Figures of a level: medians over its rounds; values_us and counts cover all rounds.
+    """Figures of a level, which are medians over its rounds.
 
-    phases_us: maps a phase to a request's mean time in it, and has the rest of the client's mean
-    time.
+    values_us, counts: the latencies that occurred in any round, and how many requests had each of
+    them. phases_us: maps a phase of the server to a request's mean time in it. A last entry is the
+    rest of the mean time that the client measured.
     """
 
     level: LoadLevel
@@ -49,7 +50,7 @@ class LevelFigures:
 
 
 def level_label(level: LoadLevel) -> str:
-    """Return a label such as 4 in flight."""
+    """Return a label such as "4 in flight"."""
     kind = _KINDS.get(level.kind)
     return "trace" if kind is None else f"{level.value:g}{kind}"
 
@@ -67,7 +68,8 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
     """Return percentiles and their latencies.
 
-    The percentiles are denser towards 100, up to the highest that this number of requests supports.
+    The percentiles are denser towards 100. The more requests there are, the higher is the last
+    percentile.
     """
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)

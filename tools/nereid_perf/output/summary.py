@@ -110,7 +110,7 @@ def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
 
 
 def level_text(level: LoadLevel, sign: str = " ") -> str:
-    """Return a text such as Request concurrency 4."""
+    """Return a text such as "Request concurrency 4"."""
     if level.kind not in _KINDS:
         return "Trace"
     return f"{_KINDS[level.kind]}{sign}{level.value:g}"
@@ -138,7 +138,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a text such as rate: 1.031 (1.020 to 1.042): different; A 100/s, B 103/s."""
+    """Return a text such as "rate: 1.031 (1.020 to 1.042): different; A 100/s, B 103/s"."""
     return (
         f"{ratio.metric}: {ratio.ratio:.3f} ({ratio.interval_text}): {ratio.outcome};"
         f" A {ratio.value_text(ratio.a)}, B {ratio.value_text(ratio.b)}"

@@ -36,7 +36,10 @@ class Findings:
 
 
 def ask(settings: QuestionSettings, measure: Measure, levels: LevelRange | None = None) -> Findings:
-    """Ask about one server; levels: used instead of the settings' ranges, as for a trace."""
+    """Ask about one server.
+
+    levels: used instead of the ranges in the settings, for example for a trace.
+    """
     if settings.find_max_rate:
         return _ask_max_rate(settings, measure)
     levels, threshold = levels or settings.levels, settings.threshold
@@ -90,7 +93,7 @@ def _compared(
     sides: tuple[Sequence[Measurement], Sequence[Measurement]],
     comparisons: tuple[Comparison, ...],
 ) -> Findings:
-    # Conditions that are no ratios are about B, because A is only the reference.
+    # Conditions that are not on a ratio apply only to B, because A is the reference.
     broken = violations(settings.conditions, sides[1], comparisons)
     return Findings(
         (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(broken)

@@ -31,10 +31,10 @@ CONFIDENCE: Final = 0.99
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
 # Figure of the load generator, which is not judged. A and B have separate workers, and one of two
-# processes may have a busier CPU for minutes. Differences of 8 % between equals were seen, which
-# pairing of rounds does not remove.
+# processes may have a busier CPU for minutes. Differences of 8 % between equal servers were seen.
+# Pairing of rounds does not remove them.
 _OF_CLIENT: Final = "cpu"
-# Prefixes of the gauges of the server that are compared, if its /metrics has them.
+# Gauges with these prefixes are compared, if the servers' /metrics has them.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 
@@ -171,7 +171,7 @@ def _comparison(
 
 
 def _known_pairs(values: list[list[float | None]]) -> tuple[list[float], list[float]]:
-    """Return the pairs of rounds in which both figures are above 0; there is no ratio to 0."""
+    """Return the pairs of rounds in which both figures are above 0: others have no ratio."""
     pairs = [(a, b) for a, b in zip(*values, strict=True) if a and b]
     return [a for a, _ in pairs], [b for _, b in pairs]
 

@@ -67,8 +67,9 @@ def violations(
 ) -> list[str]:
     """Return a line for each condition that holds, and for each figure that is not known.
 
-    For a figure, the median of a level's rounds counts. For a ratio, the end of the interval that
-    is nearer to 1 counts, so that noise alone does not make a run fail.
+    A condition on a figure is checked for the median of a level's rounds. A condition on a ratio is
+    checked for the end of the interval that is nearer to 1, so that noise alone does not make a run
+    fail.
     """
     broken = []
     for condition in conditions:

@@ -1,11 +1,11 @@
 """Confidence intervals of a ratio, based on ranks, for paired rounds and for two sets of rounds.
 
-Both give the Hodges-Lehmann estimate with its exact interval: from the signed-rank test for pairs,
-from the rank-sum test for two sets. Simulation showed that they are better than bootstraps of the
-mean. With ten pairs, the 95 % intervals of the percentile and BCa bootstraps contain the true ratio
-in only 88 % of runs. With twenty pairs, studentized bootstraps find a difference of 3 % in at most
-60 % of runs if one measurement in twenty is disturbed. Intervals based on ranks have the stated
-confidence, and find the difference in 97 % of runs.
+Both methods give the Hodges-Lehmann estimate with its exact interval. Pairs use the signed-rank
+test, two sets use the rank-sum test. Simulation showed that both methods are better than bootstraps
+of the mean. With ten pairs, the 95 % intervals of the percentile and BCa bootstraps contain the
+true ratio in only 88 % of runs. With twenty pairs, studentized bootstraps find a difference of 3 %
+in at most 60 % of runs if one measurement in twenty is disturbed. Intervals based on ranks have the
+stated confidence, and find the difference in 97 % of runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Interval:
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
-    """Return the ratio of b to a; b[i] and a[i] were measured together, all are above 0."""
+    """Return the ratio of b to a; b[i] and a[i] were measured together, and all are above 0."""
     logs = np.log(b) - np.log(a)
     first, second = np.triu_indices(len(logs))
     return _by_ranks((logs[first] + logs[second]) / 2, _signed_ranks(len(logs)), confidence)
@@ -47,15 +47,18 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) ->
 
 
 def fewest_pairs(confidence: float) -> int:
-    """Return the number of pairs of rounds below which there is no interval."""
+    """Return the least number of pairs of rounds that gives an interval."""
     return math.ceil(math.log2(2 / (1 - confidence)) - 1e-9)
 
 
 def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) -> Interval:
-    """Return the interval of `values`; counts: in how many cases the statistic has each value."""
+    """Return the estimate and the interval of `values`.
+
+    counts: for each value of the test's statistic, the number of cases that give this value.
+    """
     values = np.sort(values)
     below = np.cumsum(counts) / counts.sum()
-    # Number of outermost values that are left out at each end, for at most half of the allowed
+    # Number of values to leave out at each end, so that each end has at most half of the allowed
     # error.
     cut = int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
     estimate = math.exp(float(np.median(values)))
@@ -65,7 +68,7 @@ def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) ->
 
 
 def _signed_ranks(pairs: int) -> Counts:
-    """Return, for each sum, how many subsets of the ranks 1 to n have it."""
+    """For each possible sum, return how many subsets of the ranks 1 to `pairs` have this sum."""
     counts = np.zeros(pairs * (pairs + 1) // 2 + 1)
     counts[0] = 1
     for rank in range(1, pairs + 1):
@@ -74,10 +77,10 @@ def _signed_ranks(pairs: int) -> Counts:
 
 
 def _rank_sums(first: int, second: int) -> Counts:
-    """Return, for each number of pairs with a smaller second, how many orders of two sets have it.
+    """For each value of the rank-sum statistic, return how many orders of two sets give it.
 
-    These are the coefficients of the Gaussian binomial, a product of (1 - q^(second + i)) / (1 -
-    q^i).
+    The statistic is the number of pairs whose second member is smaller. The returned numbers are
+    the coefficients of the Gaussian binomial, a product of (1 - q^(second + i)) / (1 - q^i).
     """
     counts = np.zeros(first * second + 1)
     counts[0] = 1

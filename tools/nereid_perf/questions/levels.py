@@ -33,7 +33,7 @@ class LevelRange:
     listed: tuple[float, ...] = ()
 
     def levels(self) -> Iterator[LoadLevel]:
-        """Yield the levels in order; if the range has no end, go on without end."""
+        """Yield the levels in order. A range without an end yields levels forever."""
         for value in self.listed:
             yield LoadLevel(self.kind, value)
         value, index = self.start, 0

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# Minimum share of the intended rate. Below it, the server (or the client) did not keep up, whatever
-# the latencies of the finished requests are. Latencies can hide this only in short windows.
+# Minimum share of the intended rate that a measurement must reach. Below it, the server (or the
+# client) did not keep up, even if the latencies of the finished requests are low. They can be low
+# only in short windows.
 _KEEPS_UP: Final = 0.9
-# Number of standard deviations of a Poisson count by which the rate may also fall short by chance.
+# The rate may also fall short by chance, by this number of standard deviations of a Poisson count.
 _SCATTER: Final = 3.0
 
 
@@ -132,9 +133,9 @@ class _Search:
                 return
 
     def _settle(self) -> Steps:
-        """Halve the bracket and confirm its lower end.
+        """Halve the bracket until it is narrow enough, then confirm the rate at its lower end.
 
-        Return False if the confirmation failed; the search then goes on below.
+        Return False if the rate is not confirmed. The search then continues at lower rates.
         """
         rules = self._rules
         low, high = self._low, self._high
@@ -165,7 +166,7 @@ class _Search:
         raise _Ended(RateOutcome.NONE)
 
     def _is_met(self, rate: float, needed: int) -> Steps:
-        """Measure until enough measurements meet the rate or too many miss it; set the bracket."""
+        """Measure at a rate until it counts as met or missed, and adjust the bracket."""
         rules = self._rules
         while self._met[rate] < needed and self._missed[rate] <= rules.votes - rules.needed:
             if len(self._measurements) == rules.most_measurements:
@@ -178,8 +179,8 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # End the search because of the client only if the client explains most misses: in a single
-        # measurement, the machine may have been busy with something else.
+        # The client ends the search only if it explains most misses. A single miss may have another
+        # reason: the machine may have been busy with something else.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:
@@ -191,7 +192,11 @@ class _Search:
         return is_met
 
     def _is_by_client(self, measurement: Measurement) -> bool:
-        """Return whether only the client was late: counted from sending, requests kept the SLO."""
+        """Return whether only the client was late.
+
+        This is so if the client was the bottleneck, and latencies counted from sending keep the
+        SLO.
+        """
         latencies = replace(measurement.latencies, response=measurement.latencies.service)
         by_server = replace(measurement, latencies=latencies)
         return measurement.client.is_bottleneck and self._slo.is_met(by_server)

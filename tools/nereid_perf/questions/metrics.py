@@ -1,13 +1,13 @@
-"""Names of a measurement's figures in flags, and the units of their limits.
+"""Names of a measurement's figures in flags, and the units of limits on the figures.
 
 rate, responses          per second
 errors                   share of the requests that failed
-p50, p99.9, avg, max     response time: from the time intended to the last response
-service_p99, ...         from the hand-over to the socket
+p50, p99.9, avg, max     response time: from the intended time to the last response
+service_p99, ...         service time: from the writing to the socket to the last response
 ttft_p99, ...            time to the first response; ttft alone is its p99
 itl_p99, ...             time between responses of one request; itl alone is its p99
 cpu                      the load generator's CPU time per request
-queue, compute_input, compute_infer, compute_output    the server's means, of its first model
+queue, compute_input, compute_infer, compute_output    the server's mean times for its first model
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_quantity(text: str, unit: Unit) -> float:
-    """Parse a limit in the unit of its metric; times need a unit.
+    """Parse a limit on a metric that has this unit. A time must be written with a unit.
 
     Raises:
         ValueError: the text is not a limit.

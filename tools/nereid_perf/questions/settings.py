@@ -43,9 +43,9 @@ def _votes(text: str) -> tuple[int, int]:
 
 
 def _checked(parse: Parse) -> Parse:
-    """Return a parser that checks a text and keeps it, so that settings can be written back.
+    """Return a parser that checks a text but returns the text, so it can be written back.
 
-    An empty text means that the flag is not given, and is not checked.
+    An empty text is not checked: it means that the flag is not given.
     """
 
     def check(text: str) -> str:

@@ -28,8 +28,8 @@ class Limit:
     def is_kept(self, measurement: Measurement) -> bool:
         """Return whether the limit is kept.
 
-        The limit is not kept if nothing was measured. An exception is the time between responses,
-        if each request had only one response.
+        The limit is not kept if nothing was measured. However, a limit on the time between
+        responses is kept if each request had only one response.
         """
         metric = self.metric
         if metric.histogram is None or metric.share is None:
@@ -45,7 +45,7 @@ class Limit:
         return count_within(histogram, self.most) >= needed
 
     def within(self, measurement: Measurement) -> int:
-        """Return how many requests kept the limit; all if it does not apply to single requests."""
+        """Return how many requests kept the limit: all if the limit is not on single requests."""
         metric = self.metric
         if metric.histogram is None or metric.share is None or self._is_between(measurement):
             return measurement.requests

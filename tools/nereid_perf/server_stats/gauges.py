@@ -21,7 +21,10 @@ _MIB: Final = 1 << 20
 
 
 def page_gauges(page: bytes) -> dict[str, float]:
-    """Map name with labels to value for the gauges of a page in Prometheus' format."""
+    """Return a page's gauges: maps a name with labels to a value.
+
+    The page is in Prometheus' format.
+    """
     names = set(_GAUGE.findall(page))
     gauges = {}
     for name, labels, value in _SAMPLE.findall(page):

@@ -31,7 +31,7 @@ def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[st
 def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, ...]:
     """Return the time split of each version that had requests between the two statistics.
 
-    The counts of a version that was loaded in between started at zero.
+    If a version was loaded between the two, its counts started at zero.
     """
     splits = []
     for (model, version), entry in after.items():

@@ -36,8 +36,9 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # Two lists with an entry per worker: its samples (time, CPU seconds used, seconds waited
-        # for a CPU, delayed requests), and the numbers that its error texts have here.
+        # Two lists with an entry per worker. `_samples`: the worker's samples (time, CPU seconds
+        # used, seconds waited for a CPU, delayed requests). `_outcomes`: for each of the worker's
+        # error texts, the outcome number that stands for the text in this object.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -46,12 +47,12 @@ class Collected:
 
     @property
     def watermark_ns(self) -> int:
-        """All requests that ended before this time are reported; 0 until all have reported."""
+        """All requests that ended before this time are reported; 0 until each worker reports."""
         return int(min(sample[-1][0] if sample else 0 for sample in self._samples))
 
     @property
     def ended(self) -> bool:
-        """True once all workers have sent all of their requests, and these have ended."""
+        """True once all workers have sent all of their requests and all requests have ended."""
         return all(self._ended)
 
     @property
@@ -98,7 +99,7 @@ class Collected:
         return rows[(rows["intended"] >= start_ns) & (rows["intended"] < end_ns)]
 
     def gaps_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
-        """Return the gaps between responses that ended in a span."""
+        """Return the gaps between two responses, if the second response came in a span."""
         self._gaps = [np.concatenate(self._gaps)] if self._gaps else []
         gaps = self._gaps[0] if self._gaps else gaps_of(b"")
         return gaps[(gaps["last"] >= start_ns) & (gaps["last"] < end_ns)]
@@ -151,9 +152,9 @@ def measurement_of(
 ) -> Measurement:
     """Return the measurement of a span of time.
 
-    For the rate, requests count that ended in the span. For latencies and failures of an open loop,
-    all requests count that were scheduled in the span, so that requests that a stall held back are
-    not missing.
+    The rate counts the requests that ended in the span. In an open loop, latencies and failures
+    count all requests that were scheduled in the span. Requests that a stall held back are
+    therefore not missing.
 
     more: fields of Measurement that are not computed from rows.
     """
@@ -161,7 +162,8 @@ def measurement_of(
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # Requests that never got a response were in flight in this span.
+        # Also count requests that were in flight at the end of this span and failed later, for
+        # example because no response came.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -219,8 +221,8 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # Every request with timings has this phase. Put it last, because it is the rest that the other
-    # phases leave.
+    # Every request with timings has the phase CLIENT_AND_WIRE. Put it last, because it is the time
+    # that the other phases leave.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

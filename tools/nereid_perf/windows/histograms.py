@@ -1,4 +1,4 @@
-"""Makes HdrHistograms of many values at once; the library needs a microsecond for each value."""
+"""Makes HdrHistograms of many values at once, because the library takes 1 us for each value."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class StabilityRule(Protocol):
     """A rule that says when enough windows are measured."""
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """Return how many of the last windows are used, or 0 if they are not stable yet."""
+        """Return how many of the last windows to use, or 0 if more windows are needed."""
         ...
 
 
@@ -33,15 +33,15 @@ class StabilityRule(Protocol):
 class LastThree:
     """perf_analyzer's rule: the last three windows are within s % of each other.
 
-    This must hold for rate and latency. max_latency: a window above it ends the measurement,
-    because the latency only gets worse under load.
+    The rule applies to the rate and to the latency. max_latency: if the latency of the last window
+    exceeds it, the measurement ends, because the latency only gets worse under load.
     """
 
     stability_percent: float = 10.0
     max_latency: float | None = None
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """Return 3 if the last three windows are alike, or if one is too slow; otherwise 0."""
+        """Return 3 if the last three windows are alike, or if the last is too slow; otherwise 0."""
         if len(windows) < WINDOWS:
             return 0
         last = windows[-WINDOWS:]

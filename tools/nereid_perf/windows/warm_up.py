@@ -15,9 +15,9 @@ _BATCH: Final = 5
 def warm_up_length(values: Sequence[float]) -> int | None:
     """Return how many of the first values, such as latencies, belong to the warm-up.
 
-    The cut is where the mean of the remaining values has the smallest standard error; values are
-    taken in batches of five. Returns `None` if there is no steady state yet, that is, if the cut
-    would be in the second half, or there are too few values.
+    The warm-up ends where the mean of the remaining values has the smallest standard error. Values
+    are taken in batches of five. Returns `None` if there is no steady state yet: the warm-up would
+    reach the second half of the values, or there are too few values.
     """
     batches = len(values) // _BATCH
     if batches < 4:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class PendingRequest:
-    """A request in flight, with times in ns of the monotonic clock; 0 means not yet.
+    """A request in flight. Times are in ns of the monotonic clock, and 0 until they are known.
 
     between: times from one response to the next. carrier: connection or stream of the request;
-    `None` while the request waits for one. message: the response, if responses are checked;
-    json_bytes is the length of its JSON as in the HTTP header. server_timing: the response's
+    `None` while the request waits for one. message: the response, if responses are checked.
+    json_bytes: length of the response's JSON, from the HTTP header. server_timing: the response's
     Server-Timing, if the plan asks for it.
     """
 
@@ -84,7 +84,7 @@ class WireClient(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write now what send() has left for the end of the event loop's turn."""
+        """Write now what send() would write only at the end of the event loop's turn."""
         ...
 
     def cancel(self, pending: PendingRequest) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # A function that opens one connection and raises OSError. The connection then reports itself to
+    # A function that opens one connection, or raises OSError. The connection then reports itself to
     # the client.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
@@ -25,7 +25,7 @@ _REDIAL_S: Final = 0.1
 
 
 class Dials:
-    """The dials of one client.
+    """Dials the connections of one client.
 
     queue: requests that wait for a connection. They fail if no connection can be opened.
     """
@@ -52,7 +52,7 @@ class Dials:
         self._redial_at = 0.0
 
     def dial_for_queue(self) -> None:
-        """Dial enough connections for all waiting requests; a slot may become free earlier."""
+        """Dial one more connection if the current dials are too few for the waiting requests."""
         if len(self._tasks) * self._slots < len(self.queue) and not self.closed:
             task = asyncio.ensure_future(self.dial())
             self._tasks.add(task)

@@ -26,7 +26,7 @@ _LIMITS: Final = Limits(trusts_peer=True)
 
 
 class Carrier(Protocol):
-    """The client's part of one connection, which begins requests on it."""
+    """The part of a client that begins requests on one connection."""
 
     def begin(self, pending: PendingRequest) -> None:
         """Begin a request; the connection has a free slot for it."""
@@ -104,7 +104,7 @@ class GrpcConnections:
     # --- for carriers and connections
 
     def on_slot(self, connection: GrpcConnection) -> None:
-        """Use a slot that has become free, for a waiting request if there is one."""
+        """Give a slot that has become free to a waiting request, or keep it as free."""
         if not connection.usable:
             # The connection got a GOAWAY, or is lost. Other connections are dialled when they are
             # needed.
@@ -155,7 +155,7 @@ class GrpcConnections:
 class GrpcConnection(Http2Protocol):
     """A connection; the future `settled` is done when the server's HTTP/2 settings have arrived.
 
-    carrier: set by then at the latest.
+    carrier: set when these settings arrive.
     """
 
     carrier: Carrier
@@ -173,14 +173,14 @@ class GrpcConnection(Http2Protocol):
 
     @property
     def slots(self) -> int:
-        """Number of requests that the connection may carry at once (server's and own limit)."""
+        """Maximum number of requests in flight on the connection, by the server's and own limit."""
         most = self.http2.control.peer_max_streams
         wanted = self._connections.slots_per_connection
         return wanted if most is None else max(1, min(most, wanted))
 
     @property
     def usable(self) -> bool:
-        """True while requests may begin on it."""
+        """True while requests may begin on the connection."""
         return not self._lost and self.connection.usable
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

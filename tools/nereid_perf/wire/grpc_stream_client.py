@@ -104,7 +104,7 @@ class _Stream:
         send_message(connection.sender, stream, message, int(client.compression != "none"))
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Cancel a request with the stream.
+        """Cancel a request, and the stream if it has no other request.
 
         In a run with cancellations the stream has no other request; at the end of any run all
         requests in flight are cancelled, one by one.
@@ -128,7 +128,7 @@ class _Stream:
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # Some servers' errors do not name their request; take the oldest request in flight.
+            # Some servers send errors without the request's id. Take the oldest request in flight.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:

@@ -29,7 +29,7 @@ class StreamResponse(NamedTuple):
     """A response on a stream.
 
     key: id of the response, or b"" if it has none. is_last: the request gets no more responses.
-    is_empty: the response has no content except that it is the last.
+    is_empty: the response says only that it is the last one.
     """
 
     key: bytes
@@ -48,7 +48,7 @@ def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
 
 
 def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
-    """Read a response to a request that has a key of request_suffix()."""
+    """Read a response to a request whose id was set by request_suffix()."""
     if not message or message[0] == _ERROR_TAG:
         response = pb.ModelStreamInferResponse.FromString(message)
         if response.error_message:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# Placeholder in the row of a request that was due and never made.
+# Placeholder in the row of a request that was due but that the source never made.
 _NO_REQUEST: Final = Request(b"")
 # Error texts of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
@@ -89,7 +89,7 @@ class Generator:
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
-        """Start; the schedule begins at start_ns on the monotonic clock."""
+        """Start sending. The schedule begins at start_ns on the monotonic clock."""
         raise NotImplementedError
 
     def on_end(self, pending: PendingRequest, error: str) -> None:
@@ -337,7 +337,10 @@ class TraceLoop(TimedGenerator):
         options: GeneratorOptions,
         speed: float,
     ) -> None:
-        """Prepare a replay; speed: factor, for example 2 for half of the time."""
+        """Prepare a replay.
+
+        speed: factor by which the replay is faster than the trace.
+        """
         super().__init__(client, source, rows, options)
         self._timed = source
         self._speed = speed
@@ -354,8 +357,8 @@ class TraceLoop(TimedGenerator):
     def _send_due(self, *, is_slot: bool = False) -> None:
         """Send the requests that are due.
 
-        is_slot: another request has just ended, for which the next request of its sequence may have
-        waited.
+        is_slot: a request has just ended, and the next request of its sequence may have waited for
+        that.
         """
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()

@@ -1,4 +1,4 @@
-"""The rows with a server's own timings that a worker reports: one per phase of each request."""
+"""Rows with a server's own timings, which a worker reports: one for each phase of a request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Phase with the part of the service time that is not the server's. The name has spaces, so it
-# cannot be a server's phase.
+# Phase for the part of the service time that was not spent in the server. The name has spaces, so
+# it cannot be a server's phase.
 CLIENT_AND_WIRE: Final = "client and wire"
 # Maximum number of different phases; further phases are left out.
 _MAX_NAMES: Final = 32

@@ -224,7 +224,10 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Fail because a callback raised an error: its request would be missing in the load."""
+        """Report to the parent that the worker cannot go on, because a callback raised an error.
+
+        Without the callback's request, the load would be incomplete.
+        """
         error = context.get("exception")
         self._fail(error if error is not None else RuntimeError(context["message"]))
 

@@ -51,7 +51,8 @@ def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceR
         InputError: the file is invalid; the text names the object's number and what was expected.
     """
     requests: dict[int, _Request] = {}
-    # Maps an input to its number and the one copy that is kept of equal inputs.
+    # Key: an input. Value: the input's number, and the one object that is kept for all equal
+    # inputs.
     known: dict[TraceInput, tuple[int, TraceInput]] = {}
     kept_bytes = 0
     for number, document in enumerate(_objects(path, file, limits), 1):
@@ -130,7 +131,7 @@ def _tensor(place: str, document: Any) -> TraceInput:
 
 
 def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
-    """Return the input with its data; without data if BYTES elements cannot be told apart."""
+    """Return the input with its data. If BYTES elements cannot be told apart, omit the data."""
     # Imported here, because importing numpy takes 0.1 s and most traces do not need it.
     from nereid_perf.inputs.tensors import raw_of  # noqa: PLC0415
 
