@@ -54,7 +54,7 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """Map a name to each server of the results.
+    """Return the servers in the results, keyed by display name.
 
     The servers of a comparison are named A and B. With several results, the result's name comes
     first. A single server has the name of its result.

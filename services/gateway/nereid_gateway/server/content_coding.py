@@ -69,7 +69,7 @@ class ContentCoder:
             if not inflation.done:
                 await self._queue.inflate(peer, inflation, hold)
         except zlib.error:
-            # The part before the damage is used, as by Triton.
+            # The body is damaged. Like Triton, use what was decompressed before the damage.
             pass
         except InflatedTooLargeError:
             raise InvalidArgument(self._too_large(inflation)) from None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """Return findings about a model that loads.
+    """Return findings about a model that was loaded without errors.
 
     description: what the model file states; `None` if it states nothing.
     """

@@ -91,7 +91,7 @@ class DirectBatcher(SequenceBatcher):
         return min(_first(slot).enqueued_ns for slot in row.ready)
 
     def _cut(self, row: SlotRow, now_ns: int) -> Batch:
-        """Return the batch of a free instance that has ready slots."""
+        """Find a free instance with ready slots, and return a batch of their requests."""
         key = _first(next(iter(row.ready))).key
         chosen = [slot for slot in row.ready if _first(slot).key == key]
         by_index = {slot.index: self._take(slot) for slot in chosen}
