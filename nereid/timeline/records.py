@@ -168,9 +168,10 @@ class ServiceTimeline:
     # The service's kind ("gateway", "scheduler" or "executor") and its name in the mesh.
     kind: str
     name: str
-    # Number to add to this service's times, to get times of the service that was asked for the
-    # timeline. Below: maximum error of this number. Both are 0 on the same host.
+    # Offset that converts this service's times to the clock of the service that was asked for the
+    # timeline; 0 if both run on one host.
     offset_ns: int = 0
+    # Maximum error of the offset.
     error_ns: int = 0
     # The records are complete between these two times.
     from_ns: int = 0

@@ -179,8 +179,8 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # End the search because of the client only if the client caused most of the misses. A single miss may have another
-        # reason: the machine may have been busy with something else.
+        # End the search because of the client only if the client caused most of the misses. A
+        # single miss may have another reason: the machine may have been busy with something else.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:

@@ -233,7 +233,7 @@ class SessionInstances:
             instance.stop()
 
     def abandon_all(self) -> None:
-        """Let instances finish what they execute, and keep them, since the scheduler is lost."""
+        """Let instances finish their executions after the scheduler was lost; they stay loaded."""
         shared = self._shared
         shared.begun.session_ending(self)
         shared.claims.end_waiting(self)

@@ -386,7 +386,8 @@ class SequenceBatcher(ABC):
         if self.sequences.in_backlog(sequence):
             sequence.begun, sequence.lost = False, ""
         else:
-            # Use a new object: executing requests, or a moving state, belong to the ended sequence.
+            # Use a new object: requests that execute, or a state that is being moved, may still
+            # need the ended one.
             successor = self.sequences.successor_of(sequence)
             self.sequences.replace(sequence, successor)
         if self._snapshot_interval:
