@@ -76,10 +76,12 @@ def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
 
 def test_nothing_is_mapped_for_a_request(mesh: Mesh) -> None:
     """Segments stay mapped and are used again; another one joins while a release is on its way."""
+    calls = 100
     first, *_, last = [
-        sum(map(int, say(mesh, f"mapped {MEDIUM}", "caller").split())) for _ in range(40)
+        sum(map(int, say(mesh, f"mapped {MEDIUM}", "caller").split())) for _ in range(calls)
     ]
-    assert last - first < 20
+    # On a busy machine many a release is on its way; one mapping for each call is twice as much.
+    assert last - first < calls / 2
 
 
 @pytest.mark.parametrize("elements", [16_000, 16_384, 50_000_000])
