@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import SharedTensors
 from nereid_executor.instances.descriptions import Descriptions

@@ -23,7 +23,7 @@ from nereid.core.methods import (
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
-from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.instances.instance import REFUSALS
 from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
 from nereid_executor.instances.tenure import Tenures
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.backends import InstanceSpec
-    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.instances.instance import InstanceContext
     from nereid_executor.instances.tenure import Tenure
     from tests.simulation.channel import Stream

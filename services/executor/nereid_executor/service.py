@@ -27,9 +27,9 @@ from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_W
 from nereid_executor.batch.timeline import NO_TIMELINE, ExecutorTimeline
 from nereid_executor.core import devices
 from nereid_executor.core.cores import usable_cores
-from nereid_executor.core.files.model_files import read_model_files
 from nereid_executor.core.heap import limit_arenas
 from nereid_executor.core.mesh_client import Mesh
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.nvtx_ranges import open_ranges
 from nereid_executor.core.shared_tensors import SharedTensors
 from nereid_executor.instances.description_runs import (

@@ -79,7 +79,7 @@ class DirectServing(ABC):
         Raises:
             ModelLostError: the model ended, and the tenure's on_model_lost was called.
             RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler broke the protocol (batch.received_batches).
+            ProtocolError: the scheduler broke the protocol (batch.lifecycle.received_batches).
         """
 
     @abstractmethod

@@ -25,7 +25,7 @@ from nereid_executor.settings import visible_gpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.model_files import ModelFiles
 
 _CPU: Final = "cpu"
 # Maximum number of loads whose measurements are remembered.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import ModelCodeBackend
     from nereid_executor.backends.registry import BackendRegistry
-    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.instances.description_runs import DescriptionRuns
     from nereid_executor.instances.session_instances import ExecutorInstances
     from nereid_executor.repository.model_directories import ModelDirectories

@@ -51,9 +51,9 @@ from nereid_executor.batch.inline_execution import InlineExecution, InlineRule
 from nereid_executor.batch.request_runner import RequestRunner
 from nereid_executor.batch.timeline import NO_TIMELINE
 from nereid_executor.batch.warmup import WarmupTurns, warm_up
-from nereid_executor.core.files.model_files import read_model_files
 from nereid_executor.core.heap import HeapTrim
 from nereid_executor.core.load_memory import LoadMeter, write_sizes
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.instances.instance_mesh import InstanceMesh
 from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
     from nereid_executor.batch.timeline import ExecutorTimeline
     from nereid_executor.batch.warmup import WarmupBatch
-    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.core.nvtx_ranges import NvtxRanges
     from nereid_executor.core.shared_tensors import SharedTensors
     from nereid_executor.instances.load_slots import LoadSlots

@@ -19,7 +19,7 @@ from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.core.cores import threads_per_instance
-from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.shared_tensors import OutputLender
 from nereid_executor.instances.claims.begun_reports import BegunReport, BegunReports
 from nereid_executor.instances.claims.model_claims import ModelClaims, Rank

@@ -19,7 +19,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavaila
 from nereid.core.files.temporary_directories import OVERRIDE, TemporaryDirectory, is_temporary
 from nereid.object_store.errors import StoreError
 from nereid.object_store.plans.urls import is_store_url
-from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.model_files import read_model_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid.object_store.stores import ModelStores
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.pb import nereid_pb2 as pb
-    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.repository.agents import AgentRun, RepositoryAgents
 
 _log = logging.getLogger(__name__)

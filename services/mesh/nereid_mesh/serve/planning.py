@@ -1,7 +1,6 @@
 """Planning of a mesh: one command line is checked as a whole and split among the services.
 
-If there are errors, planning prints all of them and exits with code 2. This module is a composition
-root: apart from nereid_mesh.serve.joined, it alone may depend on several services.
+If there are errors, planning prints all of them and exits with code 2.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 
-from nereid_executor.core.files.model_files import ModelFiles
 from nereid_executor.core.load_memory import (
     LoadMeter,
     process_bytes,
     write_sizes,
 )
+from nereid_executor.core.model_files import ModelFiles
 
 FILES = ModelFiles(frozenset({("a", 70, b"x"), ("b", 7, b"y")}), frozenset())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.core.files.model_files import ModelFiles
+from nereid_executor.core.model_files import ModelFiles
 from nereid_executor.instances.descriptions import Descriptions
 
 PATH = Path("/m/1")

@@ -13,7 +13,7 @@ from nereid.backends import InstanceSpec
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.backends.registry import BackendRegistry
-from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.shared_tensors import SharedTensors
 from nereid_executor.instances.instance import InstanceContext
 from nereid_executor.instances.kept_instances import KeptInstances

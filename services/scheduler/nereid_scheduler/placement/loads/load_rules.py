@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Claimant(Protocol):
-    """One of several schedulers that load models. shards.membership.Membership has this interface.
+    """One of several schedulers that load models. The class Membership has this interface.
 
     name: name of the scheduler in the mesh.
     epoch: epoch of the scheduler's present view of the mesh's members.

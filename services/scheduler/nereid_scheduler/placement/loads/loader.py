@@ -2,7 +2,7 @@
 
 All code is synchronous code of one event loop, except for waiting. The `reconciler` decides which
 versions to load, and `version_loads` what each executor loads. The states of versions change in
-`version_lives`, and those of instances in `executors.instance_streams`.
+`version_lives`, and those of instances in `instance_streams`.
 """
 
 from __future__ import annotations

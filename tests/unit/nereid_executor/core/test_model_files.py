@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nereid.backends.file_digests import MAX_IDENTIFIED_BYTES
-from nereid_executor.core.files.model_files import ModelFiles, read_model_files
+from nereid_executor.core.model_files import ModelFiles, read_model_files
 
 
 @pytest.fixture
