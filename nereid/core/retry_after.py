@@ -3,6 +3,8 @@
 The module reads no clock and draws no random numbers: callers pass both.
 """
 
+# layout: covered
+
 from __future__ import annotations
 
 from math import ceil

@@ -1,5 +1,7 @@
 """Computes when the mock server's responses are due."""
 
+# layout: pure
+
 from __future__ import annotations
 
 import heapq

@@ -15,6 +15,8 @@ census is repeated when enough requests were added without being counted, or whe
 refuse a request although many of the counted requests have ended. The module does no I/O.
 """
 
+# layout: covered
+
 from __future__ import annotations
 
 from collections import Counter

@@ -4,6 +4,8 @@ The input is the versions in service and the model that was found; the output is
 versions. The module does no I/O: `reload` carries the plan out.
 """
 
+# layout: covered
+
 from __future__ import annotations
 
 from dataclasses import dataclass
