@@ -29,9 +29,9 @@ from nereid_executor.batch.lifecycle.received_batches import (
     ReceivedBatches,
 )
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid_scheduler.batching.times.instance_times import InstanceTimes
 from nereid_scheduler.core.instances.instance_batches import WAITING, SentBatch
 from nereid_scheduler.core.instances.instance_places import Slot
-from nereid_scheduler.core.instances.pace import Pace
 from nereid_scheduler.core.instances.remote_instance import CrashReport, RemoteInstance
 from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
 from nereid_scheduler.placement.executors.sessions import PlacedInstance
@@ -61,14 +61,14 @@ _HEADS = tuple(head_of([("I", "UINT8", shape)]) for shape in ([1], [1, 1]))
 DIED = ErrorStatus(Internal.code, "the worker died", accepted=True)
 
 
-class EagerPace(Pace):
+class EagerTimes(InstanceTimes):
     """Of an instance that is always about to end; no real time makes its batches overdue."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patience_ns = 1 << 60
 
-    def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
+    def record(self, execution_ns: int, total_ns: int | None) -> None:
         pass
 
     def may_send(self, elapsed_ns: int) -> bool:
@@ -291,7 +291,7 @@ class Wires:
     def __init__(self, world: InstanceStream, number: int) -> None:
         self.world, self.number = world, number
         self.instance = RemoteInstance(number, f"m_{number}", "executor")
-        self.instance.pace = EagerPace()
+        world.version.times.instances[self.instance] = EagerTimes()
         slot = Slot(self.instance.name, pb.Device.CPU, 0)
         self.placed = PlacedInstance(self.instance, world.served, world.session, slot)
         world.placed[number] = self.placed
@@ -638,11 +638,11 @@ class ForgetsWhichStream(ExecutorSide):
 class RequeuesWithoutFence(ModelVersion):
     """Takes a batch back as soon as it asks for it, not when the instance gives it back."""
 
-    def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
+    def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         waiting = instance.batches.waiting
         if waiting is not None and waiting.state is not WAITING:
             self.batch_withdrawn(instance, waiting.id)
-        super().end_first(instance, now_ns)
+        super()._end_first(instance, now_ns)
 
 
 class ReleasesTwice(ModelVersion):

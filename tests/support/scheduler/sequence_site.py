@@ -8,6 +8,7 @@ from nereid.core.errors import NereidError
 from nereid_scheduler.batching.batcher import make_batcher
 from nereid_scheduler.batching.sequences.controls import is_null
 from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import Batch, Entry, RequestState
 from tests.support.scheduler.samples import entry_of, model_of
@@ -32,9 +33,11 @@ class SequenceSite:
         """strategy: what sequence_batching has; parameters: the rest of the configuration."""
         text = f"max_batch_size: {max_batch_size} sequence_batching {{ {strategy} }} {parameters}"
         self.router: Router[Any] = Router()
+        self.times = BatchTimes()
         batcher = make_batcher(
             model_of(text, backend=backend),
             self.router,
+            self.times,
             max_pending=max_pending,
             client_share=client_share,
         )

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid_scheduler.batching.gathering import Gathering, can_gather
-from nereid_scheduler.batching.latency_target import LatencyTarget
-from nereid_scheduler.batching.queue_control import AdaptiveBatcher, QueueControl
+from nereid_scheduler.batching.forming_rules import can_share
+from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
+from nereid_scheduler.batching.policies.latency_target import LatencyTarget
+from nereid_scheduler.batching.policies.queue_control import AdaptiveBatcher, QueueControl
+from nereid_scheduler.batching.policies.sizing import ConfiguredSizing, MeasuredSizing
 from nereid_scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
 from nereid_scheduler.batching.sequences.direct import DirectBatcher
 from nereid_scheduler.batching.sequences.iterative import (
@@ -25,15 +27,17 @@ from nereid_scheduler.batching.sequences.iterative import (
     IterativeOldestBatcher,
 )
 from nereid_scheduler.batching.sequences.oldest import OldestBatcher
+from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
-from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, Batch, executing_batch
+from nereid_scheduler.core.requests.entry import QUEUED, Batch, executing_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence, Sized
 
     from nereid.core.errors import NereidError
-    from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.queue_control import AdmissionTarget
+    from nereid.model_config import DynamicBatching, ModelConfig
+    from nereid_scheduler.batching.policies.queue_control import AdmissionTarget, Control
+    from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid_scheduler.core.requests.entry import Entry
 
@@ -43,7 +47,6 @@ __all__ = [
     "DynamicBatcher",
     "FifoBatcher",
     "LatencyTarget",
-    "WaitingBatcher",
     "make_batcher",
     "target_of",
 ]
@@ -71,17 +74,11 @@ class Batcher(Protocol):
     def remove_entry(self, entry: Entry) -> bool:
         """Remove an entry that no instance has; return False if the batcher does not have it."""
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, or `None` if the instance has to wait.
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+        """Return a batch for an instance, or `None` if the instance has to wait.
 
-        The entries of the batch are EXECUTING now. instances: number of ready instances.
-        """
-
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that arrives alone while an instance is free.
-
-        Call this only if no other entry waits. It saves a call of enqueue() and one of
-        next_batch(), and the batch is the same. `None` means that the entry must be enqueued.
+        The entries of the batch are EXECUTING now. instances: number of ready instances. grown:
+        True if the instance is not free yet, so that only a batch that cannot grow may be sent.
         """
 
     def form_batches(self, now_ns: int, instances: int) -> None:
@@ -99,6 +96,12 @@ class Batcher(Protocol):
     def wake_at_ns(self, now_ns: int) -> int | None:
         """Return the latest time at which the owner must expire entries and ask for batches."""
 
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """Record that an instance has executed a batch and has no other one.
+
+        taken_ns: time since the batch was sent. The batch is in the version's BatchTimes.
+        """
+
 
 # Each key says whether sequences are iterative, and whether the strategy is "oldest".
 _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
@@ -109,9 +112,11 @@ _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
 }
 
 
-def make_batcher(
+def make_batcher(  # noqa: PLR0913 (most by keyword)
     config: ModelConfig,
     router: Router[Any] | None = None,
+    times: BatchTimes | None = None,
+    open_requests: Sized = (),
     *,
     max_pending: int = 0,
     admission: AdmissionTarget | None = None,
@@ -119,38 +124,59 @@ def make_batcher(
 ) -> Batcher:
     """Return a batcher for a model of this configuration.
 
-    router: has the version's instances, and knows which of them are free. max_pending: maximum
-    number of entries; 0 means no limit. admission: target of adaptive admission; `None` means that
-    only max_pending, the queue policy and the model's own latency target limit the queue. The
-    target is ignored for models with sequences, as a sequence must not lose a request.
-    client_share: maximum fraction of a model's sequence slots that one client may occupy.
+    Args:
+        config: Configuration of the model.
+        router: Has the version's instances, and knows which of them are free.
+        times: Measured times of the version's batches.
+        open_requests: Requests of the version that have no response yet.
+        max_pending: Maximum number of queued entries; 0 means no limit.
+        admission: Target of adaptive admission; `None` means that only max_pending, the queue
+            policy and the model's latency target limit the queue. It is ignored for models with
+            sequences, as a sequence must not lose a request.
+        client_share: Maximum fraction of a model's sequence slots that one client may occupy.
     """
+    router = router or Router()
+    times = times or BatchTimes()
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
-        return _STRATEGIES[kind](
-            config, config.sequences, router or Router(), max_pending, client_share
-        )
-    held = holds_target(config)
+        make = _STRATEGIES[kind]
+        return make(config, config.sequences, router, times, max_pending, client_share)
+    size = 1 if config.batching is None else config.max_batch_size
+    target: LatencyTarget | None = None
+    if holds_target(config):
+        target = LatencyTarget(config.target_p99_us * 1000, size, times.rows)
+    control: Control | None = target
+    if control is None and admission is not None:
+        control = QueueControl(admission, size)
+    batcher: FifoBatcher | DynamicBatcher
     if config.batching is None:
-        batcher: FifoBatcher | DynamicBatcher = FifoBatcher(config.name, max_pending)
-        max_batch_size = 1
+        batcher = FifoBatcher(config.name, max_pending)
     else:
-        max_batch_size = config.max_batch_size
+        gathers = control is None and can_gather(config)
         batching = config.batching
-        if held:
-            batching = replace(
-                batching, preferred_batch_sizes=(max_batch_size,), max_queue_delay_us=0
-            )
-        batcher = DynamicBatcher(config.name, max_batch_size, batching, max_pending)
-    if held:
-        closes = batcher if isinstance(batcher, DynamicBatcher) else None
-        target = LatencyTarget(config.target_p99_us * 1000, max_batch_size, closes)
-        return AdaptiveBatcher(batcher, target, router)
-    if admission is None:
-        if isinstance(batcher, DynamicBatcher) and can_gather(config):
-            batcher.gathering = Gathering()
-        return batcher
-    return AdaptiveBatcher(batcher, QueueControl(admission, max_batch_size), router)
+        if target is not None:
+            batching = replace(batching, preferred_batch_sizes=(size,))
+        batcher = DynamicBatcher(
+            config.name,
+            batching,
+            target or _sizing_of(config, batching, router, times, open_requests),
+            Gathering(times) if gathers else None,
+            max_pending,
+        )
+    return batcher if control is None else AdaptiveBatcher(batcher, control, router)
+
+
+def _sizing_of(
+    config: ModelConfig,
+    batching: DynamicBatching,
+    router: Router[Any],
+    times: BatchTimes,
+    open_requests: Sized,
+) -> Sizing:
+    """Return the sizing of a model without a latency target."""
+    if can_share(batching, config.max_batch_size):
+        return MeasuredSizing(config.max_batch_size, router, times, open_requests)
+    return ConfiguredSizing(config.max_batch_size, batching.max_queue_delay_us * 1000)
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
@@ -171,16 +197,6 @@ def holds_target(config: ModelConfig) -> bool:
         and not config.decoupled
         and config.platform != ENSEMBLE_PLATFORM
     )
-
-
-class WaitingBatcher(Batcher, Protocol):
-    """A Batcher whose batches may be sent to instances that still execute another batch."""
-
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return what next_batch() would return, but for an instance that is not free yet.
-
-        It also returns `None` if the batch could still grow before an instance is free.
-        """
 
 
 class FifoBatcher:
@@ -227,23 +243,13 @@ class FifoBatcher:
         self.pending -= 1
         return True
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (it cannot grow)
         """Return a batch that has the oldest entry alone; `None` if nothing is queued."""
         entries = self._queue.pop(1)
         if not entries:
             return None
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
-
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return what next_batch() returns, as a batch of one entry cannot grow."""
-        return self.next_batch(now_ns, instances)
-
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that arrives alone while an instance is free."""
-        entry.enqueued_ns = now_ns
-        entry.state = EXECUTING
-        return Batch([entry], entry.valid.batch_size, "single")
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing, as every entry runs alone."""
@@ -263,3 +269,6 @@ class FifoBatcher:
     def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
         """Return a time that is not after the next deadline; `None` if no entry has a deadline."""
         return self._expiries.next_ns()
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """Do nothing, as batches cannot be larger."""

@@ -20,7 +20,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.forming_rules import UNLIMITED, forms_ahead
+from nereid_scheduler.batching.forming_rules import forms_ahead
 from nereid_scheduler.batching.queues import (
     Cursor,
     Expiries,
@@ -30,9 +30,9 @@ from nereid_scheduler.batching.queues import (
     queue_full,
     timeout_expired,
 )
+from nereid_scheduler.batching.times.batch_times import shape_of
 from nereid_scheduler.core.requests.entry import (
     BATCHED,
-    EXECUTING,
     QUEUED,
     Batch,
     executing_batch,
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching
-    from nereid_scheduler.batching.gathering import Gathering
+    from nereid_scheduler.batching.policies.gathering import Gathering
+    from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.core.requests.entry import Entry
 
 # Maximum number of formed batches for each instance, as on Triton.
@@ -101,25 +102,27 @@ class _ScanResult:
 
 
 class DynamicBatcher:
-    """WaitingBatcher for requests that do not belong to sequences.
+    """Batcher for requests that do not belong to sequences.
 
     `_growing` is the last batch in `_formed` if entries may still join it, otherwise `None`.
     """
 
     def __init__(
-        self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
+        self,
+        model_name: str,
+        batching: DynamicBatching,
+        sizing: Sizing,
+        gathering: Gathering | None = None,
+        max_pending: int = 0,
     ) -> None:
+        """sizing: says how large batches may be and how long they wait.
+
+        gathering: decides whether a free instance waits for its last batch's clients; `None` means
+        that it never does.
+        """
         self.pending = 0
-        # Maximum number of requests in a batch, even if more rows would fit; see BatchShares.
-        self.most_requests = UNLIMITED
-        # Maps a key to the maximum number of requests in a batch with that key; see BatchSizes.
-        self.bounds: dict[Hashable, int] = {}
-        # `None` means that an instance never waits for the next requests of its last batch's
-        # clients.
-        self.gathering: Gathering | None = None
-        # A LatencyTarget, if there is one, changes max_size and delay_ns.
-        self.max_size = max(1, max_batch_size)
-        self.delay_ns = batching.max_queue_delay_us * 1000
+        self._sizing = sizing
+        self._gathering = gathering
         self._model_name = model_name
         self._max_pending = max_pending
         self._preferred = frozenset(batching.preferred_batch_sizes)
@@ -188,9 +191,11 @@ class DynamicBatcher:
         self.pending -= 1
         return True
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, or `None` if the instance has to wait."""
-        gathering = self.gathering
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+        """Return a batch for an instance, or `None` if the instance has to wait."""
+        if grown and not self._has_grown(now_ns, instances):
+            return None
+        gathering = self._gathering
         if gathering is not None and gathering.should_wait(self.pending, now_ns):
             return None
         if self._formed:
@@ -201,7 +206,7 @@ class DynamicBatcher:
         if not self._formed:
             return None
         batch = self._formed.popleft()
-        if self.delay_ns:
+        if self._sizing.delay_ns:
             self._merge_followers(batch, now_ns)
         if batch.sealed and not self._has_levels:
             self._join_alike(batch)
@@ -219,45 +224,22 @@ class DynamicBatcher:
 
         taken_ns: time since the batch was sent.
         """
-        if self.gathering is None:
+        if self._gathering is None:
             return
-        first, requests = batch.entries[0], len(batch.entries)
-        # The costs of batches can be compared only if each request has one row and no request must
-        # run alone.
-        alike = first.key is first.valid.shape_key and batch.size == requests
-        key = first.key if alike else None
-        most = min(self.max_size, self._most(key))
-        self.gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
+        requests = len(batch.entries)
+        key = shape_of(batch)
+        most = min(self._sizing.max_size, self._sizing.max_requests(key))
+        self._gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
 
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for an instance that is not free yet, if the batch could not grow."""
-        if self.delay_ns:
-            self.form_batches(now_ns, instances)
-            first = self._formed[0] if self._formed else None
-            if first is None or (first is self._growing and first.size < self.max_size):
-                return None
-        elif self.pending < min(self.max_size, self.most_requests):
-            return None
-        return self.next_batch(now_ns, instances)
-
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that arrives alone while an instance is free."""
-        gathering = self.gathering
-        if self.delay_ns or (gathering is not None and gathering.should_wait(1, now_ns)):
-            return None
-        size = entry.valid.batch_size
-        if size >= self.max_size:
-            reason = "full"
-        elif size >= self._max_preferred or size in self._preferred:
-            reason = "preferred"
-        else:
-            reason = "immediate"
-        entry.enqueued_ns = now_ns
-        entry.state = EXECUTING
-        entries = [entry]
-        if gathering is not None:
-            gathering.batch_dispatched(entries)
-        return Batch(entries, size, reason)
+    def _has_grown(self, now_ns: int, instances: int) -> bool:
+        """Return whether the next batch is complete, so that no request could join it later."""
+        if not self._sizing.delay_ns:
+            return self.pending >= min(self._sizing.max_size, self._sizing.max_requests(None))
+        self.form_batches(now_ns, instances)
+        first = self._formed[0] if self._formed else None
+        return first is not None and (
+            first is not self._growing or first.size >= self._sizing.max_size
+        )
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, a few for each instance, and add entries to the last one."""
@@ -302,12 +284,12 @@ class DynamicBatcher:
 
         `None` means that neither is in progress.
         """
-        if self.gathering is not None and self.gathering.expected and self.pending:
-            until_ns = self.gathering.until_ns
+        if self._gathering is not None and self._gathering.expected and self.pending:
+            until_ns = self._gathering.until_ns
             return until_ns if until_ns > now_ns else None
-        if not self.delay_ns or not self._scan.count:
+        if not self._sizing.delay_ns or not self._scan.count:
             return None
-        closes_ns = self._scan.oldest_ns + self.delay_ns
+        closes_ns = self._scan.oldest_ns + self._sizing.delay_ns
         # If the delay is over, the batch waits only for a free instance. The owner knows when an
         # instance is free, so no time is returned.
         return closes_ns if closes_ns > now_ns else None
@@ -320,9 +302,10 @@ class DynamicBatcher:
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         result = self._examine(base)
-        delay_over = self.delay_ns and scan.count and now_ns - scan.oldest_ns >= self.delay_ns
+        delay_ns = self._sizing.delay_ns
+        delay_over = delay_ns and scan.count and now_ns - scan.oldest_ns >= delay_ns
         if result.best_size and not delay_over:
-            saturated = not self.delay_ns or result.best_reason == "full"
+            saturated = not delay_ns or result.best_reason == "full"
             self._close(result.best_count, result.best_size, result.best_reason, saturated)
         elif not scan.count:
             if not result.ended_by:
@@ -331,7 +314,7 @@ class DynamicBatcher:
             self._scan = _Scan()
         elif result.ended_by or base + scan.size >= self._max_preferred:
             self._close(scan.count, scan.size, result.ended_by or "preferred", True)
-        elif delay_over or not self.delay_ns:
+        elif delay_over or not delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
             # Let the candidates join the batch now, as an instance may become free at any moment.
@@ -347,9 +330,10 @@ class DynamicBatcher:
         scan, result = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
-        max_size, max_preferred, preferred = self.max_size, self._max_preferred, self._preferred
+        sizing, max_preferred, preferred = self._sizing, self._max_preferred, self._preferred
+        max_size, delay_ns = sizing.max_size, sizing.delay_ns
         ahead = 0 if self._growing is None else len(self._growing.entries)
-        most = self._most(key) - ahead
+        most = sizing.max_requests(key) - ahead
         for entry in self._queues.scan(scan):
             before = total
             total += entry.valid.batch_size
@@ -367,21 +351,17 @@ class DynamicBatcher:
                     break
             else:
                 key = scan.key = entry.key
-                most = self._most(key) - ahead
+                most = sizing.max_requests(key) - ahead
             oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
             count += 1
             if total in preferred:
                 result.cut(count, total - base, "preferred")
-            if total >= max_preferred and not self.delay_ns:
+            if total >= max_preferred and not delay_ns:
                 # Without a queue delay it is known now where the batch ends. Later entries change
                 # nothing.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return result
-
-    def _most(self, key: Hashable) -> int:
-        """Return the maximum number of requests in a batch with this key."""
-        return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
         """Move the first `count` candidates to the growing batch, or to a new one.
@@ -398,7 +378,7 @@ class DynamicBatcher:
         else:
             formed.entries += entries
         formed.size += size
-        formed.reason = "full" if formed.size >= self.max_size else reason
+        formed.reason = "full" if formed.size >= self._sizing.max_size else reason
         for entry in entries:
             entry.holder = formed
             entry.state = BATCHED
@@ -413,14 +393,14 @@ class DynamicBatcher:
             if (
                 following.sealed
                 or following.key != batch.key
-                or batch.size + following.size > self.max_size
-                or now_ns - oldest_ns <= self.delay_ns
+                or batch.size + following.size > self._sizing.max_size
+                or now_ns - oldest_ns <= self._sizing.delay_ns
             ):
                 return
             self._formed.popleft()
             batch.entries += following.entries
             batch.size += following.size
-            batch.reason = "full" if batch.size >= self.max_size else "delay"
+            batch.reason = "full" if batch.size >= self._sizing.max_size else "delay"
 
     def _join_alike(self, batch: _FormedBatch) -> None:
         """Add entries of the same shape, from behind other shapes, to a batch that leaves.
@@ -428,10 +408,11 @@ class DynamicBatcher:
         The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
         entry of all still leaves first.
         """
-        largest = self._max_preferred or self.max_size
+        largest = self._max_preferred or self._sizing.max_size
+        most = self._sizing.max_requests(batch.key)
         for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)
-            if batch.size + following.size > largest or together > self._most(batch.key):
+            if batch.size + following.size > largest or together > most:
                 return
             self._formed.remove(following)
             if self._growing is following:
@@ -439,7 +420,7 @@ class DynamicBatcher:
                 self._scan = _Scan()
             batch.entries += following.entries
             batch.size += following.size
-        most = self._most(batch.key) - len(batch.entries)
+        most -= len(batch.entries)
         entries = self._queues.extract_alike(batch.key, largest - batch.size, most)
         if entries:
             batch.entries += entries

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nereid.model_config import DynamicBatching
-
-
-# Stands for no limit: a batch never has this many requests.
-UNLIMITED: Final = 1 << 62
 
 
 def forms_ahead(batching: DynamicBatching) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.observability.metrics_page import Family, Page
     from nereid.pb import nereid_pb2 as pb
     from nereid_scheduler.admission.gateway_session import GatewaySession
-    from nereid_scheduler.batching.latency_target import LatencyTarget
+    from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemandCounts
     from nereid_scheduler.core.measurements.latencies import MetricsConfig

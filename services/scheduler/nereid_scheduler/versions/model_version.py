@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
-from nereid_scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
-from nereid_scheduler.batching.gathering import MIN_NS
+from nereid_scheduler.batching.batcher import holds_target, make_batcher, target_of
+from nereid_scheduler.batching.policies.gathering import MIN_NS
 from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import (
     RateLimitedBatcher,
     RateLimitedRouter,
 )
 from nereid_scheduler.batching.sequences.iterative import IterativeBatcher
-from nereid_scheduler.batching.sequences.oldest import OldestBatcher
 from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
-from nereid_scheduler.core.instances.remote_instance import cancel_member
+from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry, about
-from nereid_scheduler.versions.member_responses import MemberResponses
+from nereid_scheduler.versions.plan import plan
 from nereid_scheduler.versions.queued_requests import QueuedRequests
+from nereid_scheduler.versions.replies import Replies
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
-from nereid_scheduler.versions.single_responses import SingleResponses
 from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
 from nereid_scheduler.versions.tracing.request_traces import end_attempts
 from nereid_scheduler.versions.waiting_batches import (
@@ -46,7 +45,7 @@ from nereid_scheduler.versions.waiting_batches import (
 from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from nereid.core.wire.executed import Executed
     from nereid.model_config import ModelConfig
@@ -71,25 +70,26 @@ class ModelVersion(QueuedRequests):
         limits, limiter = context.limits, context.rate_limiter
         limited = None if limiter is None else RateLimitedRouter(limiter)
         self._router: Router[RemoteInstance] = limited or Router()
+        # Measured times of the version's batches.
+        self.times = BatchTimes(by_rows=holds_target(config))
+        open_entries: dict[Entry, None] = {}
         batcher = make_batcher(
             config,
             self._router,
+            self.times,
+            open_entries,
             max_pending=limits.max_queue_size,
             admission=limits.admission_of(config),
             client_share=limits.client_sequence_share,
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        # Function to call at the end of each batch, if the batcher may keep the instance idle until
-        # the batch's clients send their next requests.
-        self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
-        if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
-            self._on_batch_end = batcher.batch_ended
         super().__init__(
             config,
             number,
             context,
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
+            open_entries,
         )
         # Instances that get no new sequences, and are kept until the sequences they have are over.
         self._retiring: set[RemoteInstance] = set()
@@ -97,23 +97,27 @@ class ModelVersion(QueuedRequests):
         # Transfers are possible for sequences with implicit state whose requests have one response.
         # If a request has several responses, each may change the state, even after the execution.
         self._transfers: StateTransfers = NO_TRANSFERS
-        self._responses: SingleResponses | MemberResponses
-        if config.decoupled or iterations is not None:
-            self._responses = MemberResponses(self, iterations)
-            self._on_end.append(self._responses.end_entry)
-        else:
-            if self._sequences is not None and config.proto.sequence_batching.state:
-                self._transfers = StateTransfers(
-                    f"{self!r}", self._sequences.moves, self.wake, context.snapshots
-                )
-            self._responses = SingleResponses(self, self._transfers)
+        sequences = self._sequences
+        if (
+            sequences is not None
+            and config.proto.sequence_batching.state
+            and not (config.decoupled or iterations is not None)
+        ):
+            self._transfers = StateTransfers(
+                f"{self!r}", sequences.moves, self.wake, context.snapshots
+            )
+        self._replies = Replies(self, self._transfers, iterations)
+        if self._replies.one_by_one:
+            self._on_end.append(self._replies.end_entry)
         if self._sequences is not None:
             self._on_end.append(self._end_in_sequence)
         self._waiting: WaitingBatches = NO_WAITING_BATCHES
+        # True if an instance has become free, or has begun its second batch, since the last step.
+        self._step_due = False
         # With a rate limiter no batch waits at an instance, since the instance may execute only
         # when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
-            self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
+            self._waiting = WaitingBatches(config, self._router, self.times)
         # Reason why requests wait, and the time since when they wait for this reason. The reason is
         # empty if no request waits, or if requests only wait for busy instances or slots of
         # sequences.
@@ -145,26 +149,9 @@ class ModelVersion(QueuedRequests):
 
     # ---- requests
 
-    def _start_alone(self, entry: Entry, now_ns: int) -> bool:
-        if (
-            not self._last_batch_small
-            or not self._router.free_instances
-            or self._batcher.pending
-            or self._turn_due
-            or self.cache is not None
-            or self._order is not None
-        ):
-            return False
-        batch = self._batcher.lone_batch(entry, now_ns)
-        if batch is None:
-            return False
-        self._open[entry] = None
-        self._start(batch, now_ns)
-        return True
-
     def _on_queued(self, now_ns: int, *, at_once: bool) -> None:
         if at_once and self._last_batch_small and self._router.free:
-            self._dispatch(now_ns)
+            self._step(now_ns)
         else:
             self.wake()
         if not self._router.count:
@@ -172,13 +159,10 @@ class ModelVersion(QueuedRequests):
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Pause or resume the responses to an entry at its instance."""
-        self._responses.set_flow(entry, paused=paused)
+        self._replies.set_flow(entry, paused=paused)
 
     def _cancel_execution(self, entry: Entry) -> None:
-        # Notify the instance here only for single responses: MemberResponses does it when the entry
-        # ends.
-        if isinstance(self._responses, SingleResponses):
-            cancel_member(entry, self._router)
+        self._replies.cancel(entry, self._router)
 
     def _end_in_sequence(self, entry: Entry) -> None:
         assert self._sequences is not None
@@ -274,7 +258,7 @@ class ModelVersion(QueuedRequests):
         entries: list[Entry] = []
         now_ns = _now_ns()
         for sent in batches:
-            entries += self._responses.lose_batch(sent, cause, now_ns)
+            entries += self._replies.lose_batch(sent, cause, now_ns)
             self._record_lost(instance, sent, now_ns, cause)
             if sent.execution is None and sent.batch.traced:
                 end_attempts(instance, sent, now_ns, cause)
@@ -325,7 +309,7 @@ class ModelVersion(QueuedRequests):
         self._requeue_given_back(instance, sent)
         if batches.first is None:
             # The response to the batch before it has already come, so the instance is free.
-            self._release_instance(instance, _now_ns())
+            self._router.release_instance(instance)
             if not instance.at_work:
                 instance.on_idle()
         self.wake()
@@ -389,24 +373,28 @@ class ModelVersion(QueuedRequests):
             ProtocolError: the message is invalid. Nothing has changed, and the instance's stream
                 must end.
         """
-        self._responses.on_reply(instance, message)
+        now_ns = _now_ns()
+        reply = self._replies.read(instance, message, now_ns)
+        if self._step_due and self._sequences is None:
+            # Send the next batch before the responses, so that the instance executes meanwhile.
+            self._step(now_ns)
+        self._replies.respond(instance, reply, now_ns)
+        if self._step_due:
+            # The next requests of sequences may join the batch once the responses are sent.
+            self.wake()
 
     def end_execution(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
-        """Record that an instance has executed its first batch, and send it the next one."""
+        """Record that an instance has executed its first batch, and what was measured."""
+        execution = sent.end_execution(reply, finished_ns)
+        batch, waited = sent.batch, sent.waited_since_ns > 0
+        self.times.record(instance, batch, execution, waited=waited)
         target = self.target
-        if target is not None:
-            # Update the target first, so that the next batch is formed by the newest plan.
-            execution = sent.end_execution(reply, finished_ns)
-            if target.on_executed(sent.batch, execution.started_ns, finished_ns):
-                self._log_target(target)
-            self.end_first(instance, finished_ns)
-            return execution
-        # Send the next batch before the responses, so that the instance executes while they are
-        # sent.
-        self.end_first(instance, finished_ns)
-        return sent.end_execution(reply, finished_ns)
+        if target is not None and target.on_executed(batch, finished_ns):
+            self._log_target(target)
+        self._end_first(instance, finished_ns)
+        return execution
 
     def _log_target(self, target: LatencyTarget) -> None:
         p99_us = target.target_ns // 1000
@@ -426,51 +414,26 @@ class ModelVersion(QueuedRequests):
         if self.target is not None:
             self.target.forget(batch)
 
-    def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """Record how long a batch took, which decides whether a batch may wait at the instance."""
-        self._waiting.on_executed(instance, sent, execution)
-
-    def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
+    def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """Remove an instance's first batch, which was executed, and let the next one begin."""
-        ended = instance.batches.first
-        instance.batches.end_first(now_ns)
-        if instance.batches.first is not None:
-            self._begin_waiting(instance, now_ns)
+        batches = instance.batches
+        ended = batches.first
+        assert ended is not None, "no batch that could have been executed"
+        batches.end_first(now_ns)
+        self._step_due = True
+        if batches.first is not None:
+            self._begin_waiting(instance, batches.first)
             return
-        if ended is not None:
-            self._end_batch(instance, ended, now_ns)
-        self._waiting.remove_instance(instance)
-        self._release_instance(instance, now_ns)
-
-    def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
-        """Report an executed batch to the batcher, which may let the instance wait for requests."""
         taken_ns = now_ns - ended.started_ns
-        if self._on_batch_end is None or taken_ns < MIN_NS:
-            return
-        if self._sequences is not None or self._router.count == 1:
-            self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
-
-    def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Mark an instance without a batch as free, so that it can get the next batch."""
+        if taken_ns >= MIN_NS and (self._sequences is not None or self._router.count == 1):
+            self._batcher.batch_ended(instance, ended.batch, taken_ns, now_ns)
+        self._waiting.remove_instance(instance)
         self._router.release_instance(instance)
-        if self._sequences is None:
-            # Dispatch before the responses are sent, so that the instance executes while they are
-            # sent.
-            if self._batcher.pending:
-                self._dispatch(now_ns)
-        else:
-            # Dispatch after the responses: once a request has its response, the next request of its
-            # sequence may join the batch.
-            self.wake()
 
-    def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
+    def _begin_waiting(self, instance: RemoteInstance, first: SentBatch) -> None:
         """Record that an instance has begun to execute the batch that has waited there."""
         self._waiting.on_begun(instance)
-        # Dispatch before the responses are sent, so that another batch can already wait at the
-        # instance.
-        self._dispatch(now_ns)
-        first = instance.batches.first
-        if instance.accepts_controls and first is not None:
+        if instance.accepts_controls:
             for member, entry in enumerate(first.batch.entries):
                 if entry.state is RESPONDED:
                     instance.send_control(first.id, member, pb.MemberControl.CANCEL)
@@ -481,36 +444,31 @@ class ModelVersion(QueuedRequests):
         """Cancel the timers. Call this when no entry is open."""
         super().close()
         self._executor_wait.stop_timer()
-        self._waiting.close()
 
-    def _turn(self) -> None:
+    def _step(self, now_ns: int) -> None:
+        """Let the version act on all that has come: expire, plan, send, and set the timer."""
+        self._step_due = False
         self._transfers.resume_exports()
-        super()._turn()
+        self._expire_entries(now_ns)
+        for instance in self._waiting.overdue(now_ns):
+            instance.withdraw_waiting()
+        waited = self._batcher.pending
+        while planned := plan(self._batcher, self._router, self._waiting, now_ns):
+            for instance, batch in planned:
+                self._last_batch_small = len(batch.entries) <= _FEW
+                self._send_batch(instance, batch, now_ns)
+        self._timer.arm(self._wake_at_ns(now_ns), now_ns)
+        if waited or self._wait_reason:
+            self._update_wait(waited, now_ns)
         if self._retiring and self._sequences is not None:
             self._end_retirements(self._sequences)
 
-    def _dispatch(self, now_ns: int) -> None:
-        """Send a batch to each free instance, and arm the timer for the next dispatch."""
-        batcher, router = self._batcher, self._router
-        waited = batcher.pending
-        self._waiting.share_queue(len(self._open))
-        if self._timer.at_ns <= now_ns:
-            # The timer is due but has not fired yet. Entries that have expired must not run.
-            self._expire_entries(now_ns)
-        if batcher.pending:
-            count = router.count
-            while router.free:
-                batch = batcher.next_batch(now_ns, count)
-                if batch is None:
-                    break
-                self._start(batch, now_ns)
-            else:
-                if count:
-                    batcher.form_batches(now_ns, count)
-        self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
-        self._waiting.send_batches(now_ns)
-        if waited or self._wait_reason:
-            self._update_wait(waited, now_ns)
+    def _wake_at_ns(self, now_ns: int) -> int | None:
+        """Return the time of the next step, if nothing comes before."""
+        at_ns, overdue_ns = self._batcher.wake_at_ns(now_ns), self._waiting.wake_at_ns()
+        if at_ns is None or (overdue_ns is not None and overdue_ns < at_ns):
+            return overdue_ns
+        return at_ns
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
         """If requests no longer wait, or wait for another reason, record their wait until now."""
@@ -534,23 +492,10 @@ class ModelVersion(QueuedRequests):
             return ""
         return DELAY
 
-    def _start(self, batch: Batch, now_ns: int) -> None:
-        """Send a batch to a free instance."""
-        instance: RemoteInstance | None = batch.instance
-        if instance is None:
-            instance = self._router.acquire_instance()
-        else:
-            self._router.acquire(instance)
-        assert instance is not None, "a batch without a free instance"
-        self._last_batch_small = len(batch.entries) <= _FEW
-        if self._send_batch(instance, batch, now_ns) is None:
-            self._router.release_instance(instance)
-        else:
-            self._waiting.on_sent(instance)
-
-    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
-        """Send a batch to an instance; if it cannot be sent, fail its entries and return `None`."""
+    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> None:
+        """Send a batch to an instance; if it cannot be sent, fail its entries."""
         self.statistics.batches_closed[batch.reason] += 1
+        second = instance.batches.first is not None
         try:
             sent = instance.send_batch(batch, now_ns)
         except Exception:
@@ -559,9 +504,15 @@ class ModelVersion(QueuedRequests):
             error = Internal("the batch cannot be sent to an executor", accepted=True)
             # Fail the entries later: submit() must return an entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
-            return None
-        self._responses.on_sent(instance, sent)
-        return sent
+            if not second:
+                self._router.release_instance(instance)
+                self.wake()
+            return
+        if second:
+            self._waiting.on_sent_second(instance, sent)
+        else:
+            self._waiting.on_sent(instance)
+        self._replies.on_sent(instance, sent)
 
     # ---- waits for an instance
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
-from nereid_scheduler.batching.queue_control import AdmissionTarget
+from nereid_scheduler.batching.policies.queue_control import AdmissionTarget
 
 if TYPE_CHECKING:
     from nereid.model_config import ModelConfig

@@ -53,8 +53,14 @@ class QueuedRequests(ABC):
     target: LatencyTarget | None = None
 
     def __init__(
-        self, config: ModelConfig, number: int, context: VersionContext, batcher: Batcher
+        self,
+        config: ModelConfig,
+        number: int,
+        context: VersionContext,
+        batcher: Batcher,
+        open_entries: dict[Entry, None],
     ) -> None:
+        """open_entries: entries without their last response, in order of arrival."""
         self.config = config
         self.number = number
         self.name = config.name
@@ -71,8 +77,7 @@ class QueuedRequests(ABC):
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
-        # Entries without their last response, in order of arrival.
-        self._open: dict[Entry, None] = {}
+        self._open = open_entries
         # Functions to call when an entry has its last response or its client has cancelled it.
         self._on_end: list[Callable[[Entry], None]] = []
         # True if another scheduler has taken over the model: entries are then returned to their
@@ -124,8 +129,8 @@ class QueuedRequests(ABC):
     # ---- implemented by subclasses
 
     @abstractmethod
-    def _dispatch(self, now_ns: int) -> None:
-        """Execute the requests that can run now, and arm the timer for the next dispatch."""
+    def _step(self, now_ns: int) -> None:
+        """Expire requests, execute those that can run now, and arm the timer for the next step."""
 
     @abstractmethod
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
@@ -156,8 +161,6 @@ class QueuedRequests(ABC):
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
-        if at_once and self._start_alone(entry, now_ns):
-            return entry
         try:
             if self.cache is None:
                 self._batcher.enqueue(entry, now_ns)
@@ -172,10 +175,6 @@ class QueuedRequests(ABC):
             self._order.append_request(entry)
         self._on_queued(now_ns, at_once=at_once)
         return entry
-
-    def _start_alone(self, entry: Entry, now_ns: int) -> bool:  # noqa: ARG002 - of versions with instances
-        """Execute an entry alone, if nothing waits and an instance is free; return False if not."""
-        return False
 
     def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
         """Handle a request that was just queued, or that waits for a lookup in the cache."""
@@ -349,16 +348,14 @@ class QueuedRequests(ABC):
     # ---- turns
 
     def wake(self) -> None:
-        """Dispatch at the end of this turn of the event loop."""
+        """Take a step at the end of this turn of the event loop."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turn_due = False
-        now_ns = _now_ns()
-        self._expire_entries(now_ns)
-        self._dispatch(now_ns)
+        self._step(_now_ns())
 
     def _on_timer(self) -> None:
         if not self._turn_due:

@@ -1,45 +1,27 @@
-"""Waiting batches: an instance that executes may be sent one more batch, which waits there.
+"""Second batches: an instance that executes may be sent one more batch, which waits there.
 
-Without a waiting batch an instance is idle for a round trip after each batch. A batch is first
-*queued*, then *waits* at an instance, then *executes* there. A waiting batch returns to the queue
-if it is withdrawn or the instance is lost.
-
-A batch is sent to wait only if no instance is free and the chosen instance is about to end its
-batch (see Pace). Otherwise it stays in the queue, where it can grow and any instance can take it.
-The requests of a waiting batch count as queued. If the executing batch takes longer than expected,
-the waiting batch is withdrawn: the instance gives it back unless it has begun it. So a wrong guess
-costs a few milliseconds.
+Without a second batch an instance is idle for a round trip after each batch. It is sent only if no
+instance is free and the instance is about to end its batch (see InstanceTimes). Otherwise the batch
+stays in the queue, where it can grow and any instance can take it. If the executing batch takes
+longer than expected, the second one is withdrawn: the instance gives it back unless it has begun
+it.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.batch_shares import BatchShares
-from nereid_scheduler.batching.batch_sizes import BatchSizes
-from nereid_scheduler.batching.batcher import FifoBatcher
-from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid_scheduler.batching.forming_rules import can_share, forms_ahead
-from nereid_scheduler.batching.queue_control import AdaptiveBatcher
-from nereid_scheduler.core.instances.instance_batches import EXECUTING
-from nereid_scheduler.core.timer import RearmableTimer
+from nereid_scheduler.batching.forming_rules import forms_ahead
+from nereid_scheduler.core.instances.instance_batches import EXECUTING, WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.batcher import Batcher, WaitingBatcher
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.instance_batches import SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.instances.router import Router
-    from nereid_scheduler.core.requests.entry import Batch
-    from nereid_scheduler.core.requests.execution import Execution
-
-    # Function that sends an instance a batch; it returns `None` if the batch cannot be sent.
-    SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
-
-_now_ns = time.monotonic_ns
 
 
 def lets_batches_wait(config: ModelConfig) -> bool:
@@ -62,75 +44,52 @@ def lets_batches_wait(config: ModelConfig) -> bool:
 
 
 class WaitingBatches:
-    """Waiting batches of one version whose configuration allows them (lets_batches_wait())."""
+    """The instances of one version that may get, or have, a second batch."""
 
     def __init__(
-        self, config: ModelConfig, batcher: Batcher, router: Router[RemoteInstance], send: SendBatch
+        self, config: ModelConfig, router: Router[RemoteInstance], times: BatchTimes
     ) -> None:
-        assert isinstance(batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
-            "batches that cannot wait"
-        )
-        self._batcher = cast("WaitingBatcher", batcher)
         self._router = router
-        self._send = send
-        self._shares: BatchShares | None = None
-        self._sizes: BatchSizes | None = None
-        batching = config.batching
-        if (
-            isinstance(batcher, DynamicBatcher)
-            and batching is not None
-            and can_share(batching, config.max_batch_size)
-        ):
-            self._shares = BatchShares(batcher)
-            self._sizes = BatchSizes()
-            batcher.bounds = self._sizes.bounds
+        self._times = times
         optimization = config.proto.optimization
         # With these options an instance copies a batch to its GPU while it computes another batch.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
-        # Instances that execute and have no waiting batch, in the order in which they began.
+        # Instances that execute and have no second batch, in the order in which they began.
         self._executing: dict[RemoteInstance, None] = {}
-        # Instances that have a waiting batch, in the order in which they were sent it.
+        # Instances that have a second batch, in the order in which they were sent it.
         self._waiting: dict[RemoteInstance, None] = {}
         # Number of requests that wait at instances.
         self.requests = 0
-        # One timer watches all waiting batches. Most of them have begun by the time it fires.
-        self._timer = RearmableTimer(self._withdraw_overdue)
 
-    def close(self) -> None:
-        """Cancel the timer."""
-        self._timer.cancel()
+    def candidates(self, now_ns: int) -> Iterator[tuple[RemoteInstance, bool]]:
+        """Yield the instances that may be sent a second batch now.
 
-    # ---- dispatch
-
-    def share_queue(self, open_requests: int) -> None:
-        """Set the number of open requests. Call this before batches are formed."""
-        if self._shares is not None:
-            self._shares.update(open_requests, self._router.count)
-
-    def send_batches(self, now_ns: int) -> None:
-        """Send a second batch, if it cannot grow, to instances that will soon end their first."""
-        if not self._executing or not self._batcher.pending or self._router.free:
+        The second value is True if the batch need not be complete.
+        """
+        if self._router.free:
             return
         for instance in list(self._executing):
             first = instance.batches.first
             assert first is not None, "an instance that executes"
             if first.state is not EXECUTING:
                 continue
-            overlaps = self._overlaps_on_gpus and instance.gpu_uuid
-            if not overlaps and not instance.pace.may_send(now_ns - first.started_ns):
-                continue
-            count = self._router.count
-            if overlaps:
-                batch = self._batcher.next_batch(now_ns, count)
-            else:
-                batch = self._batcher.next_waiting_batch(now_ns, count)
-            if batch is None:
-                return
-            if self._send(instance, batch, now_ns) is not None:
-                del self._executing[instance]
-                self._waiting[instance] = None
-                self.requests += len(batch.entries)
-                self._watch(instance, now_ns)
+            overlaps = bool(self._overlaps_on_gpus and instance.gpu_uuid)
+            times = self._times.of_instance(instance)
+            if overlaps or times.may_send(now_ns - first.started_ns):
+                yield instance, overlaps
+
+    def overdue(self, now_ns: int) -> list[RemoteInstance]:
+        """Return the instances whose second batch must be withdrawn."""
+        return [instance for instance in self._waiting if now_ns >= self._overdue_ns(instance)]
+
+    def wake_at_ns(self) -> int | None:
+        """Return when the next second batch has to be withdrawn; `None` if no batch waits."""
+        waiting = (
+            instance
+            for instance in self._waiting
+            if instance.batches.waiting and instance.batches.waiting.state is WAITING
+        )
+        return min(map(self._overdue_ns, waiting), default=None)
 
     # ---- events of instances and their batches
 
@@ -139,18 +98,11 @@ class WaitingBatches:
         if instance.accepts_waiting:
             self._executing[instance] = None
 
-    def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """Record that an instance has executed a batch."""
-        total_ns = None if sent.waited_since_ns else execution.finished_ns - sent.started_ns
-        instance.pace.record_batch(execution.compute_ns, total_ns)
-        if self._shares is not None:
-            self._shares.execution_ns = instance.pace.execution_ns
-        if self._sizes is not None and not instance.gpu_uuid:
-            first, requests = sent.batch.entries[0], len(sent.batch.entries)
-            # Costs can be compared only if no entry must run alone and each request has one row.
-            if first.key is first.valid.shape_key and sent.batch.size == requests:
-                taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
-                self._sizes.record(first.key, requests, taken_ns)
+    def on_sent_second(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        """Record that an instance was sent a second batch."""
+        del self._executing[instance]
+        self._waiting[instance] = None
+        self.requests += len(sent.batch.entries)
 
     def on_begun(self, instance: RemoteInstance) -> None:
         """Record that an instance has begun the batch that waited there."""
@@ -159,7 +111,7 @@ class WaitingBatches:
         self._remove(instance, first)
 
     def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Record that an instance gave its waiting batch back, or was lost with it."""
+        """Record that an instance gave its second batch back, or was lost with it."""
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
@@ -168,7 +120,7 @@ class WaitingBatches:
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
-        """Send an instance no waiting batch: it is free, or gets no more batches."""
+        """Send an instance no second batch: it is free, or gets no more batches."""
         if instance in self._executing:
             del self._executing[instance]
 
@@ -178,21 +130,11 @@ class WaitingBatches:
         if instance in self._router:
             self._executing[instance] = None
 
-    # ---- batches that wait for too long
-
-    def _withdraw_overdue(self) -> None:
-        now_ns = _now_ns()
-        for instance in self._waiting:
-            if now_ns >= _overdue_ns(instance):
-                instance.withdraw_waiting()
-            else:
-                self._watch(instance, now_ns)
-
-    def _watch(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Have the timer fire when the instance's waiting batch is overdue, or earlier."""
-        at_ns = max(_overdue_ns(instance), now_ns)
-        if at_ns < self._timer.at_ns:
-            self._timer.arm(at_ns, now_ns)
+    def _overdue_ns(self, instance: RemoteInstance) -> int:
+        """Return when the instance's executing batch will have taken longer than expected."""
+        first = instance.batches.first
+        assert first is not None, "an instance that executes"
+        return first.started_ns + self._times.of_instance(instance).patience_ns
 
 
 class NoWaitingBatches(WaitingBatches):
@@ -201,20 +143,23 @@ class NoWaitingBatches(WaitingBatches):
     def __init__(self) -> None:
         self.requests = 0
 
-    def close(self) -> None:
-        """Cancel nothing."""
+    def candidates(self, now_ns: int) -> Iterator[tuple[RemoteInstance, bool]]:  # noqa: ARG002 - of WaitingBatches
+        """Yield nothing."""
+        yield from ()
 
-    def share_queue(self, open_requests: int) -> None:
-        """Set nothing."""
+    def overdue(self, now_ns: int) -> list[RemoteInstance]:  # noqa: ARG002 - of WaitingBatches
+        """Return nothing."""
+        return []
 
-    def send_batches(self, now_ns: int) -> None:
-        """Send nothing."""
+    def wake_at_ns(self) -> int | None:
+        """Return `None`, as no batch waits."""
+        return None
 
     def on_sent(self, instance: RemoteInstance) -> None:
         """Record nothing."""
 
-    def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """Record nothing."""
+    def on_sent_second(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        """Record nothing, as no batch waits."""
 
     def on_begun(self, instance: RemoteInstance) -> None:
         """Record nothing, as no batch waits."""
@@ -227,10 +172,3 @@ class NoWaitingBatches(WaitingBatches):
 
 
 NO_WAITING_BATCHES: Final = NoWaitingBatches()
-
-
-def _overdue_ns(instance: RemoteInstance) -> int:
-    """Return when the instance's executing batch will have taken longer than expected."""
-    first = instance.batches.first
-    assert first is not None, "an instance that executes"
-    return first.started_ns + instance.pace.patience_ns

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nereid_scheduler.batching.queue_control import AdmissionTarget
+from nereid_scheduler.batching.policies.queue_control import AdmissionTarget
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from tests.support.scheduler.samples import model_of
 

@@ -8,6 +8,7 @@ import pytest
 
 from nereid.core.errors import Internal, ProtocolError
 from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.batching.times.instance_times import InstanceTimes
 from nereid_scheduler.core.instances.instance_batches import WAITING, WITHDRAWING
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import Entry
@@ -29,8 +30,14 @@ class World(VersionWorld):
     def fast_instance(self, *, patient: bool = True) -> tuple[RemoteInstance, Stream]:
         """Patient: no batch there is overdue in the time of a test."""
         instance, stream = self.instance(accepts_waiting=True)
-        instance.pace.record_batch(1 * MS, 60_000 * MS if patient else 2 * MS)
+        times = self.model.times.of_instance(instance)
+        times.record(1 * MS, 60_000 * MS if patient else 2 * MS)
         return instance, stream
+
+    def slow_down(self, instance: RemoteInstance) -> None:
+        """Let the instance's executions take much longer than a round trip."""
+        times = self.model.times.instances[instance] = InstanceTimes()
+        times.record(10 * MS, 11 * MS)
 
     async def submit_in_turn(self, *numbers: int, **fields: Any) -> None:
         """Submit requests in one turn of the event loop."""
@@ -69,7 +76,9 @@ async def test_many_clients_requests_are_shared_between_two_batches() -> None:
     await it.submit_in_turn(*range(4))
     assert batches(stream) == [[0, 1, 2, 3]]
     # Not measured before, and short.
-    it.reply(instance, stream.sent[0])
+    reply = pb.Executed.FromString(executed(stream.sent[0]))
+    reply.compute_infer_ns = MS
+    it.model.on_reply(instance, reply.SerializeToString())
     await it.submit_in_turn(*range(100, 164))
     assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
     assert it.model.statistics.batches_closed["shared"] == 1
@@ -108,7 +117,7 @@ async def test_copies_to_a_gpu_begin_at_once_where_they_overlap(
     instance, stream = it.fast_instance()
     instance.gpu_uuid = gpu
     # However long it executes.
-    instance.pace.execution_ns = 10 * instance.pace.round_trip_ns
+    it.slow_down(instance)
     await it.submit_in_turn(1)
     await it.submit_in_turn(2)
     assert batches(stream) == expected
@@ -129,8 +138,8 @@ async def test_nothing_waits_where_execution_is_long() -> None:
     it = World("")
     slow, stream = it.fast_instance()
     fast, other = it.fast_instance()
-    slow.pace.execution_ns = 10 * slow.pace.round_trip_ns
-    fast.pace.execution_ns = 10 * fast.pace.round_trip_ns
+    it.slow_down(slow)
+    it.slow_down(fast)
     await it.submit_in_turn(1, 2, 3)
     assert (batches(stream), batches(other)) == ([[1]], [[2]])
     it.reply(fast, other.sent[0])
@@ -339,6 +348,7 @@ async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() ->
     # None is sent behind a batch that may have been given back: it would go first.
     assert batches(stream) == [[1], [2]]
     it.model.batch_withdrawn(instance, 2)
+    await turn()
     assert batches(stream) == [[1], [2], [2], [3]]
 
 

@@ -152,7 +152,7 @@ class RateLimitedBatcher:
         self._return_useless_grants()
         return removed
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
         """Return a batch for an instance that holds a grant. If none does, request grants."""
         granted = self._router.first_granted()
         if granted is None:
@@ -169,10 +169,6 @@ class RateLimitedBatcher:
         elif batch.instance is None:
             batch.instance = granted
         return batch
-
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (grants come first)
-        """Return `None`, as an instance needs a grant first."""
-        return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, and add entries to the last one."""
@@ -191,6 +187,9 @@ class RateLimitedBatcher:
     def wake_at_ns(self, now_ns: int) -> int | None:
         """Return the latest time at which the owner must expire entries and ask for batches."""
         return self._batcher.wake_at_ns(now_ns)
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """Do nothing: an instance that waited for requests would keep its grant."""
 
     def _accept_grant(self) -> bool:
         if self._batcher.pending <= (self._router.granted if self._any_instance else 0):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.sequence import Sequence
@@ -25,23 +26,24 @@ if TYPE_CHECKING:
 class DirectBatcher(SequenceBatcher):
     """SequenceBatcher with the strategy "direct"."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
+        times: BatchTimes,
         max_pending: int = 0,
         client_share: float = 1.0,
     ) -> None:
         slots = max(1, config.max_batch_size)
-        super().__init__(config, batching, router, slots, max_pending, client_share)
+        super().__init__(config, batching, router, times, slots, max_pending, client_share)
         # Number of ready slots with which a batch is closed before the queue delay is over.
         self._enough = batching.minimum_slot_utilization * slots
         self._delay_ns = batching.max_queue_delay_us * 1000 if self._enough else 0
         # Slot rows of the instances that have ready slots, in the order in which they got one.
         self._rows: dict[SlotRow, None] = {}
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
         """Return a batch for the first free instance whose ready slots are due, or `None`."""
         for row in self._rows:
             if self._router.is_free(row.instance) and self._is_due(row, now_ns):

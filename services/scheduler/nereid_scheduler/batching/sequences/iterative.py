@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nereid.core.correlation_ids import CorrelationId
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
@@ -43,11 +44,14 @@ class IterativeBatcher(SequenceBatcher):
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
+        times: BatchTimes,
         slots_per_instance: int,
         max_pending: int,
         client_share: float,
     ) -> None:
-        super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
+        super().__init__(
+            config, batching, router, times, slots_per_instance, max_pending, client_share
+        )
         self._numbers = count(1)
         # Numbers from which correlation ids are made for requests that have no id.
         self._ids = count(1)

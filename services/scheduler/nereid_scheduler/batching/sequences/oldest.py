@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from nereid.model_config import DynamicBatching
 from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid_scheduler.batching.gathering import Gathering, can_gather
+from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
+from nereid_scheduler.batching.policies.sizing import ConfiguredSizing
 from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.sequence import Sequence
@@ -27,16 +29,17 @@ if TYPE_CHECKING:
 class OldestBatcher(SequenceBatcher):
     """SequenceBatcher with the strategy "oldest"."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
+        times: BatchTimes,
         max_pending: int = 0,
         client_share: float = 1.0,
     ) -> None:
         slots = max(1, batching.max_candidate_sequences)
-        super().__init__(config, batching, router, slots, max_pending, client_share)
+        super().__init__(config, batching, router, times, slots, max_pending, client_share)
         self._max_batch_size = config.max_batch_size
         self._batching = batching.oldest or DynamicBatching()
         self._gathers = can_gather(config)
@@ -45,7 +48,7 @@ class OldestBatcher(SequenceBatcher):
         # to its sequence. Rows are in the order in which the instances got an offer.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
         """Return a batch for the first free instance whose batcher has a batch ready, or `None`."""
         for row, offers in self._offers.items():
             if not self._router.is_free(row.instance):
@@ -90,10 +93,11 @@ class OldestBatcher(SequenceBatcher):
         batcher = self._batchers.get(row)
         if batcher is None:
             batcher = self._batchers[row] = DynamicBatcher(
-                self._model_name, self._max_batch_size, self._batching
+                self._model_name,
+                self._batching,
+                ConfiguredSizing(self._max_batch_size, self._batching.max_queue_delay_us * 1000),
+                Gathering(self._times) if self._gathers else None,
             )
-            if self._gathers:
-                batcher.gathering = Gathering()
         batcher.enqueue(entry, entry.enqueued_ns)
         sequence.offered = entry
         offers = self._offers.get(row)

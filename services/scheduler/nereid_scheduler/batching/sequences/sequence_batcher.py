@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.slots import Slot, SlotRow
@@ -58,6 +59,7 @@ class SequenceBatcher(ABC):
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
+        times: BatchTimes,
         slots_per_instance: int,
         max_pending: int,
         client_share: float,
@@ -70,6 +72,7 @@ class SequenceBatcher(ABC):
         )
         self._model_name = config.name
         self._router = router
+        self._times = times
         self._max_pending = max_pending
         self._controls = ControlTensors(config)
         self._expiries = Expiries()
@@ -85,7 +88,7 @@ class SequenceBatcher(ABC):
     # ---- implemented by the strategies
 
     @abstractmethod
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
         """Return a batch that names a free instance; `None` means that no batch is due."""
 
     def _append(self, sequence: Sequence, entry: Entry) -> None:
@@ -271,12 +274,11 @@ class SequenceBatcher(ABC):
         times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
-        """Return `None`, as an entry must be enqueued in its sequence, which needs a slot."""
-        return None
-
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
         """Do nothing, as a batch is formed when its instance is free."""
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: B027 (on purpose)
+        """Do nothing, as a free instance never waits for its last batch's clients."""
 
     # ---- instances
 

@@ -25,7 +25,6 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.executed_frame import RepeatedResponses
 from nereid_scheduler.core.instances.instance_batches import InstanceBatches, SentBatch
-from nereid_scheduler.core.instances.pace import Pace
 from nereid_scheduler.core.requests.batch_frame import plain_batch_frame
 from nereid_scheduler.core.requests.entry import Batch
 from nereid_scheduler.core.requests.segment_owners import inline_if_there
@@ -124,9 +123,8 @@ class RemoteInstance:
     handing_over: bool = False
     # True if the instance keeps its sequences until they are over, and is then unloaded.
     keeps_sequences: bool = False
-    # True if a batch may wait at the instance; `pace` measures how long its batches take.
+    # True if a batch may wait at the instance.
     accepts_waiting: bool = False
-    pace: Pace = field(default_factory=Pace)
     # Reads responses without a parser if they are like an earlier one.
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
     # Takes a batch's number, and asks the executor to give the batch back if it has not begun.

@@ -51,6 +51,15 @@ class Router(Generic[T]):
             return instance
         return None
 
+    def acquire_for(self, named: T | None) -> T:
+        """Make the instance that a batch names busy, or else the first free one; return it."""
+        if named is None:
+            instance = self.acquire_instance()
+            assert instance is not None, "a batch without a free instance"
+            return instance
+        self.acquire(named)
+        return named
+
     def acquire(self, instance: T) -> None:
         """Make a free instance busy."""
         del self.free_instances[instance]

@@ -123,7 +123,7 @@ class EnsembleVersion(QueuedRequests):
         """
         limits = context.limits
         batcher = make_batcher(config, max_pending=limits.max_queue_size)
-        super().__init__(config, number, context, batcher)
+        super().__init__(config, number, context, batcher, {})
         self._on_end.append(self._end_run)
         self._find_model = find_model
         self._nested_calls = nested_calls
@@ -152,7 +152,8 @@ class EnsembleVersion(QueuedRequests):
 
     # ---- from the queue to the steps
 
-    def _dispatch(self, now_ns: int) -> None:
+    def _step(self, now_ns: int) -> None:
+        self._expire_entries(now_ns)
         while (batch := self._batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
         self._timer.arm(self._batcher.wake_at_ns(now_ns), now_ns)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
-    from nereid_scheduler.batching.latency_target import LatencyTarget
+    from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.core.instances.instance_batches import SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry

@@ -16,13 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid_scheduler.batching.forming_rules import can_share, forms_ahead
-from nereid_scheduler.batching.service_times import step_of
-from nereid_scheduler.batching.size_cost import SizeCost
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.requests.entry import Entry
 
 # Batches that take less time than this need not be reported. It does not pay to wait for requests
@@ -62,41 +61,12 @@ def can_gather(config: ModelConfig) -> bool:
     )
 
 
-class _Costs:
-    """Measured costs of a request of one shape, by the size of its batch."""
-
-    __slots__ = ("_batches", "_by_size")
-
-    def __init__(self) -> None:
-        self._batches = 0
-        self._by_size: dict[int, SizeCost] = {}
-
-    def record(self, requests: int, cost_ns: float) -> None:
-        self._batches += 1
-        size = step_of(requests)
-        cost = self._by_size.get(size)
-        if cost is None:
-            cost = self._by_size[size] = SizeCost()
-        cost.record(cost_ns, self._batches)
-
-    def is_due(self, requests: int) -> bool:
-        """Return whether batches of this size should be measured, first or again."""
-        cost = self._by_size.get(step_of(requests))
-        return cost is None or cost.is_due(self._batches)
-
-    def taken_ns(self, requests: int) -> float:
-        """Return the expected time of a batch, from the nearest measured size; 0 without one."""
-        nearest = min(self._by_size, key=lambda size: abs(size - requests), default=0)
-        return requests * self._by_size[nearest].cost_ns if nearest else 0.0
-
-
 class Gathering:
     """Decide whether one instance waits before it gets its next batch."""
 
     __slots__ = (
         "_alike",
         "_awaited",
-        "_costs",
         "_earlier_ns",
         "_execution_ns",
         "_key",
@@ -105,16 +75,17 @@ class Gathering:
         "_prompt_share",
         "_return_ns",
         "_skipped",
+        "_times",
         "expected",
         "until_ns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, times: BatchTimes) -> None:
+        self._times = times
         # `expected`: number of requests that the next batch should have; 0 means that the batch
         # takes the queued requests. `until_ns`: time until which the instance waits for requests.
         self.expected = 0
         self.until_ns = 0
-        self._costs = _Costs()
         # Shape of the requests in the last batch, and how many batches in a row had that shape.
         self._key: Hashable = None
         self._alike = 0
@@ -149,10 +120,9 @@ class Gathering:
         self._earlier_ns, self._last_ns = self._last_ns, now_ns
         self.expected = self._awaited = 0
         if key is None or key != self._key:
-            self._key, self._alike, self._costs = key, 0, _Costs()
+            self._key, self._alike = key, 0
             return
         self._alike += 1
-        self._costs.record(requests, taken_ns / requests)
         self._execution_ns += max(_WEIGHT, 1 / self._alike) * (taken_ns - self._execution_ns)
         if self._skipped:
             self._skipped -= 1
@@ -204,8 +174,8 @@ class Gathering:
         requests. pending: number of queued requests. expected: number of queued requests and
         awaited requests together.
         """
-        costs = self._costs
-        if costs.is_due(expected):
+        costs = self._times.of_shape(self._key)
+        if costs is None or costs.is_due(expected.bit_length() - 1):
             return True
         apart_ns = costs.taken_ns(pending) + costs.taken_ns(expected - pending)
         return costs.taken_ns(expected) + self._return_ns < apart_ns * (1 - _SAVING)

@@ -1,7 +1,4 @@
-"""Expected execution times of a model's batches by size, from measured executions.
-
-The module is pure: times are arguments. It knows no queue and no latency target.
-"""
+"""Expected times of a version's batches by their number of rows, for latency targets."""
 
 # layout: not compiled, off the hot path
 
@@ -68,8 +65,8 @@ class _SizeTimes:
         self.seen_ns = now_ns
 
 
-class ServiceTimes:
-    """Execution times of one model. Measurements of all instances are combined."""
+class RowTimes:
+    """Times of one version's batches; the measurements of all instances are combined."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, _SizeTimes] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from nereid.core.errors import Unavailable
 from nereid_scheduler.batching.batcher import Batch, Batcher, make_batcher
-from nereid_scheduler.batching.queue_control import (
+from nereid_scheduler.batching.policies.queue_control import (
     AdaptiveBatcher,
     AdmissionTarget,
     QueueControl,
@@ -119,11 +119,9 @@ def test_entries_pass_as_without_control(text: str) -> None:
     assert batcher.wake_at_ns(_MS) is None
     assert batcher.expire_entries(_MS) == []
     assert isinstance(batcher, AdaptiveBatcher)
-    again = batcher.next_waiting_batch(_MS, 1) or batcher.next_batch(_MS, 1)
+    again = batcher.next_batch(_MS, 1, grown=True) or batcher.next_batch(_MS, 1)
     assert again is not None
     assert again.entries == [first]
-    lone = batcher.lone_batch(entry_of(), _MS)
-    assert lone is not None
 
 
 def test_a_model_s_own_requests_are_not_refused() -> None:

@@ -32,11 +32,14 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
+from nereid_scheduler.batching.policies.sizing import UNLIMITED
 from nereid_scheduler.batching.queues import request_prefix
-from nereid_scheduler.batching.service_times import ServiceTimes, steps_up_to
+from nereid_scheduler.batching.times.row_times import steps_up_to
 
 if TYPE_CHECKING:
-    from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
+    from collections.abc import Hashable
+
+    from nereid_scheduler.batching.times.row_times import RowTimes
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
 # Fraction of the requests that may be late.
@@ -93,10 +96,8 @@ class _Sent(NamedTuple):
 class LatencyTarget:
     """Control of one model version's queue; it covers all instances of the version."""
 
-    def __init__(
-        self, target_ns: int, max_batch_size: int, batcher: DynamicBatcher | None = None
-    ) -> None:
-        """batcher: gets the plan's size and delay. If it is `None`, each request executes alone."""
+    def __init__(self, target_ns: int, max_batch_size: int, times: RowTimes) -> None:
+        """Record each batch in `times` before on_executed()."""
         self.target_ns = target_ns
         # False if executing a single request takes longer than the target.
         self.reachable = True
@@ -104,9 +105,8 @@ class LatencyTarget:
         self.missed = 0
         # The current plan, and the plan by which the last executed batch was formed.
         self.plan = self.executed_plan = Plan(1, 0, 0)
-        self._batcher = batcher
-        self._steps = steps_up_to(1 if batcher is None else max_batch_size)
-        self._times = ServiceTimes()
+        self._steps = steps_up_to(max_batch_size)
+        self._times = times
         # Average number of rows of a request.
         self._rows = 1.0
         self._instances = 1
@@ -135,12 +135,27 @@ class LatencyTarget:
         self._number = 0
         # Arrival times of the queued requests, the oldest first.
         self._queued_ns: deque[int] = deque()
-        self._apply()
 
     @property
     def executing(self) -> int:
         """Number of batches that instances have."""
         return len(self._sent)
+
+    # ---- sizes of batches
+
+    @property
+    def max_size(self) -> int:
+        """Maximum number of rows in a batch, by the current plan."""
+        return self.plan.size
+
+    @property
+    def delay_ns(self) -> int:
+        """How long a batch waits for more requests, by the current plan."""
+        return self.plan.delay_ns
+
+    def max_requests(self, key: Hashable) -> int:  # noqa: ARG002 - of Sizing
+        """Return UNLIMITED, as the plan limits rows."""
+        return UNLIMITED
 
     # ---- refusals
 
@@ -219,12 +234,6 @@ class LatencyTarget:
 
     # ---- batches
 
-    def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Record the batch of a request that an instance executes at once, as nothing waits."""
-        self._instances = instances
-        self._arrivals += 1
-        self._expect(batch, now_ns, now_ns)
-
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
         """Record a batch that has left the queue, and estimate when it ends."""
         self._instances = instances
@@ -251,11 +260,10 @@ class LatencyTarget:
             self._ends.remove(sent)
             self.executed_plan = sent.plan
 
-    def on_executed(self, batch: Batch, started_ns: int, finished_ns: int) -> bool:
+    def on_executed(self, batch: Batch, finished_ns: int) -> bool:
         """Record that an instance has executed a batch; return whether `reachable` has changed."""
         self.forget(batch)
         times, entries = self._times, batch.entries
-        times.record(batch.size, finished_ns - started_ns, finished_ns)
         latest_ns = finished_ns - self.target_ns
         missed = sum(entry.received_ns < latest_ns for entry in entries)
         self.missed += missed
@@ -296,7 +304,6 @@ class LatencyTarget:
             least_ns = self.least_ns * times.spread
             self.held_ns = max(self.held_ns, least_ns * (1 + 1 / self._instances))
         self.plan = self._best_plan()
-        self._apply()
         return self.reachable is not was_reachable
 
     def _end_measurement(self, now_ns: int) -> None:
@@ -368,10 +375,6 @@ class LatencyTarget:
             if size > offered * left_ns + 2 * sqrt(offered * left_ns):
                 break
         return largest
-
-    def _apply(self) -> None:
-        if self._batcher is not None:
-            self._batcher.max_size, self._batcher.delay_ns = self.plan.size, self.plan.delay_ns
 
 
 def _smallest_of_best(rates: list[tuple[float, int]]) -> tuple[float, int]:

@@ -2,13 +2,15 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import pytest
 
 from nereid_scheduler.batching.batcher import Batch, DynamicBatcher, make_batcher
-from nereid_scheduler.batching.gathering import Gathering, can_gather
+from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
+from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.requests.entry import Entry
+from tests.support.scheduler.batching import execution
 from tests.support.scheduler.samples import entry_of, model_of
 from tests.support.scheduler.sequence_site import SequenceSite
 
@@ -32,7 +34,8 @@ class Site:
 
     def __init__(self, taken_ns: Callable[[int], int], max_batch_size: int = 16) -> None:
         config = model_of(f"max_batch_size: {max_batch_size} dynamic_batching {{ }}")
-        batcher = make_batcher(config)
+        self.times = BatchTimes()
+        batcher = make_batcher(config, times=self.times)
         assert isinstance(batcher, DynamicBatcher)
         self.batcher = batcher
         self.taken_ns = taken_ns
@@ -68,6 +71,7 @@ class Site:
                 elif kind == "end":
                     assert executing is not None
                     taken_ns = self.taken_ns(len(executing.entries))
+                    self.times.record("only", executing, execution(taken_ns), waited=False)
                     self.batcher.batch_ended("only", executing, taken_ns, self.now_ns)
                     for _ in executing.entries:
                         pause_ns = after(next(responses))
@@ -145,10 +149,28 @@ def test_no_more_are_waited_for_than_a_batch_may_have() -> None:
 # ---- the machine itself
 
 
-def _ended(
-    gathering: Gathering, requests: int, *, pending: int, now_ns: int, most: int = 16
-) -> None:
-    gathering.batch_ended(KEY, requests, _cheaper(requests), pending, most, now_ns)
+class Machine(Gathering):
+    """A Gathering with its own table of times."""
+
+    def __init__(self) -> None:
+        self.times = BatchTimes()
+        super().__init__(self.times)
+
+    def ended(
+        self,
+        requests: int,
+        *,
+        pending: int,
+        now_ns: int,
+        most: int = 16,
+        key: Hashable = KEY,
+        taken_ns: int = 0,
+    ) -> None:
+        """A batch of so many has ended. taken_ns: by default as where batches get cheaper."""
+        taken_ns = taken_ns or _cheaper(requests)
+        batch = Batch([entry_of(key=key) for _ in range(requests)], requests, "full")
+        self.times.record("only", batch, execution(taken_ns), waited=False)
+        self.batch_ended(key, requests, taken_ns, pending, most, now_ns)
 
 
 def _entries(count: int, at_ns: int) -> list[Entry]:
@@ -158,13 +180,13 @@ def _entries(count: int, at_ns: int) -> list[Entry]:
     return entries
 
 
-def _taught(requests: int = 2) -> tuple[Gathering, int]:
+def _taught(requests: int = 2) -> tuple[Machine, int]:
     """Two groups have taken turns for long; the time, at which a batch has just ended."""
-    gathering, now_ns = Gathering(), 0
+    gathering, now_ns = Machine(), 0
     for _ in range(60):
         gathering.batch_dispatched(_entries(requests, now_ns - _cheaper(requests) + 500 * US))
         now_ns += _cheaper(requests)
-        _ended(gathering, requests, pending=requests, now_ns=now_ns)
+        gathering.ended(requests, pending=requests, now_ns=now_ns)
     return gathering, now_ns
 
 
@@ -193,7 +215,7 @@ def test_each_wait_in_vain_doubles_the_batches_without_one(misses: int) -> None:
         gathering.batch_dispatched(_entries(2, now_ns - 7 * MS))
         waits = 0
         while not waits or not gathering.expected:
-            _ended(gathering, 2, pending=2, now_ns=(now_ns := now_ns + 8 * MS))
+            gathering.ended(2, pending=2, now_ns=(now_ns := now_ns + 8 * MS))
             waits += 1
             assert waits < 1000
             if not gathering.expected:
@@ -202,15 +224,15 @@ def test_each_wait_in_vain_doubles_the_batches_without_one(misses: int) -> None:
     # One that was not in vain: the next miss counts as the first.
     assert gathering.should_wait(2, now_ns)
     gathering.batch_dispatched(_entries(4, now_ns + 500 * US))
-    _ended(gathering, 4, pending=2, now_ns=now_ns + 12 * MS)
+    gathering.ended(4, pending=2, now_ns=now_ns + 12 * MS)
     assert gathering.expected == 6
 
 
 def test_another_shape_begins_anew() -> None:
     gathering, now_ns = _taught()
-    gathering.batch_ended(("other",), 2, 8 * MS, 2, 16, now_ns)
+    gathering.ended(2, pending=2, now_ns=now_ns, key=("other",))
     assert not gathering.expected
-    _ended(gathering, 2, pending=2, now_ns=now_ns)
+    gathering.ended(2, pending=2, now_ns=now_ns)
     assert not gathering.expected
     # What cannot be compared is of no shape.
     gathering, now_ns = _taught()
@@ -222,21 +244,12 @@ def test_another_shape_begins_anew() -> None:
 def test_large_batches_are_compared_by_about_their_size() -> None:
     gathering, now_ns = _taught(requests=40)
     # 80 were never tried.
-    _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
+    gathering.ended(40, pending=40, now_ns=now_ns, most=80)
     assert gathering.should_wait(40, now_ns)
     for requests in (77, 78, 79, 80) * 2:
-        gathering.batch_ended(KEY, requests, requests * 4 * MS, 0, 16, now_ns)
-    _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
+        gathering.ended(requests, pending=0, now_ns=now_ns, taken_ns=requests * 4 * MS)
+    gathering.ended(40, pending=40, now_ns=now_ns, most=80)
     assert not gathering.should_wait(40, now_ns)
-
-
-def test_a_request_that_comes_alone_waits_as_well() -> None:
-    batcher = Site(_cheaper).batcher
-    batcher.gathering, now_ns = _taught()
-    _ended(batcher.gathering, 1, pending=0, now_ns=now_ns)
-    _ended(batcher.gathering, 2, pending=0, now_ns=now_ns)
-    assert batcher.lone_batch(entry_of(), now_ns) is None
-    assert batcher.lone_batch(entry_of(), batcher.gathering.until_ns) is not None
 
 
 def test_sequences_are_waited_for_at_their_own_instance() -> None:
@@ -248,6 +261,7 @@ def test_sequences_are_waited_for_at_their_own_instance() -> None:
     while batch is not None:
         ended = batch
         site.now_ns += 8 * MS
+        site.times.record("i0", ended, execution(8 * MS), waited=False)
         site.batcher.batch_ended("i0", ended, 8 * MS, site.now_ns)
         site.finish(*ended.entries)
         # The other two execute, until their instance waits for these.
@@ -299,9 +313,8 @@ def test_where_requests_may_queue_for_long_ends_are_not_reported() -> None:
     assert site.batcher.wake_at_ns(site.now_ns) is not None
     dynamic = make_batcher(model_of(f"max_batch_size: 8 dynamic_batching {{ {delay} }}"))
     assert isinstance(dynamic, DynamicBatcher)
-    assert dynamic.gathering is None
     dynamic.enqueue(entry_of(), 0)
     left = dynamic.next_batch(10 * US, 1)
     assert left is not None
     dynamic.batch_ended("i0", left, 8 * MS, 8 * MS)
-    assert dynamic.lone_batch(entry_of(), 8 * MS) is None
+    assert dynamic.closes_ns(8 * MS) is None

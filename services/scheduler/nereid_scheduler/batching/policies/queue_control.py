@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nereid_scheduler.batching.queues import queue_full
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from nereid.core.errors import NereidError, Unavailable
     from nereid_scheduler.core.instances.router import Router
@@ -119,9 +119,6 @@ class QueueControl:
         if pending < self._limit(instances):
             self._good_ns = now_ns
 
-    def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Do nothing, as no request waits. The rate is measured only while requests wait."""
-
     def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
         """Return how many requests the queue has beyond its limit, after an overload has begun."""
         if not self._has_excess:
@@ -147,7 +144,7 @@ class QueueControl:
 
 
 class ControllableBatcher(Protocol):
-    """A WaitingBatcher of requests that do not belong to sequences."""
+    """A Batcher of requests that do not belong to sequences."""
 
     pending: int
 
@@ -166,13 +163,7 @@ class ControllableBatcher(Protocol):
     def remove_entry(self, entry: Entry) -> bool:
         """See Batcher."""
 
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """See Batcher."""
-
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """See WaitingBatcher."""
-
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
         """See Batcher."""
 
     def form_batches(self, now_ns: int, instances: int) -> None:
@@ -187,6 +178,9 @@ class ControllableBatcher(Protocol):
     def wake_at_ns(self, now_ns: int) -> int | None:
         """See Batcher."""
 
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """See Batcher."""
+
 
 class Control(Protocol):
     """Interface for deciding which requests a queue refuses.
@@ -196,9 +190,6 @@ class Control(Protocol):
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
-
-    def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Record the batch of a request that an instance executes at once, as nothing waits."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
         """Return how many queued requests must be refused now. They are the last in the queue."""
@@ -211,7 +202,7 @@ class Control(Protocol):
 
 
 class AdaptiveBatcher:
-    """WaitingBatcher that wraps another batcher and refuses requests that its Control rejects."""
+    """Batcher that wraps another batcher and refuses requests that its Control rejects."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
@@ -231,6 +222,7 @@ class AdaptiveBatcher:
         self.form_batches = batcher.form_batches
         self.closes_ns = batcher.closes_ns
         self.wake_at_ns = batcher.wake_at_ns
+        self.batch_ended = batcher.batch_ended
 
     @property
     def pending(self) -> int:
@@ -266,22 +258,9 @@ class AdaptiveBatcher:
                     expired.append((entry, control.refusal(entry)))
         return expired
 
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that arrives alone, and report the batch to the control."""
-        batch = self._batcher.lone_batch(entry, now_ns)
-        if batch is not None:
-            self.control.on_lone(batch, self._instances, now_ns)
-        return batch
-
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, and report the batch to the control."""
-        return self._record(self._batcher.next_batch(now_ns, instances), now_ns, instances)
-
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for an instance that is not free yet, and report the batch."""
-        return self._record(self._batcher.next_waiting_batch(now_ns, instances), now_ns, instances)
-
-    def _record(self, batch: Batch | None, now_ns: int, instances: int) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+        """Return a batch for an instance, and report the batch to the control."""
+        batch = self._batcher.next_batch(now_ns, instances, grown=grown)
         if batch is not None:
             self._last_instances = instances = max(1, instances)
             self.control.on_dequeued(batch, self._batcher.pending, instances, now_ns)

@@ -10,16 +10,11 @@ from itertools import count
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.model_config import DynamicBatching
-from nereid_scheduler.batching.batcher import (
-    Batch,
-    Batcher,
-    DynamicBatcher,
-    LatencyTarget,
-    make_batcher,
-    target_of,
-)
+from nereid.model_config import ModelConfig
+from nereid_scheduler.batching.batcher import Batch, Batcher, LatencyTarget, make_batcher, target_of
+from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
+from tests.support.scheduler.batching import execution
 from tests.support.scheduler.samples import entry_of, model_of
 
 _MS = 1_000_000
@@ -42,7 +37,7 @@ class Instances:
     """A target that learns from batches that are executed one after the other."""
 
     target: LatencyTarget
-    batcher: DynamicBatcher
+    times: BatchTimes
     count: int = 1
     now_ns: int = 0
 
@@ -63,8 +58,13 @@ class Instances:
             for entry in batch.entries:
                 entry.received_ns = started_ns - 1000 * _MS * missed
             self.now_ns += int(milliseconds * _MS)
-            changed |= self.target.on_executed(batch, started_ns, self.now_ns)
+            changed |= self.end(batch, self.now_ns - started_ns)
         return changed
+
+    def end(self, batch: Batch, taken_ns: int) -> bool:
+        done = execution(taken_ns, finished_ns=self.now_ns)
+        self.times.record("i", batch, done, waited=False)
+        return self.target.on_executed(batch, self.now_ns)
 
     def send(self, size: int, requests: int = 0) -> Batch:
         batch = batch_of(size, requests or size)
@@ -82,8 +82,8 @@ class Instances:
 
 def instances_of(target_ms: float, count: int = 1, *sizes: tuple[int, float]) -> Instances:
     """By default 10 ms for a batch, and 1 ms for each of its rows."""
-    batcher = DynamicBatcher("m", 64, DynamicBatching(preferred_batch_sizes=(64,)))
-    it = Instances(LatencyTarget(int(target_ms * _MS), 64, batcher), batcher, count)
+    times = BatchTimes(by_rows=True)
+    it = Instances(LatencyTarget(int(target_ms * _MS), 64, times.rows), times, count)
     for size, milliseconds in sizes or ((1, 11), (8, 18), (16, 26), (32, 42)):
         it.execute(size, milliseconds, 20)
     return it
@@ -93,16 +93,15 @@ class TestLargestBatch:
     def test_until_something_is_known_each_request_is_executed_alone_and_none_is_refused(
         self,
     ) -> None:
-        it = instances_of(50, 1, (1, 11))
-        fresh = LatencyTarget(50 * _MS, 64, it.batcher)
-        assert (fresh.plan.size, fresh.plan.execution_ns, it.batcher.max_size) == (1, 0, 1)
+        fresh = LatencyTarget(50 * _MS, 64, BatchTimes(by_rows=True).rows)
+        assert (fresh.plan.size, fresh.plan.execution_ns, fresh.max_size) == (1, 0, 1)
         assert all(fresh.admit(number, number, 1, 0) for number in range(1000))
 
     def test_its_time_fits_twice_and_with_more_for_bursts(self) -> None:
         # 2 * (10 + 15) is the target; with half more than that serves, a few rows more do better.
         it = instances_of(50)
         assert 15 <= it.target.plan.size <= 20
-        assert it.batcher.max_size == it.target.plan.size
+        assert it.target.max_size == it.target.plan.size
 
     def test_with_several_instances_it_may_take_longer(self) -> None:
         assert instances_of(50, 4).target.plan.size > instances_of(50, 1).target.plan.size
@@ -142,7 +141,7 @@ class TestLargestBatch:
 class TestDelay:
     def test_nothing_waits_while_nothing_is_refused(self) -> None:
         it = instances_of(25, 2)
-        assert (it.target.plan.delay_ns, it.batcher.delay_ns) == (0, 0)
+        assert (it.target.plan.delay_ns, it.target.delay_ns) == (0, 0)
 
     def test_refusals_have_batches_wait_for_what_the_target_leaves(self) -> None:
         it = instances_of(25, 2)
@@ -150,7 +149,7 @@ class TestDelay:
             it.queue(30)
             it.execute(4, 14)
         plan = it.target.plan
-        assert plan.delay_ns == it.batcher.delay_ns > 0
+        assert plan.delay_ns == it.target.delay_ns > 0
         assert plan.delay_ns + plan.execution_ns <= 25 * _MS
         # Without refusals they wait for less and less.
         it.execute(4, 14, 500)
@@ -169,7 +168,7 @@ class TestDelay:
             batch = it.send(1)
             it.queue(5)
             it.now_ns += 11 * _MS
-            it.target.on_executed(batch, it.now_ns - 11 * _MS, it.now_ns)
+            it.end(batch, 11 * _MS)
         plan = it.target.plan
         assert plan.size > 1
         assert plan.delay_ns > 0
@@ -280,7 +279,7 @@ class TestOutcomes:
         plan, batch = it.target.plan, it.send(16)
         it.execute(16, 60, 20)
         assert it.target.plan != plan
-        it.target.on_executed(batch, 0, 26 * _MS)
+        it.end(batch, 26 * _MS)
         assert it.target.executed_plan == plan
 
 
@@ -345,16 +344,25 @@ class TestBatcher:
         router: Router[object] = Router()
         for _ in range(2):
             router.add_instance(object())
-        batcher = make_batcher(model_of(text_of(50)), router)
+        times = BatchTimes(by_rows=True)
+        batcher = make_batcher(model_of(text_of(50)), router, times)
         target = target_of(batcher)
         assert target is not None
-        for number in range(40):
-            batch = batcher.lone_batch(entry_of(), number * 100 * _MS)
+
+        def batch_at(now_ms: int) -> Batch:
+            batcher.enqueue(entry_of(), now_ms * _MS)
+            batch = batcher.next_batch(now_ms * _MS, 2)
             assert batch is not None
-            target.on_executed(batch, number * 100 * _MS, (number * 100 + 30) * _MS)
+            return batch
+
+        for number in range(40):
+            batch = batch_at(number * 100)
+            done = execution(30 * _MS, finished_ns=(number * 100 + 30) * _MS)
+            times.record("i", batch, done, waited=False)
+            target.on_executed(batch, done.finished_ns)
         assert target.plan.execution_ns >= 30 * _MS
-        # One of the two instances is free, though no batch has been asked for yet.
-        assert batcher.lone_batch(entry_of(), 5000 * _MS) is not None
+        # One of the two instances is still free.
+        batch_at(5000)
         batcher.enqueue(entry_of(), 5000 * _MS)
 
 
@@ -370,6 +378,7 @@ class World:
     """
 
     batcher: Batcher
+    times: BatchTimes
     instances: int = 2
     factor: float = 1.0
     now_ns: int = 0
@@ -421,8 +430,10 @@ class World:
         self.free += 1
         self.sizes.append(batch.size)
         self.latencies_ms += [(self.now_ns - each.received_ns) / _MS for each in batch.entries]
+        done = execution(self.now_ns - started_ns, finished_ns=self.now_ns)
+        self.times.record("i", batch, done, waited=False)
         if self.target is not None:
-            self.target.on_executed(batch, started_ns, self.now_ns)
+            self.target.on_executed(batch, self.now_ns)
 
     def _dispatch(self) -> None:
         self.refused += len(self.batcher.expire_entries(self.now_ns))
@@ -440,8 +451,13 @@ class World:
             self._push(at_ns, None)
 
 
+def world_of(config: ModelConfig) -> World:
+    times = BatchTimes(by_rows=True)
+    return World(make_batcher(config, times=times), times)
+
+
 def test_a_load_that_doubles_and_halves_is_in_time_and_nearly_all_served() -> None:
-    world = World(make_batcher(model_of(text_of(50))))
+    world = world_of(model_of(text_of(50)))
     for rate in (500, 1000, 500):
         p99, served = world.measure(2, rate)
         assert p99 <= 55
@@ -449,7 +465,7 @@ def test_a_load_that_doubles_and_halves_is_in_time_and_nearly_all_served() -> No
 
 
 def test_a_burst_beyond_what_can_be_served_is_refused_and_the_others_in_time() -> None:
-    world = World(make_batcher(model_of(text_of(50))))
+    world = world_of(model_of(text_of(50)))
     world.measure(1, 500)
     p99, served = world.measure(2, 4000)
     assert p99 <= 55
@@ -461,7 +477,7 @@ def test_a_burst_beyond_what_can_be_served_is_refused_and_the_others_in_time() -
 
 
 def test_a_model_that_becomes_slower_is_batched_anew() -> None:
-    world = World(make_batcher(model_of(text_of(50))))
+    world = world_of(model_of(text_of(50)))
     world.measure(2, 300)
     world.factor = 2.0
     p99, served = world.measure(2, 300)
@@ -474,7 +490,7 @@ def test_a_model_that_becomes_slower_is_batched_anew() -> None:
 
 
 def test_without_batching_what_would_miss_it_is_refused() -> None:
-    world = World(make_batcher(model_of(text_of(50, ""))))
+    world = world_of(model_of(text_of(50, "")))
     p99, served = world.measure(2, 2000)
     assert p99 <= 55
     # 11 ms each, at two instances.
@@ -482,7 +498,7 @@ def test_without_batching_what_would_miss_it_is_refused() -> None:
 
 
 def test_a_target_that_cannot_be_held_bounds_the_queue_all_the_same() -> None:
-    world = World(make_batcher(model_of(text_of(5))))
+    world = world_of(model_of(text_of(5)))
     p99, served = world.measure(2, 400)
     assert world.target is not None
     assert not world.target.reachable

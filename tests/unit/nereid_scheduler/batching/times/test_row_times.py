@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nereid_scheduler.batching.service_times import ServiceTimes, step_of, steps_up_to
+from nereid_scheduler.batching.times.row_times import RowTimes, step_of, steps_up_to
 
 _MS = 1_000_000
 _S = 1000 * _MS
 
 
-def times_of(*measured: tuple[int, float]) -> ServiceTimes:
+def times_of(*measured: tuple[int, float]) -> RowTimes:
     """Each size with its milliseconds, executed six times; the first ones took a second."""
-    times = ServiceTimes()
+    times = RowTimes()
     for size, milliseconds in measured:
         times.record(size, _S, 0)
         for _ in range(5):
@@ -20,7 +20,7 @@ def times_of(*measured: tuple[int, float]) -> ServiceTimes:
     return times
 
 
-def ms(times: ServiceTimes, size: int) -> float:
+def ms(times: RowTimes, size: int) -> float:
     return round(times.mean_ns(size) / _MS, 2)
 
 
@@ -40,7 +40,7 @@ class TestSizes:
 
 class TestMeans:
     def test_nothing_is_known_at_first(self) -> None:
-        times = ServiceTimes()
+        times = RowTimes()
         assert (times.mean_ns(4), times.largest, times.knows_up_to(4)) == (0.0, 0, False)
         # It may have compiled something.
         times.record(4, _S, 0)
@@ -68,7 +68,7 @@ class TestMeans:
         assert ms(times, 4) == 20.25
 
     def test_one_stall_among_the_first_counts_as_twice_the_mean(self) -> None:
-        times = ServiceTimes()
+        times = RowTimes()
         for milliseconds in (0, 10, 1000):
             times.record(4, milliseconds * _MS, 0)
         assert ms(times, 4) == 15
