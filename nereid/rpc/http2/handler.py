@@ -16,13 +16,10 @@ class ConnectionHandler(Protocol[S_contra]):
     """Receiver of a connection's events, on a server or client. It creates the stream records."""
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle a complete header block, which is still encoded.
+        """Handle a complete, encoded header block; `ended` is nonzero if it ends the stream.
 
-        ended: nonzero if the peer's side of the stream ends with the block.
-
-        Raises:
-            Http2StreamError: the connection resets the stream, and calls on_reset if the stream has
-                a record.
+        The connection resets the stream after an Http2StreamError, and calls on_reset if the stream
+        has a record.
         """
 
     def on_end(self, stream: S_contra) -> None:

@@ -30,10 +30,7 @@ Out = TypeVar("Out")
 
 
 class Link(Generic[Out]):
-    """One end of a link: dialled, accepted or in memory.
-
-    Use the object only in the event loop's thread.
-    """
+    """One end of a link: dialled, accepted or in memory. For the event loop's thread only."""
 
     def __init__(
         self,
@@ -64,10 +61,7 @@ class Link(Generic[Out]):
                 self._loop.call_soon(self._flush)
 
     def send_now(self, item: Out) -> None:
-        """Send an item, and pass all pending items to the stream at once.
-
-        Use this if no other item will follow in this turn.
-        """
+        """Send all items at once. Use this if no other item will follow in this turn."""
         if self.up:
             self._items.append(item)
             self._scheduled = True
@@ -91,7 +85,6 @@ class Link(Generic[Out]):
         raise NotImplementedError
 
     def _wake_drainers(self) -> None:
-        """Wake all waiters of drain(). Each waiter checks whether the link is drained."""
         waiting, self._drained = self._drained, []
         for done in waiting:
             if not done.done():
@@ -104,12 +97,11 @@ class Link(Generic[Out]):
             log.exception("receiver of a link failed; its items are lost: items=%d", len(items))
 
     def _on_broken(self) -> None:
-        """Set the link down because the stream broke or the other end closed it."""
         if self._set_down():
             self.on_down()
 
     def _set_down(self) -> bool:
-        """Set the link down and drop pending items; return whether the link was up."""
+        """Drop pending items, and return whether the link was up."""
         was_up, self.up = self.up, False
         self._items.clear()
         self._scheduled = False
