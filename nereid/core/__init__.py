@@ -1,1 +1,1 @@
-"""Inference vocabulary of several services. No sockets, no model configuration."""
+"""Inference vocabulary that several services share. No sockets, no model configuration."""

@@ -57,8 +57,8 @@ class CudaDriver:
     def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
         """Look up the driver's functions and initialise the driver.
 
-        functions: maps a name to argument types. Each must return 0 or an error number. Raises
-        AttributeError for a missing function, and DriverError without a usable GPU.
+        functions: maps a name to argument types. Each function must return 0 or an error number.
+        Raises AttributeError for a missing function, and DriverError without a usable GPU.
         """
         self._functions = {}
         for name, argument_types in {**_FUNCTIONS, **functions}.items():

@@ -27,7 +27,6 @@ class ProtocolError(Exception):
 class NereidError(Exception):
     """Base class of failures whose text clients see. Metrics use the class's name as a label."""
 
-    # gRPC's status code.
     code: ClassVar[int]
     # See Unavailable.
     retry_after_ms = 0

@@ -1,7 +1,4 @@
-"""Order of names in a C++ hash table. Triton sends and checks some things in this order.
-
-The table is libstdc++'s unordered container of std::string on a 64-bit machine.
-"""
+"""Order of names in libstdc++'s hash tables (64 bits). Triton sends and checks in this order."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ _BITS: Final = (1 << 64) - 1
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SEED: Final = 0xC70F6907
 _WORD_BYTES: Final = 8
-# A table holds at most as many names as it has buckets, then grows to the next size.
+# Numbers of buckets. A table holds as many names, then grows to the next number.
 _SIZES: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 
 
 def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, each unique, in the table's order; unchanged if too many for it."""
+    """Return unique names in the order of the table. Too many names keep their order."""
     if len(names) > _SIZES[-1]:
         return tuple(names)
     hashes = {name: _hash(name.encode("utf-8", "surrogateescape")) for name in names}

@@ -24,13 +24,13 @@ CONTROLS_KEY: Final = "nereid-controls"
 # Present if the instance's model supports readiness queries.
 READINESS_KEY: Final = "nereid-readiness"
 # Present if the executor supervises the process at the other end. When the process dies, the
-# executor reports the batch that it had begun, and this number names the stream.
+# executor reports the batch in progress. This number names the stream in the report.
 CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 # Present if the instance exports its sequences' states, and so waits for that before an unload.
 STATES_KEY: Final = "nereid-sequence-states"
 # Present if the instance can hold a second batch, which can be withdrawn.
 WITHDRAWALS_KEY: Final = "nereid-withdrawals"
-# Bytes by device of the instance's model, for example "cpu=1048576,gpu 1=4096".
+# Memory of the instance's model: bytes by device, for example "cpu=1048576,gpu 1=4096".
 MEMORY_KEY: Final = "nereid-memory"
 # On an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"

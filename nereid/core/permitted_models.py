@@ -1,7 +1,7 @@
 """Models that a client may use as steps of an ensemble that it loads.
 
-The gateway appends this parameter to the load request. The last one of a name counts, so a client
-cannot replace it.
+The gateway appends PERMITTED_MODELS to the load request. The last parameter of a name counts, so a
+client cannot replace the gateway's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PermittedModels:
 
 
 def permitted_models(request: kserve_pb2.RepositoryModelLoadRequest) -> PermittedModels | None:
-    """Return the permitted models of a load request; None: all. InvalidArgument if malformed."""
+    """Return a load request's permitted models; None means all. Raises InvalidArgument."""
     if PERMITTED_MODELS not in request.parameters:
         return None
     try:

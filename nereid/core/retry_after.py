@@ -7,16 +7,16 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-# Without a measured rate, for example while the service drains.
+# Used without a measured rate, for example while the service drains.
 DEFAULT_MS: Final = 1000
 
 # An estimate outside these bounds is probably a measurement error.
 _MIN_MS: Final = 50
 _MAX_MS: Final = 30_000
-# A measurement lasts from one refusal to another, at least so long. The queue is full at a refusal,
-# so the measured rate is the model's own.
+# Minimum time of a measurement, which lasts from one refusal to another. The queue is full at a
+# refusal, so the measured rate is the model's own.
 _WINDOW_NS: Final = 250_000_000
-# After a longer time, the queue may have been empty meanwhile.
+# Maximum time: after more, the queue may have been empty between the refusals.
 _MAX_WINDOW_NS: Final = 10 * _WINDOW_NS
 
 

@@ -22,7 +22,7 @@ _DIGEST_BYTES: Final = 12
 
 
 def principal_owner(*identity: str) -> str:
-    """Return the owner for a principal. It does not reveal these texts."""
+    """Return the owner for a principal. The owner does not reveal these texts."""
     text = "\0".join(identity).encode("utf-8", "surrogatepass")
     return _PRINCIPAL + blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -48,7 +48,7 @@ def is_limited(owner: str) -> bool:
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
     """Return the id to show to a model if another owner uses the same correlation id.
 
-    The type is the same, and each owner gets a different result.
+    The result has the type of the correlation id, and is different for each owner.
     """
     text = f"{owner} {correlation_id!r}".encode("utf-8", "surrogatepass")
     digest = blake2b(text, digest_size=_DIGEST_BYTES)

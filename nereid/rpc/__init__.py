@@ -1,4 +1,4 @@
-"""Nereid's own gRPC engine. The names below are imported on first use, to load little."""
+"""Nereid's own gRPC engine. The names below are imported only when they are first used."""
 
 from __future__ import annotations
 

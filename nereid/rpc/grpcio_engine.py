@@ -1,7 +1,4 @@
-"""Server with the same handlers on grpcio. docs/decisions/grpc.md lists what it lacks.
-
-No other module of this package imports grpc.
-"""
+"""Server on grpcio, which only this module imports. docs/decisions/grpc.md lists its gaps."""
 
 from __future__ import annotations
 
@@ -258,7 +255,7 @@ class GrpcioCall(Call):
         self.reading.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next message; None: only headers. Raises StopAsyncIteration at the end."""
+        """Return the next message, None for headers only; raise StopAsyncIteration at the end."""
         while not self._queue:
             if self.done:
                 raise StopAsyncIteration

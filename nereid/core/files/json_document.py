@@ -11,10 +11,7 @@ MAX_ERROR_BYTES: Final = 1 << 16
 
 
 def parse_document(body: bytes) -> Any:
-    """Return the value of a JSON body.
-
-    Raises ValueError for text that is not JSON, too deep, or longer than MAX_BYTES.
-    """
+    """Return the value of a JSON body. Raises ValueError, also for too deep or long JSON."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     try:

@@ -18,10 +18,7 @@ SMALL_FILE_BYTES: Final = 64 << 20
 
 
 def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
-    """Return a regular file's content; raise OSError for any other file or a larger one.
-
-    Links are followed.
-    """
+    """Return a regular file's content; raise OSError above `limit` bytes. Links are followed."""
     with open_regular_file(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -1,7 +1,8 @@
 """Temporary directories that are removed when no process uses them any more.
 
 Each user holds a shared lock, which the kernel releases even if the process is killed. The last
-process to call release() removes the directory. New processes remove those of killed ones.
+process to call release() removes the directory. New processes remove the directories of killed
+ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
-# mkdtemp() adds such a suffix, and this is its mode.
+# Suffix and mode of mkdtemp().
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
 # Lowest inherited descriptor: libraries do not open descriptors this high.

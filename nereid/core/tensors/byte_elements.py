@@ -27,7 +27,7 @@ def split_bytes(raw: Buffer) -> list[bytes]:
 
 
 def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the elements of about `slice_bytes` at a time; raise as split_bytes()."""
+    """Yield the elements in lists of about `slice_bytes`; raise like split_bytes()."""
     position, end = 0, len(raw)
     while position < end:
         elements, position = _split_until(raw, position, min(position + slice_bytes, end))

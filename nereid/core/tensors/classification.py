@@ -25,7 +25,7 @@ _BESIDE: Final = "classification_beside"
 
 
 class Classification(NamedTuple):
-    """Request for the top classes of an output; `labels` of None are the model's.
+    """Request for an output's top classes; `labels` is None for the model's labels.
 
     If `beside` is True, the response has the tensor too. The classes are then an output of the same
     name after all others.
@@ -37,7 +37,7 @@ class Classification(NamedTuple):
 
 
 def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
-    """Map outputs to the classes requested of them. A name's first request counts."""
+    """Map the names of outputs to their requested classes. A name's first request counts."""
     classifications: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
@@ -66,7 +66,7 @@ def read_labels(
 ) -> dict[str, tuple[str, ...]]:
     """Map each output that has a label file to its labels, one per line; raises Internal.
 
-    `read` reads a file by its path in the model's directory, if that is not on this host.
+    `read` is needed if the model's directory is not on this host.
     """
     labels = {}
     for output in config.output:

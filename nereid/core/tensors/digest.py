@@ -2,7 +2,7 @@
 
 Digests are equal if and only if model version, inputs and parameters are equal, in any order.
 Requested outputs are not included. Clients choose the content, so a digest must not be forgeable:
-BLAKE3 with a secret key, and every part follows its length.
+BLAKE3 with a secret key, and every part is preceded by its length.
 """
 
 from __future__ import annotations

@@ -42,10 +42,7 @@ _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the KServe datatype of a numpy type; InvalidArgument if there is none.
-
-    All types of strings are BYTES.
-    """
+    """Return a numpy type's datatype; all string types are BYTES. Raises InvalidArgument."""
     if dtype.kind in "OSU":
         return BYTES
     name = _DATATYPE_OF.get(dtype.newbyteorder("<"))

@@ -14,10 +14,7 @@ from nereid.pb import nereid_pb2 as pb
 
 
 class CacheLookup(NamedTuple):
-    """Request to look up a key; the id is unique on its link.
-
-    trace_context is the parent span's, or empty.
-    """
+    """Request to look up a key; the id is unique on its link."""
 
     id: int
     key: bytes
@@ -25,10 +22,7 @@ class CacheLookup(NamedTuple):
 
 
 class CacheStore(NamedTuple):
-    """Request to store a value; time_to_live_ms of 0 is the cache's default.
-
-    trace_context is the parent span's, or empty.
-    """
+    """Request to store a value; time_to_live_ms of 0 is the cache's default."""
 
     key: bytes
     value: bytes
@@ -37,7 +31,7 @@ class CacheStore(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """Result of the lookup with the same id. None is a miss or a failure."""
+    """Result of the lookup with the same id. A value of None is a miss, or a failed lookup."""
 
     id: int
     value: bytes | None

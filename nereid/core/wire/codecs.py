@@ -197,7 +197,7 @@ def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> 
 
 
 class ResponseCodec:
-    """Codec of frames from the scheduler to a gateway; errors replace bad responses."""
+    """Codec of frames from scheduler to gateway. An error replaces a bad response."""
 
     def __init__(self) -> None:
         self._plain = PlainItems()

@@ -1,7 +1,4 @@
-"""Codec of the last fields of an Executed message: the batch's id and execution times.
-
-For speed it works on bytes, not on protobuf's objects.
-"""
+"""Codec of the last fields of an Executed message, on bytes instead of protobuf's objects."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class InferRequest:
         # Error in the request's body. The scheduler gets it, because only the scheduler knows
         # whether the model is unknown, and that error comes first.
         self.error_status = error_status
-        # Covers all that affects the response; empty if the scheduler needs no digest.
+        # Digest of all that affects the response; empty if the scheduler needs no digest.
         self.digest = digest
         # Instance whose model sent the request. 0 for clients, and for calls outside a request.
         self.caller = caller
@@ -309,7 +309,7 @@ class InferResponse:
 
 
 class MovedResponse(InferResponse):
-    """Returns a request to its gateway, because another scheduler has the model now.
+    """Message that returns a request to its gateway: another scheduler has the model now.
 
     The request has not begun to run. The error is for gateways that know only one scheduler.
     """

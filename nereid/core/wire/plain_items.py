@@ -130,7 +130,7 @@ class PlainItems:
         return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Remember the bytes before a payload; return its start, or 0 if it is not inline."""
+        """Remember the bytes before a payload; return the payload's start, or 0 if not inline."""
         if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)

@@ -1,7 +1,7 @@
 """Blocking client: one connection with one bidirectional stream, which one thread owns.
 
-The owner reads the socket itself. While it is busy, one background thread of the process answers
-the peer's keepalive pings. A stopped process (SIGSTOP) does not answer.
+The owner reads the socket. While the owner is busy, a background thread answers the peer's
+keepalive pings. All streams of the process share this thread. A stopped process does not answer.
 """
 
 # layout: compiled
@@ -62,7 +62,6 @@ class BlockingStream:
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
         self._sender = self._http2.sender
-        # The owner and the background thread share the connection.
         self._lock = threading.Lock()
         try:
             self._socket = connect(address, timeout_s, tls)
@@ -149,8 +148,8 @@ class BlockingStream:
     def cut(self) -> None:
         """End the stream from any thread; a blocked receive() returns None.
 
-        The owner must still close it: the owner may wait on the descriptor, so the system must not
-        reuse the descriptor before that.
+        The owner must still close the stream. Until then the system cannot reuse the descriptor, on
+        which the owner may wait.
         """
         self._closed = True
         with contextlib.suppress(OSError):

@@ -21,8 +21,7 @@ log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
-# Each engine's call class declares these slots. Call has none, because only one of two base classes
-# may have slots, and our own call class also extends a stream class.
+# Each engine's call class declares these slots.
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
@@ -182,7 +181,7 @@ class Call(Protocol):
         return NO_ACCOUNT
 
     def hold(self, size_bytes: int) -> None:  # noqa: ARG002
-        """Charge bytes kept for the client until release() or the end; RpcError over a limit."""
+        """Charge kept bytes until release() or the call's end; raise RpcError over a limit."""
         return  # mypy would take an empty body for abstract
 
     def release(self) -> None:
@@ -190,7 +189,7 @@ class Call(Protocol):
         return  # mypy would take an empty body for abstract
 
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
-        """Replace the keepalive options of this connection; None sends no pings.
+        """Replace this connection's keepalive options. An interval of None stops the pings.
 
         The connection's timers apply the limits, so the actual times may be longer.
         """

@@ -106,7 +106,7 @@ class Channel(Protocol):
 
 
 async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """Make a unary call over a new stream; raises as Channel.unary."""
+    """Make a unary call over a new stream; raise RpcError like Channel.unary."""
     received: list[bytes] = []
     waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
@@ -147,7 +147,7 @@ class ChannelOptions(Limits):
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     # `None` means no encryption.
     tls: Tls | None = None
-    # `None` derives :authority from the address.
+    # `None` means that :authority is derived from the address.
     authority: str | None = None
     # Returns metadata for a call of the given path, when the call begins.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
@@ -361,8 +361,8 @@ class _ClientProtocol(Http2Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        # A server that refuses our certificate reports that after our part of the handshake, or
-        # never. So guess the cause if the server's settings did not arrive.
+        # A server that refuses our certificate reports the refusal late or never. So guess the
+        # cause if the server's settings did not arrive.
         because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
         if self._options.tls is not None and not self.connection.settled:
             because = because or REFUSED

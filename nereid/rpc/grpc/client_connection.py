@@ -1,4 +1,4 @@
-"""Client's side of gRPC on one HTTP/2 connection. The module does no I/O, reads no clock."""
+"""Client's side of gRPC on one HTTP/2 connection, without I/O or a clock."""
 
 # layout: compiled
 
@@ -59,7 +59,7 @@ def request_block(
     secure: bool = False,
     timeout_s: float | None = None,
 ) -> bytes:
-    """Encode a request's header block. It has only literals, so every connection can share it."""
+    """Encode a request's header block of literals only, so that every connection can share it."""
     block = (
         (b"\x83\x87" if secure else b"\x83\x86")
         + literal_at(4, path.encode("ascii"))

@@ -22,7 +22,7 @@ LEVELS = ("none", "low", "medium", "high")
 
 
 def reply_encoding(level: str, accepted: bytes) -> str | None:
-    """Return the encoding of responses for this grpc-accept-encoding; None: no compression."""
+    """Return the response encoding for a grpc-accept-encoding; None means no compression."""
     offered = {name.strip() for name in accepted.split(b",")}
     known = [name for name in ("gzip", "deflate") if name.encode() in offered]
     if level == "none" or not known:

@@ -65,7 +65,7 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """Tasks of coroutine handlers. The references keep running tasks from garbage collection."""
+    """Running tasks of coroutine handlers, kept so that they are not garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

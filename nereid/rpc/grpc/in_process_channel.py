@@ -120,8 +120,7 @@ class RoutedCall(Call):
         if item is not None:
             self._message = item
             return
-        # The call and the stream form a reference cycle. Drop the message now, so that it does not
-        # wait for the garbage collector.
+        # Drop the message now: call and stream form a reference cycle, which would keep it.
         message, self._message = self._message, None
         if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")

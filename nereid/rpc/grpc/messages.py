@@ -1,4 +1,4 @@
-"""Length-prefixed messages of gRPC in the content of HTTP/2 streams. It does no I/O."""
+"""Length-prefixed messages of gRPC in the content of HTTP/2 streams."""
 
 # layout: compiled
 
@@ -43,7 +43,7 @@ class MessageBuffer(Protocol):
     view: memoryview
 
 
-# Allocates a buffer for a message of a size, seeing its first piece. None: receive it as bytes.
+# Arguments: the message's size and first piece. None means that the message is received as bytes.
 AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 
 
@@ -194,7 +194,7 @@ class MessageHandler(Protocol[M_contra]):
         """Return the allocator for messages that arrive in pieces; None to receive bytes."""
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
-        """Return True to inflate the message later, then call MessageReader.resume() with it."""
+        """Return True to take over an inflation, and call MessageReader.resume() after it."""
 
 
 class MessageReader(Generic[M]):

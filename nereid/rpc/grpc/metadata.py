@@ -144,7 +144,7 @@ def encode_trailer(key: str, value: str | bytes) -> bytes:
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Encode metadata as literal fields; raise ValueError if HTTP/2 does not allow one."""
+    """Encode metadata as literal fields; raise ValueError for a forbidden key or value."""
     out = []
     for key, value in metadata:
         if _KEY.match(key) is None:

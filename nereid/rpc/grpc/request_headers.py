@@ -1,7 +1,7 @@
 """Request headers of gRPC over HTTP/2: each block of fields is parsed only once.
 
 While the dynamic table does not change, the block's bytes are the cache key. Otherwise the indexed
-fields are the key, and the few literal fields are added to a copy.
+fields are the key, and the literal fields are added to a copy of the cached headers.
 """
 
 # layout: compiled
@@ -65,10 +65,7 @@ CACHED_BASES = 1024
 
 
 class RequestHeaders:
-    """Parsed headers of one request.
-
-    `refusal` is the response if the call must not reach a handler.
-    """
+    """Parsed headers of a request. `refusal` is the response if no handler may get the call."""
 
     __slots__ = (
         "accepted",
@@ -95,7 +92,7 @@ class RequestHeaders:
         self.route: Any = None
 
     def copy(self) -> RequestHeaders:
-        """Return a copy of the cached headers, which may be changed."""
+        """Return a copy that may be changed. The cached headers must stay as they are."""
         headers = RequestHeaders()
         headers.path = self.path
         headers.metadata = self.metadata

@@ -419,7 +419,7 @@ class ServerCall(MessageStream):
 class CompressingCall(ServerCall):
     """Call whose client accepts compression. A message is compressed if that makes it smaller.
 
-    Large messages wait until they are compressed elsewhere, and later ones wait behind them. The
+    Large messages wait until they are compressed elsewhere. Later messages wait behind them. The
     call may be done before all waiting messages are sent.
     """
 
@@ -433,7 +433,7 @@ class CompressingCall(ServerCall):
         # Messages to compress, each as a sequence of parts.
         self.waiting: deque[Sequence[bytes | memoryview]] = deque()
         self._waiting_bytes = 0
-        # Trailers to send after them; `None` if the call has not ended.
+        # Trailers to send after the waiting messages; `None` if the call has not ended.
         self._ending: bytes | None = None
 
     def reply(self, message: bytes) -> None:
@@ -607,7 +607,7 @@ class ServerConnection:
     def end_unread_responses(self, now: float) -> None:
         """End calls whose responses wait too long because the client opens no window.
 
-        These are unary calls, and streams with more unsent bytes than a stream's window.
+        The method checks unary calls, and streams with more unsent bytes than a stream's window.
         """
         watches = {}
         large_bytes = self._limits.stream_window_bytes
@@ -701,7 +701,7 @@ class ServerConnection:
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """Reset a call that ended before its request, because the rest is not needed."""
+        """Reset a call that ended early, because the rest of its request is not needed."""
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:
@@ -716,7 +716,7 @@ class ServerConnection:
         return limit is None or sum(call.queued_bytes for call in self._unread_calls()) <= limit
 
     def on_message(self, stream: ServerCall, message: Any) -> None:
-        """Pass a message to its handler, or keep it until the request ends."""
+        """Pass a message to its handler, or keep the message until the request ends."""
         if stream.done:
             return
         if stream.on_message is not None:
@@ -763,7 +763,7 @@ class ServerConnection:
         return True
 
     def _admit(self, stream_id: int, block: bytes) -> RequestHeaders | None:
-        """Return the headers of a new request, or None to refuse it."""
+        """Return the headers of a new request, or None to refuse the request."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:

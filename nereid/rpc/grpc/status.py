@@ -95,8 +95,5 @@ def status_of_http(http_status: int) -> Status:
 
 
 def status_of_over_budget(error: OverBudgetError) -> Status:
-    """Return the status for bytes over a limit.
-
-    A shared limit gives UNAVAILABLE, because other clients may soon free bytes.
-    """
+    """Return the status for bytes over a limit; UNAVAILABLE if all clients share the limit."""
     return Status.UNAVAILABLE if error.shared else Status.RESOURCE_EXHAUSTED

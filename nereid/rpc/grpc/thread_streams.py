@@ -43,11 +43,11 @@ class ThreadStreams:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         stand_in: StandIn | None = None,
     ) -> ThreadStream:
-        """Open a stream from any thread. If it is refused, its first use raises the error.
+        """Open a stream from any thread; raise RpcError if the event loop has ended.
 
-        The loop calls stand_in for a message that arrives while the thread waits and no other
-        message is pending. It may use the thread's objects, because the thread is blocked.
-        receive() raises its exceptions. Raises RpcError if the event loop has ended.
+        The first use of a refused stream raises the error. The loop calls stand_in for a message if
+        the thread waits and no other message is pending. stand_in may use the thread's objects,
+        because the thread is blocked. receive() raises the exceptions of stand_in.
         """
         stream = ThreadStream(self._loop, stand_in)
         on_done = self._calls.discard
@@ -89,8 +89,8 @@ class ThreadStream:
         # The loop sets this before it puts `None` into the inbox.
         self._ended = False
         self._error: BaseException | None = None
-        # The thread holds this lock except while it waits in receive(). The loop holds it while it
-        # acts for the thread.
+        # The thread holds this lock except while it waits in receive(). The loop holds the lock
+        # while the loop acts for the thread.
         self._at_work = threading.Lock()
         self._at_work.acquire()
         # Messages put into the inbox, and messages taken by the thread under `_at_work`. If the
@@ -157,8 +157,7 @@ class ThreadStream:
         elif (
             self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
         ):
-            # In the next turn: the handler's send() has to return before the handler gets the
-            # reply.
+            # Handle the message in the next turn, so that send() returns before the reply arrives.
             self._held.append(message)
             self._loop.call_soon(self._handle_held)
         else:

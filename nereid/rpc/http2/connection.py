@@ -4,9 +4,8 @@
                          -> ConnectionHandler ->
                          -> ContentReader
 
-The connection does no I/O and reads no clock: a transport feeds `receive_data`, writes what
-`data_to_send` returns, and calls `on_timer`. The module does not depend on gRPC: the handler and
-the content reader deal with requests and messages.
+A transport feeds `receive_data`, writes what `data_to_send` returns, and calls `on_timer`. The
+module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Http2Connection(Generic[S]):
-    """Connection of a server or client. Its parts are public, so that handlers are fast."""
+    """Connection of a server or client. For speed, handlers use its parts directly."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # Units of the flood budget. Cheap, because honest clients also reset many calls at once when
 # deadlines pass.
 _RESET_COST = 0.25
-# One unit pays for so many entries of a SETTINGS frame, or for so many streams whose windows the
-# frame changes.
+# One unit of the flood budget pays for this many entries of a SETTINGS frame, or for this many
+# streams whose windows the frame changes.
 _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
-# Units to spend at once, and units per second. Real clients stay far below.
+# Units that may be spent at once, and units added per second. Real clients stay far below.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
 # Updates are charged in lots, so one costs a fraction of a unit.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# For each so many sent bytes, one window update is free: a client may acknowledge even small
-# messages twice.
+# One window update is free for this many sent bytes: a client may acknowledge even small messages
+# twice.
 _BYTES_PER_UPDATE = 16
 
 
@@ -46,7 +46,7 @@ class WindowUpdateBudget:
 
     def __init__(self, budget: FloodBudget) -> None:
         self._budget = budget
-        # Updates until they are compared with the sent content again.
+        # Updates left until the next comparison with the sent content.
         self._left = _UPDATES_PER_LOT
         self._paid_bytes = 0
 

@@ -15,7 +15,7 @@ from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 Field = tuple[bytes, bytes]
 
-# Index 0 is an error. The placeholder makes table indices list indices.
+# The placeholder for index 0, which is an error, makes table indices equal to list indices.
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
 _ENTRY_OVERHEAD_BYTES = 32

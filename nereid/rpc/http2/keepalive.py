@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-# Each run adds at most 1/TIMERS of the timeout to the waiting time. During a longer gap this
-# process was slow, and the reply may already be in the socket.
+# Minimum number of timer runs while a reply is awaited. Each run adds at most 1/TIMERS of the
+# timeout to the waiting time: after a longer gap, the reply may already be in the socket.
 TIMERS: Final = 4
 
 
@@ -25,10 +25,7 @@ class Keepalive:
     """Keepalive state of a peer. The connection sets `received` whenever anything arrives."""
 
     def __init__(self, interval_s: float | None, timeout_s: float, *, when_idle: bool) -> None:
-        """Create the state; an interval of None sends no pings.
-
-        If when_idle is True, a peer without calls in flight is pinged as well.
-        """
+        """Create the state. An interval of None sends no pings; when_idle pings unused peers."""
         self.received = False
         self._when_idle = when_idle
         self._quiet_since = 0.0

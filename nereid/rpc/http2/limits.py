@@ -24,18 +24,17 @@ class Limits:
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
     keepalive_without_calls: bool = True
-    # Server only: how long a client may read nothing before its connection ends, or its call if
-    # only the call's window is exhausted. Streams are checked if more than stream_window_bytes are
-    # queued. `None` means no limit.
+    # Server only: how long a client may read nothing. Then the connection ends, or only the call if
+    # just its window is exhausted. Streams are checked if more than stream_window_bytes are queued.
+    # `None` means no limit.
     write_timeout_s: float | None = None
-    # Server only: limit without data of an incomplete unary request; `None` means no limit.
+    # Server only: how long an incomplete unary request may bring no data; `None` means no limit.
     read_timeout_s: float | None = None
-    # Server only: for incomplete requests and messages.
     upload: UploadLimits = NO_UPLOAD_LIMITS
     # Server only: limit for queued unary responses. Beyond it, the connection's window stays
     # closed, but the socket is read for the client's WINDOW_UPDATEs.
     max_unsent_bytes: int | None = None
     # Ratio of a message's size to its compressed size, above 64 MiB; `None` means no limit.
     max_inflation_ratio: float | None = None
-    # True for no flood budget. A client trusts the server that it chose.
+    # True switches the flood budget off: a client trusts the server that it chose.
     trusts_peer: bool = False

@@ -51,10 +51,7 @@ _PREFACE = Expects.PREFACE
 
 
 class Receiver(Generic[S]):
-    """Parser and dispatcher of frames.
-
-    window_withheld: the handler does not let the peer send more, so the window stays closed.
-    """
+    """Parser and dispatcher of frames. `window_withheld`: the handler keeps the window closed."""
 
     def __init__(
         self,
@@ -67,7 +64,7 @@ class Receiver(Generic[S]):
         self.window_withheld = False
         # Nonzero if the current DATA frame is complete and ends its stream.
         self.frame_ends = 0
-        # Content on all streams without a WINDOW_UPDATE yet.
+        # Received content for which no WINDOW_UPDATE has been sent.
         self.unacknowledged_bytes = 0
         self._given_back_bytes = 0
         self._streams = sender.streams
@@ -96,8 +93,8 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
-        # One number for each frame of a turn. A client has no limit: it serves no other
-        # connections.
+        # Has one number for each frame that a turn may read. A client serves no other connections,
+        # so it has no limit.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
         # end_turn() exhausts this iterator.
         self._turn_left = iter(self._turn)

@@ -71,8 +71,8 @@ class Sender(Generic[S]):
         self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
-        # Table size update to send before the next header block; empty for none. It says that we do
-        # not use the header table, after the peer has shrunk it.
+        # Table size update to send before the next header block; empty for none. Due after the peer
+        # has shrunk its header table, which we do not use.
         self._block_prefix = b""
         self._header_table_off = False
 
@@ -150,10 +150,9 @@ class Sender(Generic[S]):
         self._update_quick_bytes()
 
     def set_peer_header_table_bytes(self, size: int) -> None:
-        """Set the size of the peer's header table.
+        """Set the size of the peer's header table, which we do not use.
 
-        We add no entries, but must acknowledge a smaller size in the next header block (RFC 7541
-        4.2).
+        The next header block must acknowledge a smaller size (RFC 7541 4.2).
         """
         if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
             self._header_table_off = True

@@ -84,7 +84,7 @@ class Stream:
         self.queued_bytes = 0
         self.trailers: bytes | None = None
         self.above_low_water = False
-        # Received bytes without a WINDOW_UPDATE yet.
+        # Received bytes for which no WINDOW_UPDATE has been sent.
         self.unacknowledged_bytes = 0
         # Bits: the owner's reasons not to reopen the stream's window.
         self.paused = 0
@@ -120,7 +120,7 @@ class StreamTable(Generic[S]):
         return stream_id > highest or not stream_id & 1
 
     def remember_reset(self, stream_id: int) -> None:
-        """Remember our reset. Frames that the peer sends before it knows are no error."""
+        """Remember that we reset a stream. Later frames of the peer are then no error."""
         if len(self._reset_here) >= _REMEMBERED_RESETS:
             del self._reset_here[next(iter(self._reset_here))]
         self._reset_here[stream_id] = None

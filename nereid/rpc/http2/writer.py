@@ -1,4 +1,4 @@
-"""Writer of an HTTP/2 connection's output. One turn of the event loop is one write."""
+"""Writer of an HTTP/2 connection's output: one write for each turn of the event loop."""
 
 # layout: not covered, has a transport, integration tests reach it
 

@@ -1,7 +1,6 @@
 """Links: long-lived streams whose frames carry many items.
 
-All items that are sent within one turn of the event loop leave together; no timer delays them. A
-link does not depend on the meaning of its items.
+All items that are sent within one turn of the event loop leave together.
 
     state    event                       next state, callback
     DOWN     the stream opened           UP, on_up
@@ -10,9 +9,8 @@ link does not depend on the meaning of its items.
     any      close()                     DOWN for good, no callback
 
 A dialled link begins DOWN. An accepted link begins UP, and is not opened again once it is DOWN.
-Items sent while a link is DOWN are dropped, and items in flight when the link breaks are lost. Only
-the link's owner knows which requests have no response yet, so the owner sends these requests again
-in on_up.
+Items sent while a link is DOWN are dropped, and items in flight when the link breaks are lost. The
+owner sends requests without a response again in on_up.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class Link(Generic[Out]):
                 self._loop.call_soon(self._flush)
 
     def send_now(self, item: Out) -> None:
-        """Send all items at once. Use this if no other item will follow in this turn."""
+        """Send this and all pending items at once. Use it if no other item follows in this turn."""
         if self.up:
             self._items.append(item)
             self._scheduled = True

@@ -11,7 +11,7 @@ class _MemoryLink(Link[Out]):
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # The other end if its items are handed over first in a turn, `None` if this end's are.
+        # `None` if this end's items are handed over first, otherwise the other end.
         self._precedent: _MemoryLink[Any] | None = None
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
@@ -30,7 +30,8 @@ class _MemoryLink(Link[Out]):
         if self._items:
             super().send_now(item)
         elif self.up:
-            # Without a turn of the event loop. Nothing is buffered, so nobody waits in drain().
+            # Deliver without a turn of the event loop. Nothing is buffered, so nobody waits in
+            # drain().
             self._peer.receive_items([item])
 
     def on_peer_closed(self) -> None:

@@ -232,7 +232,7 @@ def dial_link(  # noqa: PLR0913 (by keyword)
     on_up: Callable[[], None],
     on_down: Callable[[], None],
 ) -> Link[Out]:
-    """Return a link to a server's stream method. The link reopens the stream until closed."""
+    """Return a link to a server's stream method. The link reopens the stream until close()."""
     return _DialledLink(channel, path, codec, tuple(metadata), on_items, on_up, on_down)
 
 

@@ -1,1 +1,1 @@
-"""Sockets, and limits for the peers that connect. It does not depend on HTTP or gRPC."""
+"""Sockets, and limits for peers. The package does not depend on HTTP or gRPC."""

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Final
 
 _MAX_PORT: Final = 65535
-# An IPv6 network with this prefix counts as one client: one customer usually gets it.
+# An IPv6 network with this prefix is one client, because a customer usually gets one.
 _IPV6_CLIENT_BITS: Final = 64
 
 

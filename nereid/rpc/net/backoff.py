@@ -31,8 +31,8 @@ class Backoff:
     def next_delay_s(self, lasted_s: float = 0.0) -> float:
         """Return the seconds to wait after a failure.
 
-        lasted_s is how long the attempt's result lasted, such as a process's life. Beyond the
-        maximum delay, it counts as a success.
+        If the attempt's result lasted longer than the maximum delay, such as the life of a process,
+        the attempt counts as a success.
         """
         options = self._options
         if lasted_s > options.largest_s:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.tls_files import Tls
 
-    # Returns a host's IP addresses in the order to try; raises OSError if there are none.
+    # Returns a host's IP addresses in the order to try; raises OSError if the look-up fails.
     LookUp = Callable[[str], Awaitable[list[str]]]
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)

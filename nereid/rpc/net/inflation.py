@@ -121,7 +121,7 @@ class Inflation:
 
 
 def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
-    """Return a piece's output before the damage, because Python drops this output."""
+    """Recover a piece's output before the damage, which Python drops when zlib reports damage."""
     out = bytearray()
     while len(piece) > 1 and len(out) < allowed:
         half = len(piece) // 2

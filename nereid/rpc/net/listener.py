@@ -53,8 +53,8 @@ async def listen(  # noqa: PLR0913 (by keyword)
 ) -> Listener:
     """Listen at host:port or unix:/path; raise OSError if that is not possible.
 
-    counts limits the handshakes; the caller counts the connections. If private is True, only this
-    user may connect to a Unix socket. Other processes may also serve the inherited sockets.
+    `counts` limits the handshakes; the caller counts the connections. If `private` is True, only
+    this user may connect to a Unix socket. Other processes may also serve the inherited sockets.
     """
     path = unix_path(address)
     claim = None
@@ -85,7 +85,7 @@ class Listener:
     """Listener at one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # With the actual port, even if the system chose the port.
+        # The listener's address has the actual port, even if the system chose the port.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []

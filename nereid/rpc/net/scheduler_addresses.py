@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _DNS: Final = "dns:"
 _LOOKUP_INTERVAL_S: Final = 3.0
-# Until a name is found for the first time. Short, because services start in any order.
+# Interval until each name has been found once. Short, because services start in any order.
 _FIRST_INTERVAL_S: Final = 0.2
 
 
@@ -52,7 +52,7 @@ def parse_addresses(text: str) -> list[AddressSpec]:
 
 
 def address_list(text: str) -> str:
-    """Return the text if parse_addresses() accepts it (parser of a flag)."""
+    """Parse a flag: return the text if parse_addresses() accepts the text."""
     parse_addresses(text)
     return text
 

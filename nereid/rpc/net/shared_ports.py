@@ -58,7 +58,7 @@ class SharedPorts:
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
     def _map_counts(self) -> GroupCounts:
-        """No member may run yet."""
+        """Map the counts of all bound ports. No member may run yet."""
         os.ftruncate(self._counts_fd, (len(self._sockets) + 1) * self._members * COUNT_BYTES)
         return GroupCounts(_cells(self._counts_fd), self._members)
 
@@ -83,7 +83,7 @@ class SharedPorts:
         """Clear the counts of a member that has ended."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # Otherwise the system would continue to send connections to this group.
+            # Otherwise the system would send connections to this group, which serves none.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:
@@ -97,7 +97,7 @@ class SharedPorts:
         refuse(tcp, self._counts, socket.SHUT_RDWR, BACKLOG)
 
     def close(self) -> None:
-        """Close the parent's sockets. The ports are free once the members have closed theirs."""
+        """Close the parent's sockets. The ports are free once all members have closed theirs."""
         for sockets in self._sockets.values():
             for sock in sockets:
                 sock.close()

@@ -51,7 +51,7 @@ class TlsFiles:
         return tuple(path for path in (self.cert, self.key, self.root) if path)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a server's context; raise OSError. With `root`, clients need a certificate."""
+        """Return a server's context; raises OSError. With `root`, clients need a certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if self.root:
             context.load_verify_locations(self.root)
@@ -59,7 +59,7 @@ class TlsFiles:
         return self._completed(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a client's context; without `root`, trust the system. Raises OSError."""
+        """Return a client's context; raises OSError. No `root` means the system's authorities."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.root or None)
         return self._completed(context)
 
@@ -101,7 +101,7 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """TLS settings of a server or client. Any thread may call context() for a handshake."""
+    """TLS settings of a server or client. Any thread may call context() for each handshake."""
 
     def __init__(
         self,
@@ -173,5 +173,5 @@ def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def reason(error: Exception) -> str:
-    """Return why a handshake or files failed, for a log."""
+    """Return why TLS failed, for a log."""
     return _SOURCE_LINE.sub("", str(error)) or type(error).__name__

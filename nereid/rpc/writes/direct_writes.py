@@ -1,7 +1,4 @@
-"""Writes that reach the socket at once.
-
-uvloop's transports keep written data until all input of a turn has been handled.
-"""
+"""Writes that reach the socket at once: uvloop writes only after all input of a turn."""
 
 from __future__ import annotations
 

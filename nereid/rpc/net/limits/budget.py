@@ -32,7 +32,7 @@ class OverBudgetError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
-    """Limits in bytes; total_bytes includes pending requests.
+    """Limits in bytes; total_bytes is for all clients, and includes pending requests.
 
     A single request may exceed the limits for a client and for a connection.
     """
@@ -156,8 +156,8 @@ class Account:
     def charge_pending(self, size_bytes: int) -> None:
         """Charge a pending request to its client, or raise OverBudgetError and charge nothing.
 
-        The budget's pending_bytes() already counts it for all clients. A single request may exceed
-        the client's limit.
+        The budget's pending_bytes() counts the request for all clients already. A single request
+        may exceed the client's limit.
         """
         client, limit = self._client, self._budget.limits.client_bytes
         if client.name and client.held_bytes and client.held_bytes + size_bytes > limit:

@@ -33,7 +33,7 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Queue of limited size. One client may use half of each limit, and exceed it by one item."""
+    """Queue of limited size. A client may use half of each limit; a single item may exceed that."""
 
     def __init__(
         self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
@@ -73,12 +73,12 @@ class FairQueue(Generic[Item]):
         return None
 
     def take(self) -> Item | None:
-        """Remove and return the next item. Its client, and its peer, move to the end."""
+        """Remove and return the next item. The item's client and peer move to the end."""
         ticket = self.peek()
         return None if ticket is None else self.take_ticket(ticket)
 
     def take_ticket(self, ticket: Ticket[Item]) -> Item:
-        """Remove and return a queued item. Its client, and its peer, move to the end."""
+        """Remove and return a queued item. The item's client and peer move to the end."""
         client, peer = ticket.client, ticket.peer
         self.discard(ticket)
         connections = self._waiting.pop(client, None)

@@ -47,7 +47,7 @@ class GroupCounts:
 class ConnectionShare:
     """The numbers of connections that the members have at one port.
 
-    A number is 0 while the member does not accept, otherwise its connections plus one.
+    A number is 0 while the member does not accept, otherwise the member's connections plus one.
     """
 
     def __init__(self, counts: memoryview, member: int) -> None:

@@ -1,7 +1,4 @@
-"""Detection of peers that read nothing of queued data, or that stop sending what they began.
-
-A slow peer does not count as stalled.
-"""
+"""Detection of peers that read nothing of queued data, or stop sending what they began."""
 
 from __future__ import annotations
 
