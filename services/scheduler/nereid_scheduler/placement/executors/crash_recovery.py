@@ -31,15 +31,12 @@ if TYPE_CHECKING:
 
 
 class CrashRecovery:
-    """Handle each lost instance once.
-
-    placed: maps an instance's number to the instance, for all instances.
-    """
+    """Handle each lost instance once."""
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        # Maps an instance's number to the instance, if its stream broke before its executor sent a
-        # crash report. The text is the cause to give if the instance's batches run again.
+        # Key: number of an instance whose stream broke before a crash report. The text says why its
+        # batches run again.
         self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
@@ -68,17 +65,14 @@ class CrashRecovery:
         elif stream > instance.crash_stream or (
             stream == instance.crash_stream and instance.stream is not None
         ):
-            # The stream has not ended here: its last responses, or even its start, may still
-            # arrive.
+            # The stream may still be open here: its last messages have yet to arrive.
             instance.crash_reports[stream] = report
-        # In any other case nothing is left to do: the instance has had another stream since the
-        # crash, and the batches of the old stream have been recovered.
+        # Otherwise do nothing: the old stream's batches have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
         """Stop waiting for a crash report: the instance has opened the stream of this number.
 
-        The instance does not begin any batch that was sent on an earlier stream. A report that
-        still comes is too late to say which batches had begun.
+        The instance begins no batch that was sent on an earlier stream.
         """
         self.on_no_report(placed.session, placed.instance.id)
         reports = placed.instance.crash_reports

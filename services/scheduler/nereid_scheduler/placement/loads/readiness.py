@@ -1,8 +1,6 @@
 """Readiness queries to models that implement a readiness check.
 
-A model is queried through its instances. An instance has one query at a time; callers that come
-meanwhile share its response. The module does not know whether a model is in service: the catalogue
-does.
+An instance has one query at a time. Callers that come meanwhile share the response.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
     from nereid_scheduler.placement.models.catalogue import ServedVersion
 
-    # Pending responses of one version's instances. There is one list for each executor.
+    # Pending responses of one version's instances: one list for each executor.
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same query.
@@ -38,7 +36,6 @@ class Readiness:
     def __init__(
         self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
     ) -> None:
-        """ask_limit_s: seconds for an instance to report that it has begun to ask its model."""
         self._sessions = sessions
         self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
@@ -63,7 +60,6 @@ class Readiness:
         return ready
 
     def _query(self, served: ServedVersion) -> _Pending:
-        """Query a version's instances; the result is empty if none has a readiness check."""
         pending = []
         queried = False
         for session in self._sessions():
@@ -127,9 +123,8 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
     """Return whether a version is ready; `None` if more responses are needed to tell.
 
-    responses: for each executor, the responses of the version's instances there; `None` stands for
-    a response that has not come yet. The version is ready as soon as all instances of one executor
-    are ready; the same rule holds for loading.
+    responses: for each executor, the responses of its instances; `None` if one has not come yet. As
+    for loading, a version is ready once all instances of one executor are ready.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

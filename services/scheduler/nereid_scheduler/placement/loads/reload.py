@@ -1,8 +1,8 @@
 """One load of one model: new versions load beside the old ones, which they then replace.
 
-If the model is in service, versions that replace others take over only after the whole load has
-succeeded; if any part of it fails, everything stays as it was. If the model is not in service, each
-version succeeds or fails for itself. `reload_plan` decides what has to be loaded.
+If the model is in service, new versions take over only after the whole load has succeeded;
+otherwise everything stays as it was. If the model is not in service, each version succeeds or fails
+for itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class ModelReload:
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
     ) -> None:
-        """continues: value of ServedVersion.continues for the new versions."""
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -50,7 +49,7 @@ class ModelReload:
         # True if a version failed for a reason that may pass, such as a failure of its object
         # store.
         self.may_succeed_later = False
-        # True if a version failed and the failure has been logged.
+        # True if a version's failure has been logged.
         self.is_reported = False
         self._is_abandoned = False
 
@@ -117,7 +116,7 @@ class ModelReload:
     def _update_instances(
         self, numbers: tuple[int, ...]
     ) -> tuple[list[str], dict[ServedVersion, ModelConfig]]:
-        """Update versions; return errors, and each updated version with its old configuration."""
+        """Return errors, and each updated version with its old configuration."""
         errors, updated = [], {}
         for number in numbers:
             served = self._ready[number]
@@ -152,8 +151,7 @@ class ModelReload:
 
     async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
         for served, former in updated.items():
-            # Errors can be ignored: an executor that could host these instances before can still
-            # host them, unless it has left.
+            # Ignore errors: an executor that hosted these instances still can, unless it has left.
             with suppress(NereidError):
                 self._loader.update_instances(served, former)
         await self._loader.waiters.wait_for_loads(updated, None)

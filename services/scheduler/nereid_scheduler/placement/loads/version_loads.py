@@ -1,8 +1,6 @@
 """Loads each version on each executor, once the version's configuration is complete.
 
-The module sends commands to executors, and receives their descriptions of model files.
-`version_lives` applies reports to states; `executors.placement` decides which executor hosts which
-instances.
+`executors.placement` decides which executor hosts which instances.
 """
 
 from __future__ import annotations
@@ -148,8 +146,7 @@ class VersionLoads:
         If the files change between the digest and the load, responses are cached under a revision
         that is never looked up.
         """
-        # Executors load exactly the files that were listed in the object store, so the digest still
-        # holds.
+        # Executors load exactly the files that the object store listed, so that digest still holds.
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime

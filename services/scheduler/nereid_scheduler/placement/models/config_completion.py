@@ -1,7 +1,6 @@
 """Completes a model's config.pbtxt with what the model file says.
 
-The module also refuses features that this scheduler does not offer. It does no I/O: descriptions of
-model files are arguments.
+The module does no I/O: descriptions of model files are arguments.
 """
 
 from __future__ import annotations
@@ -59,9 +58,8 @@ def complete(
 ) -> ModelConfig:
     """Return the configuration to serve with. It is as written if there is no description.
 
-    Raises:
-        NereidError: the configuration is wrong in itself, does not fit the model file, or cannot be
-            served.
+    Raises NereidError if the configuration is wrong, does not fit the model file, or cannot be
+    served.
     """
     description = None
     if described is not None and described.HasField("config"):
@@ -82,7 +80,7 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for a feature that is not offered, rather than ignore it."""
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents and is_ensemble(draft):
-        # Repository agents run in executors, but an ensemble is not loaded by any executor.
+        # Repository agents run in executors, but no executor loads an ensemble.
         names = ", ".join(f"'{name}'" for name in agents)
         raise Unimplemented(
             f"model '{draft.name}': repository agents are not offered for ensembles: {names}"

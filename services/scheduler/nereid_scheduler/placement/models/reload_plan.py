@@ -1,7 +1,6 @@
 """Plan of a load: the steps after which a model is served as it was found in its repository.
 
-The input is the versions in service and the model that was found; the output is numbers of
-versions. The module does no I/O: `reload` carries the plan out.
+The module does no I/O: `reload` carries the plan out.
 """
 
 # layout: covered
@@ -70,10 +69,7 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
 
 
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
-    """Yield a version's configuration as written, and as clients see it.
-
-    A client may send back the configuration that it sees, as an override.
-    """
+    """Yield both configurations: a client may send the one that it sees as an override."""
     yield served.draft
     if served.shown is not None:
         yield served.shown
