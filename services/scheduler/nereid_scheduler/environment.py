@@ -1,8 +1,4 @@
-"""Environment: the settings, clients and recorders that a scheduler's parts share.
-
-The module opens them when the scheduler is created, and decides nothing afterwards. It knows no
-model and no request.
-"""
+"""Environment: the settings, clients and recorders that a scheduler's parts share."""
 
 from __future__ import annotations
 
@@ -91,10 +87,9 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """Open the shared parts that the settings describe.
+    """Open the shared parts that the settings describe. Raises StartError.
 
-    An argument that is not `None` comes from SchedulerService, and is used instead of the part
-    that the settings describe. Raises StartError.
+    An argument that is not `None` is used instead of the part that the settings describe.
     """
     ports = SocketPorts(settings) if ports is None else ports
     channel = None if open_cache_link else ports.open_cache()
@@ -117,7 +112,6 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:
-    """Return the limits that apply to the queue of every model version."""
     return QueueLimits(
         max_queue_size=settings.max_queue_size,
         max_retries=settings.max_retries,
@@ -130,10 +124,7 @@ def _queue_limits(settings: Settings) -> QueueLimits:
 
 
 def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
-    """Open the store that keeps the scheduler's state. Raises StartError.
-
-    cache: channel for calls to the cache; `None` if there is no cache.
-    """
+    """Open the store that keeps the scheduler's state. Raises StartError."""
     name = settings.state_name
     if not name:
         directory = settings.state_directory

@@ -1,7 +1,4 @@
-"""Creates the parts of a scheduler that choose its models, and that load and unload models.
-
-This module connects the parts, and decides nothing. It does not know how a request is served.
-"""
+"""Creates the parts of a scheduler that choose its models, and that load and unload models."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Parts of one scheduler that manage its models.
-
-    `shard` is `None` if the mesh has only this scheduler.
-    """
+    """Parts of one scheduler that manage its models. `shard` is `None` if there is no other one."""
 
     repositories: Repositories
     desired: DesiredModels
@@ -74,10 +68,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 ) -> ModelParts:
     """Create the parts and connect them.
 
-    on_change: called when a version's state has changed. first_commands: returns the commands for
-    an executor that joins. send_notice: sends a notice to all gateways. count_links: returns the
-    number of links to gateways. on_handed_over: called when another scheduler has taken over a
-    version.
+    first_commands: returns the commands for an executor that joins. on_handed_over: called when
+    another scheduler has taken over a version.
     """
     settings, state = environment.settings, environment.state
 
@@ -180,7 +172,6 @@ def _open_repositories(settings: Settings) -> Repositories:
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:
-    """Return the settings that say which models are loaded, when, and what clients may change."""
     return ModelControlRules(
         settings.model_control_mode,
         settings.load_model,

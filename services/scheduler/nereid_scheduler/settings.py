@@ -1,8 +1,4 @@
-"""Settings of the scheduler. Only this module reads the scheduler's flags and environment.
-
-It has the names and defaults of the flags, and finds faults in them before anything starts. It does
-nothing else.
-"""
+"""Settings of the scheduler. Only this module reads the scheduler's flags and environment."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# Value of --rate-limit that makes instances wait for resources. With any other value,
-# instances do not wait.
+# Value of --rate-limit that makes instances wait for resources.
 BY_EXECUTIONS: Final = "execution_count"
 
 

@@ -23,7 +23,7 @@ class ModelControlRules:
     no_executor_timeout_s: float = 30.0
     # True if load requests may bring files.
     allow_model_files: bool = True
-    # Seconds that a model's requests have to finish when another scheduler takes the model over.
+    # Seconds for a model's requests to finish when another scheduler takes the model over.
     hand_over_limit_s: float = 30.0
     # Seconds that an unload waits for the load before it, which may never end.
     unload_patience_s: float = 30.0

@@ -1,6 +1,6 @@
 """RPCs of the model repository extension: index, load and unload, with KServe's messages.
 
-The module only translates; model_control.py decides. Error texts are Triton's.
+Error texts are Triton's.
 """
 
 from __future__ import annotations

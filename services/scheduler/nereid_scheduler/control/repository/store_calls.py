@@ -31,34 +31,27 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which a call is logged as slow.
 _SLOW_S: Final = 10.0
-# Maximum number of calls that run at the same time.
 _MAX_CALLS: Final = 16
 # Number of overdue calls from which the store is considered stuck.
 _STUCK_CALLS: Final = 2
 
 
 class StoreCalls:
-    """Runs the calls to one repository's store.
-
-    Errors name the repository's URL. Several threads may use one object.
-    """
+    """Runs the calls to one repository's store. Several threads may use one object."""
 
     def __init__(self, url: str, most_calls: int = _MAX_CALLS) -> None:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()
-        # Maps a running call to the time at which it is overdue.
+        # Time at which a running call is overdue.
         self._deadlines: dict[Future[object], float] = {}
-        # Time of the last call that succeeded.
         self._succeeded_s = 0.0
 
     def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
         """Return the result of a call. If the call takes too long, it goes on without its caller.
 
-        Raises:
-            StoreError: the call raised it, or the store did not respond in time.
+        Raises StoreError if the call raises it, or if the store does not respond in time.
         """
         now = time.monotonic()
         deadline = now + limit_s

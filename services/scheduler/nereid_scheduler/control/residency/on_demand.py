@@ -1,9 +1,6 @@
 """Loads models at their first requests, and unloads models that make way for others.
 
-policy.py decides, and the reconciler loads and unloads. A request whose model is in service does
-not reach this module. When a decision needs the time of a model's last use, or whether it is in
-use, these are read from the model's statistics and queue. The module does not know how a model is
-loaded.
+A request whose model is in service does not reach this module. policy.py decides.
 """
 
 from __future__ import annotations
@@ -48,17 +45,16 @@ _log = logging.getLogger(__name__)
 PARAMETER: Final = "lazy_loading"
 # Seconds between checks of models in use while others wait for their memory.
 _RETRY_S: Final = 0.05
-# If nothing was loaded or unloaded for this many seconds, popular models that are idle may make way
-# even though less popular models are in use.
+# After this many seconds without a load or unload, popular idle models may make way even though
+# less popular ones are in use.
 _STALLED_S: Final = 2.0
-# Seconds during which a failed load is not tried again. Each attempt may take seconds of an
-# executor's time.
+# Seconds during which a failed load is not tried again: each attempt costs an executor seconds.
 _FAILED_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class OnDemandCounts:
-    """Numbers of loads that requests have started, and of unloads that made way for models."""
+    """Loads that requests have started, and unloads that made way for models."""
 
     loads: int = 0
     unloads: int = 0
@@ -82,16 +78,9 @@ class OnDemand:
     ) -> None:
         """Load and unload models on demand.
 
-        Args:
-            desired: Receives the requests for loads and unloads.
-            catalogue: Models that are served.
-            loader: Executors and their instances.
-            residency: Decides which models are in memory.
-            popularity: Counts requests of models on demand.
-            timeout_s: Seconds that an ensemble waits for the models of its steps.
-            held_models: Returns the models of requests that wait for a load, once for each request.
-            record_sizes: Stores measured sizes for the next scheduler.
-            timeline: Records waits for memory.
+        timeout_s: seconds that an ensemble waits for the models of its steps. held_models: returns
+        the model of each request that waits for a load. record_sizes: stores measured sizes for the
+        next scheduler.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -105,21 +94,19 @@ class OnDemand:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
-        # Maps the name of a model whose load is pending to the load's outcome.
+        # Pending loads. Key: a model's name.
         self._loads: dict[str, Outcome] = {}
-        # Models whose loads are awaited by calls and ensembles. Requests wait in the load queue.
+        # Models whose loads calls and ensembles await. Requests wait in the load queue instead.
         self._awaited = AwaitedModels()
         self._ensembles = EnsembleLoads(
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Monotonic time of the latest of these events: a load ended, an unload ended, or a model
-        # began to wait for memory while no other model waited. Loads are stalled some time after
-        # it.
+        # Monotonic time of the last load's or unload's end, or of the start of the first wait for
+        # memory.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
-        # Maps a model that waits for memory to the time when its wait began.
         self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
@@ -133,8 +120,6 @@ class OnDemand:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
         """Leave a model to its first request; return False if the model must be loaded now."""
@@ -158,7 +143,6 @@ class OnDemand:
         self._desired.end_deferring(name)
         actions = self._residency.forget(name, self._usages())
         if name in self._loads:
-            # Requests that wait for the model check again what its state is.
             self._end_load(name, None)
         self._act(actions)
 
@@ -172,16 +156,11 @@ class OnDemand:
         for name in [known for known in self._models if known not in names]:
             self.forget(name)
 
-    # ---- requests
-
     def request(self, name: str, number: int) -> bool:
         """Return whether a request for a model that is not in service waits for a load.
 
-        Unless the load is pending already, it begins now. `number` is the version's number; -1
-        means the latest version.
-
-        Raises:
-            NereidError: the model's load has failed a short time ago.
+        The load begins now if it is not pending. `number`: version; -1 is the latest. Raises
+        NereidError if the model's load has failed a short time ago.
         """
         known = self._catalogue.find_on_demand(name)
         if known is None or not known.has(number):
@@ -196,10 +175,7 @@ class OnDemand:
     async def ensure(self, name: str, number: int) -> None:
         """Wait until a model is in service, if its first request would load it.
 
-        Clients ask for the model's metadata and configuration before they can make a request.
-
-        Raises:
-            NereidError: the model cannot be loaded.
+        Clients ask for metadata before they make a request. Raises NereidError if the load fails.
         """
         model = self._catalogue.find_on_demand(name)
         if model is None or self._use.is_ready(model.name) or not self.request(name, number):
@@ -214,8 +190,6 @@ class OnDemand:
     def on_executors(self) -> None:
         """Update the set of executors, since some have joined or left."""
         self._sync_executors()
-
-    # ---- loads and unloads
 
     def _want(self, known: OnDemandModel) -> Outcome | None:
         """Have a model loaded and return the load's outcome; `None` if the model is in service."""
@@ -243,7 +217,7 @@ class OnDemand:
             paths = [known.found.version_path(version) for version in known.found.versions]
             file_bytes = await asyncio.to_thread(_file_bytes, paths)
         if name not in self._models:
-            # The model was forgotten while its files were measured.
+            # The model was forgotten meanwhile.
             return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
@@ -252,10 +226,7 @@ class OnDemand:
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
-        """Return the bytes that a model needs, by executor and device; empty without budgets.
-
-        file_bytes: size of the files of all versions of the model.
-        """
+        """Return the bytes that a model needs, by executor and device; empty without budgets."""
         if not self._budgets:
             return {}
         found = self._models[name].found
@@ -288,8 +259,7 @@ class OnDemand:
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
-            # Release the model. Otherwise an executor that joins would load it without regard to
-            # memory.
+            # Otherwise an executor that joins would load the model without regard to memory.
             self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
@@ -337,7 +307,6 @@ class OnDemand:
             self._retry = loop.call_later(_RETRY_S, self._on_retry)
 
     def _record_waits(self) -> None:
-        """Record the waits for memory that have ended, and note the waits that have begun."""
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
         for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
@@ -351,8 +320,8 @@ class OnDemand:
         self._retry = None
         held = self._use.held()
         for name in self._residency.waiting:
-            # Only models with a load are considered: a model whose executor was lost may still be
-            # in service, and have requests but no load.
+            # Consider only models with a load: if its executor was lost, a model may still be in
+            # service, and have requests but no load.
             if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
@@ -373,8 +342,7 @@ class OnDemand:
         joined, left = names - self._executors, self._executors - names
         self._executors = names
         if joined:
-            # A load that failed on other executors, or without any executor, may succeed on the new
-            # one.
+            # A load that failed before may succeed on the new executor.
             for known in self._models.values():
                 known.error = None
         for name in sorted(joined):
@@ -389,14 +357,11 @@ class OnDemand:
             ]
             self._act(self._residency.remove_executor(name, self._usages()))
             for model in lost:
-                # If requests wait for the model, load it on another executor. Otherwise the next
-                # request does.
+                # If no request waits for the model, the next request loads it.
                 if model in self._loads or self._use.in_use(model):
                     self._spawn(self._place_model(model))
                 else:
                     self._desired.add(model, Why.RELEASED)
-
-    # ---- what is known
 
     def _usages(self) -> dict[str, Usage]:
         """Return the use of all models in service, including models that are loaded for good."""
@@ -482,7 +447,6 @@ NO_ON_DEMAND: Final = NoOnDemand()
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
-    """Return whether a model is loaded on demand. One of its parameters may prevent that."""
     if PARAMETER not in draft.parameters:
         return True
     text = draft.parameters[PARAMETER].string_value
@@ -494,7 +458,6 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
 
 
 def _file_bytes(versions: Iterable[str]) -> int:
-    """Return the size of the versions' files in bytes. The call blocks."""
     total = 0
     for version in versions:
         for directory, _, names in os.walk(version):

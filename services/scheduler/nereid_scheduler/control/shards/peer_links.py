@@ -1,7 +1,4 @@
-"""Streams among schedulers: each scheduler dials one stream to each address, and accepts others.
-
-The streams carry states. Other modules decide who is a member, and what follows from that.
-"""
+"""Streams among schedulers: each scheduler dials one stream to each address, and accepts others."""
 
 from __future__ import annotations
 
@@ -105,8 +102,6 @@ class PeerLinks:
             self._hang_up(stream)
         await asyncio.gather(*self._closing)
 
-    # ---- inside
-
     def _dial(self, address: str) -> PeerStream:
         channel = self._open_channel(address)
         stream = PeerStream(address, channel)
@@ -139,8 +134,7 @@ class PeerLinks:
 
 
 async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
-    # The link sends its last state in this turn of the event loop, so the channel is closed in the
-    # next.
+    # The link sends its last state in this turn of the event loop: close the channel in the next.
     if link is not None:
         await link.drain()
     await asyncio.sleep(0)
@@ -155,11 +149,9 @@ class _PeerCodec:
         return 0
 
     def encode(self, items: list[pb.PeerState]) -> bytes:
-        """Return a frame with the last state."""
         return items[-1].SerializeToString()
 
     def decode(self, frame: bytes) -> list[pb.PeerState]:
-        """Return the state of a frame."""
         return [pb.PeerState.FromString(frame)]
 
 

@@ -1,7 +1,6 @@
 """Turns requests of clients, flags and repository scans into loads and unloads.
 
-The mode of model control (none, explicit or poll) decides which of these sources count.
-Repositories are read in threads. The reconciler loads and unloads models. Error texts are Triton's.
+The mode of model control decides which of these sources count. Error texts are Triton's.
 """
 
 from __future__ import annotations
@@ -65,10 +64,8 @@ class ModelControl:
         self._first_loads: list[Outcome] = []
         self._step_rights = StepRights(repositories, catalogue)
 
-    # ---- the start and the end
-
     def await_records(self) -> None:
-        """Note that `restore` will say later which models clients had loaded."""
+        """Expect a later call of `restore`, which says which models clients had loaded."""
         self._desired.await_records(awaited=True)
 
     async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
@@ -104,9 +101,9 @@ class ModelControl:
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
-        """Load and unload models as their records say; return when the loads have begun.
+        """Load and unload models by records that become known only after the start.
 
-        Called if the records become known only after the start.
+        Returns when the loads have begun.
         """
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
@@ -118,10 +115,7 @@ class ModelControl:
         self._desired.await_records(awaited=False)
 
     async def first_loads(self) -> bool:
-        """Wait for the first loads; return whether all succeeded.
-
-        Models that clients had loaded before are not waited for.
-        """
+        """Wait for the first loads; return whether all succeeded. Recorded models do not count."""
         return not any(await asyncio.gather(*self._first_loads))
 
     def _defers(self, found: FoundModel) -> bool:
@@ -137,7 +131,6 @@ class ModelControl:
         await asyncio.sleep(0)
 
     async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Return models that were loaded before, with their overrides, but without the files."""
         loaded = [record for record in records.values() if record.loaded]
         if not loaded:
             return {}
@@ -179,15 +172,12 @@ class ModelControl:
                 if name not in found:
                     found[name] = self._repositories.require(name)
                 pending += step_models(found[name].draft)
-        # If the model of a step is missing, its ensemble reports that, so no model is returned for
-        # it.
+        # If a step's model is missing, the ensemble reports it, so do not return that model.
         return [
             model
             for name, model in found.items()
             if name not in unloaded and (name in requested or name in recorded or model.exists)
         ]
-
-    # ---- requests of clients
 
     async def load(
         self,
@@ -197,10 +187,8 @@ class ModelControl:
     ) -> None:
         """Serve a model as it is in its repository now, or as the override says.
 
-        permitted: models that may be steps of the model; `None` permits all.
-
-        Raises:
-            NereidError: the model cannot be served. What was served before is still served.
+        permitted: models that may be steps; `None` permits all. If NereidError is raised, what was
+        served before is still served.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -214,7 +202,6 @@ class ModelControl:
         await self._carry_out(self._load_all(name, override))
 
     async def _load_all(self, name: str, override: Override | None) -> None:
-        """Load all models of this plain name."""
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
@@ -224,14 +211,13 @@ class ModelControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: True to unload the models of its steps too, except models that were loaded by
-        name or that other ensembles use.
+        dependents: also unload the models of its steps, except those that were loaded by name or
+        that other ensembles use.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
 
     async def _unload_all(self, name: str, *, dependents: bool) -> None:
-        """Unload all models of this plain name."""
         names = self._catalogue.qualified_names(name)
         steps = {
             step
@@ -254,7 +240,7 @@ class ModelControl:
         try:
             await task
         finally:
-            # This breaks the same reference cycle as in `_fulfil`.
+            # Break the reference cycle, as in `_fulfil`.
             del task, work
 
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
@@ -263,8 +249,8 @@ class ModelControl:
             try:
                 raise error
             finally:
-                # The error's traceback refers to this frame. The reference cycle would keep files
-                # that a load request brought.
+                # The error's traceback refers to this frame. The cycle would keep a load request's
+                # files.
                 del error, rest
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
@@ -279,28 +265,24 @@ class ModelControl:
         if self._rules.mode != EXPLICIT:
             raise Unavailable(_NOT_ALLOWED)
 
-    # ---- polling
-
     async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._rules.poll_interval_s)
             try:
                 found = await asyncio.to_thread(self._repositories.scan)
             except OSError as error:
-                # If a disk cannot be read, its models must not be unloaded.
+                # A disk that cannot be read must not unload its models.
                 _log.error("a model repository cannot be read: %s", error)
                 continue
             self._ask_for_changes(found)
 
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
-        """Load models that are new or have changed, and unload those that were deleted."""
         desired = self._desired
         for model in self._select(found):
             if desired.is_busy(model.name) or not desired.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
-                # As in Triton, neither of two models with one name is served. The next poll refuses
-                # the name.
+                # As in Triton, serve neither of two models with one name. The next poll refuses it.
                 self._desired.add(model.name, Why.UNLOADED)
                 continue
             if not self._defers(model):

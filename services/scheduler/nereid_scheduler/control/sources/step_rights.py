@@ -1,6 +1,6 @@
 """Checks whether a principal may use the models of the steps in a load request's configuration.
 
-The check is needed because a principal that may use an ensemble also uses the models of its steps.
+A principal that may use an ensemble also uses the models of its steps.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ class StepRights:
     async def check(self, name: str, override: Override | None, permitted: PermittedModels) -> None:
         """Check the steps of the model of this plain name, and in turn of the steps' models.
 
-        A model that cannot be read counts as having no steps; its load will fail.
-
-        Raises:
-            PermissionDenied: the model of a step is not one of the permitted models.
+        Raises PermissionDenied if a step's model is not permitted. A model that cannot be read
+        counts as having no steps; its load will fail.
         """
         drafts = await asyncio.to_thread(self._read_drafts, name, override)
         pending = [(name, step) for draft in drafts for step in step_models(draft)]

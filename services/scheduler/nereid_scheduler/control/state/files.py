@@ -54,7 +54,6 @@ class StateFiles:
     """One directory of records. Each call may raise StateError."""
 
     def __init__(self, path: str, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """path: directory of the records. on_step: for tests; it is called before each step."""
         self._path = Path(path)
         self._records = self._path / "records"
         self._files = self._path / "files"
@@ -167,7 +166,6 @@ class StateFiles:
             os.close(descriptor)
 
     def _drop_files(self, name: str, kept: Collection[str]) -> None:
-        """Delete files that the record does not name any more."""
         self._on_step("drop files")
         folder = self._files / name
         if not kept:

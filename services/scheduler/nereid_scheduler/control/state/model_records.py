@@ -1,7 +1,6 @@
 """Records of what clients have loaded and unloaded: one record for each model.
 
-A scheduler that owns a model therefore reads and writes only the record of that model. The module
-knows what records say, not where they are stored.
+A scheduler reads and writes only the records of models that it owns.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
-    """Return a model's record, or `None` if the record is not about a model.
-
-    Raises:
-        DamagedRecord: a value in the document has the wrong type.
-    """
+    """Return a model's record; `None` if it is about something else; raise DamagedRecord."""
     if not key.startswith(MODEL_PREFIX):
         return None
     record = ModelRecord(
@@ -61,10 +56,9 @@ class ModelRecords:
     """Reads and writes the records of models. Use it in one event loop."""
 
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
-        """retry_s: seconds to wait after the store could not be read."""
         self._recorder = recorder
         self._retry_s = retry_s
-        # Maps a model's name to its record as it will be once all pending changes are written.
+        # The record as it will be once all pending changes are written. Key: the model's name.
         self._known: dict[str, ModelRecord] = {}
 
     def parse(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelRecord]:
@@ -105,10 +99,8 @@ class ModelRecords:
     async def read_override(self, record: ModelRecord) -> Override | None:
         """Return the override of a model's last load, or `None` if it had none.
 
-        Waits until the store can be read.
-
-        Raises:
-            Internal: some of the files are missing or damaged.
+        Waits until the store can be read. Raises Internal if some of the files are missing or
+        damaged.
         """
         if record.lost:
             raise record.loss()
@@ -141,10 +133,7 @@ class ModelRecords:
             await self.record_load(name, None, by_name=True)
 
     async def record_unload(self, name: str, *, kept: bool) -> None:
-        """Record an unload.
-
-        kept: keep a record of the unload, since otherwise the next start would load the model.
-        """
+        """Record an unload. `kept`: keep the record, since the next start would load the model."""
         key = model_key(name)
         if kept:
             self._put(ModelRecord(name, loaded=False))
@@ -154,7 +143,6 @@ class ModelRecords:
         await self._recorder.written(key)
 
     async def _read_patiently(self, read: Callable[[], Awaitable[_T]], waiting: str) -> _T:
-        """Read until the store responds. `waiting` is a text for the log that says what waits."""
         logged = False
         while True:
             try:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of attempts to write a record over those of other schedulers.
 _ATTEMPTS: Final = 3
 
 
@@ -53,8 +52,8 @@ class _Change:
     key: str
     document: Mapping[str, Any] | None
     files: Mapping[str, bytes]
-    # Document to write if writing `document` fails. It names no files, because files must not wait
-    # in memory.
+    # Document to write if writing `document` fails. It names no files: files must not wait in
+    # memory.
     fallback: Mapping[str, Any] | None
     over_others: bool
     # Set when the change has been written, or an attempt to write it has failed.
@@ -64,8 +63,8 @@ class _Change:
 class StateRecorder:
     """Reads and writes the records of one scheduler.
 
-    Call `read` first: nothing is written until it has succeeded. `failures` counts the reads and
-    writes that failed, for the metrics.
+    Call `read` first: nothing is written until it has succeeded. `failures` counts failed reads and
+    writes.
     """
 
     def __init__(
@@ -77,29 +76,18 @@ class StateRecorder:
         retry_s: float = 5.0,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """Keep records in `store`.
-
-        Args:
-            store: Stores records by name.
-            secret: The `secret` argument of `records.encode_record`.
-            wait_s: Maximum seconds that a caller waits for its record.
-            retry_s: Seconds to wait after a failure.
-            max_record_bytes: Maximum bytes of one record without its files.
-        """
         self._store = store
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # Maps a record's name to the head that the next write expects; `None` if the record must be
-        # read first.
+        # Head that a record's next write expects; `None` if the record must be read first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._disabled = False
-        # True if a caller has waited in vain. Then no other caller waits before a write has
-        # returned.
+        # True if a caller has waited in vain. Then no caller waits before a write returns.
         self._stalled = False
         self._failing = False
         self.failures = 0
@@ -110,14 +98,10 @@ class StateRecorder:
         return self._store.max_files_bytes
 
     async def read(self) -> dict[str, Mapping[str, Any]]:
-        """Return all documents, by key.
+        """Return all documents, by key. Call again if other schedulers may have written records.
 
-        Damaged records are set aside. If a newer scheduler has written a record, no documents are
-        returned and nothing will be written. Call it again when other schedulers may have written
-        records that belong to this scheduler now.
-
-        Raises:
-            StateError: the store cannot be read; nothing has changed.
+        Damaged records are set aside. If a newer scheduler has written a record, nothing is
+        returned and nothing will be written. Raises StateError if the store cannot be read.
         """
         before = dict(self._heads)
         try:
@@ -174,12 +158,9 @@ class StateRecorder:
     ) -> None:
         """Queue a record for writing.
 
-        Args:
-            key: Key of the record.
-            document: What the record says.
-            files: All files that the document names, by digest.
-            fallback: Document to write if the files cannot be written.
-            over_others: Write even if another scheduler has written the record since it was read.
+        files: all files that the document names, by digest. fallback: document to write if the
+        files cannot be written. over_others: overwrite what another scheduler has written since the
+        last read.
         """
         self._add(_Change(key, document, files or {}, fallback, over_others))
 
@@ -217,7 +198,7 @@ class StateRecorder:
             return
         earlier = self._pending.pop(change.key, None)
         if earlier is not None:
-            # The earlier change will not be written, so end the waits for it.
+            # End the waits for the earlier change: it will not be written.
             earlier.tried.set()
         self._pending[change.key] = change
         self._changed.set()
@@ -260,8 +241,7 @@ class StateRecorder:
         name = record_name(change.key)
         for attempt in range(1, _ATTEMPTS + 1):
             expected = self._heads.get(name, b"")
-            # If a write fails, it is unknown whether the store has done it, so the record must be
-            # read before the next write.
+            # After a failed write the store's content is unknown: read it before the next write.
             self._heads[name] = None
             if expected is None:
                 expected = head_of(await self._store.read(name))
@@ -286,8 +266,7 @@ class StateRecorder:
     async def _fall_back(self, change: _Change) -> None:
         """Delete the store's record, which is now wrong, and drop the files of the change.
 
-        If the new record cannot be stored, there should be no record at all. Deleting works even on
-        a full disk.
+        Deleting works even on a full disk.
         """
         if change.fallback is not None:
             change.document, change.files, change.fallback = change.fallback, {}, None
@@ -297,7 +276,6 @@ class StateRecorder:
                 await self._store.delete(name, head_of(await self._store.read(name)))
 
     def _disable(self) -> None:
-        """Stop writing for ever."""
         self._disabled = True
         for change in self._pending.values():
             change.tried.set()

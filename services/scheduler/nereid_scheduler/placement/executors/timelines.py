@@ -129,8 +129,6 @@ class Timelines:
         report = self._reports.pop(query)
         self._held_bytes -= sum(map(len, report.frames))
 
-    # ---- from executors
-
     def on_frames(self, session: Session, message: pb.ExecutorTimeline) -> None:
         """Add a part of an executor's reply to its report."""
         report = self._reports.get(message.query)

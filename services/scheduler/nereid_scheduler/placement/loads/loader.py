@@ -96,8 +96,6 @@ class Loader:
             rules.record_event,
         )
 
-    # ---- versions
-
     @property
     def versions(self) -> Collection[ServedVersion]:
         """All versions that executors have loaded, or have to load."""
@@ -216,8 +214,6 @@ class Loader:
             runtime.close()
             if keep:
                 self._on_handed_over(served, runtime)
-
-    # ---- executors
 
     @property
     def sessions(self) -> Collection[Session]:

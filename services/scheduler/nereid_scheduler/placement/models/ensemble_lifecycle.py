@@ -95,8 +95,6 @@ class Ensembles:
         assert found is not None, "ready, but not in service"
         return found
 
-    # ---- an ensemble's state
-
     def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime
         if life.final or runtime is None:

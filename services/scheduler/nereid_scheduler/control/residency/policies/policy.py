@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    # Maps a device to bytes of memory. Devices are "cpu", or "gpu" and a number.
+    # Maps a device to bytes. Devices are "cpu", or "gpu" and a number.
     Sizes = Mapping[str, int]
 
 
@@ -40,7 +40,6 @@ class Status(Enum):
     """State of a model."""
 
     OUT = "out"
-    # The model is loaded as soon as other models have made way.
     WAITING = "waiting"
     LOADING = "loading"
     RESIDENT = "resident"
@@ -54,24 +53,22 @@ _TRANSITIONS: Final = {
     Status.RESIDENT: {Status.UNLOADING, Status.OUT},
     Status.UNLOADING: {Status.OUT},
 }
-# Maximum number of waiting models that one event considers. The first ones have priority anyway.
+# Maximum number of waiting models that one event considers, the first ones.
 _MAX_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
-# States in which a model takes memory.
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
 
 
 class Usage(NamedTuple):
     """The use of a model, as far as decisions depend on it."""
 
-    # Time of the model's last execution. Any clock will do.
+    # Time of the model's last execution, by any clock.
     last_used: float = 0.0
     # True if the model has requests or sequences.
     busy: bool = False
     # Decayed count of the model's requests (popularity.py).
     popularity: float = 0.0
-    # True if the model is busy because an ensemble waits for it. It does not become idle when its
-    # own requests end.
+    # True if the model is busy because an ensemble waits for it, whatever its own requests do.
     kept: bool = False
 
 
@@ -101,10 +98,9 @@ class Actions:
 @dataclass(slots=True)
 class _Model:
     status: Status = Status.OUT
-    # Maps an executor to the sizes that the model needs there, as far as known. The model cannot be
-    # on any other executor.
+    # Sizes that the model needs, by executor. The model cannot be on any other executor.
     needs: Mapping[str, Sizes] = field(default_factory=dict)
-    # Maps an executor to the memory that the model takes, or that is reserved while it loads.
+    # Memory that the model takes, or that is reserved while it loads, by executor.
     taken: dict[str, Sizes] = field(default_factory=dict)
     # While the model is WAITING: the executor on which other models make way for it.
     claimed: str = ""
@@ -114,12 +110,10 @@ class _Model:
 
 
 _UNKNOWN: Final = Usage()
-# A rank that comes before every other rank.
 _NOTHING: Final = (-1.0, -1.0)
 
 
 def _rank(model: str, usages: Mapping[str, Usage]) -> tuple[float, float]:
-    """Return a model's rank. Models with smaller ranks make way sooner."""
     usage = usages.get(model, _UNKNOWN)
     return usage.popularity, usage.last_used
 
@@ -141,8 +135,6 @@ class Residency:
         # Names of waiting models, in the order of their requests.
         self._waiting: dict[str, None] = {}
         self._stalled = False
-
-    # ---- views
 
     def status(self, model: str) -> Status:
         """Return the state of a model."""
@@ -179,8 +171,6 @@ class Residency:
             if budget is not None
         }
 
-    # ---- events
-
     def add_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:
         """Add an executor that has joined."""
         self._executors.add(executor)
@@ -202,7 +192,7 @@ class Residency:
     def request(
         self, model: str, needs: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Ask for a model to be loaded, since it is needed.
+        """Have a model loaded.
 
         needs: the model's sizes on each executor that can have it. They are ignored without
         budgets.
@@ -231,10 +221,7 @@ class Residency:
     def loaded(
         self, model: str, taken: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Note that a load has succeeded.
-
-        taken: measured memory by executor. If it is empty, the reserved memory counts.
-        """
+        """Note that a load has succeeded. If `taken` is empty, the reserved memory counts."""
         found = self._models[model]
         if found.status is Status.LOADING:
             self._enter(model, found, Status.RESIDENT)
@@ -247,10 +234,9 @@ class Residency:
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Note that a model's memory is free, whoever had it unloaded.
+        """Note that a model's memory is free.
 
-        If the model's executor was lost meanwhile, the model may have been requested again. That
-        request goes on.
+        A lost executor's model may have been requested again. That request goes on.
         """
         if self.status(model) in _LOADED:
             return self._end(model, usages)
@@ -266,16 +252,13 @@ class Residency:
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
         """Decide again, since models may have become idle.
 
-        stalled: True if nothing was loaded or unloaded for a long time. Waiting models then no
-        longer wait for less popular models that are in use.
+        stalled: waiting models no longer wait for less popular models that are in use.
         """
         self._stalled = stalled
         try:
             return self._advance(usages)
         finally:
             self._stalled = False
-
-    # ---- decisions
 
     def _end(self, model: str, usages: Mapping[str, Usage]) -> Actions:
         found = self._models.get(model)
@@ -286,7 +269,6 @@ class Residency:
         return self._advance(usages)
 
     def _leave(self, name: str, model: _Model) -> None:
-        """Note that a model no longer takes memory."""
         self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
@@ -411,10 +393,7 @@ class Residency:
         return False
 
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
-        """Return the models that may be unloaded, the least popular first.
-
-        Among models of equal popularity, the least recently used comes first.
-        """
+        """Return the models that may be unloaded: least popular first, then least recently used."""
         idle = [
             name
             for name, model in self._in_memory.items()
@@ -491,7 +470,6 @@ class Residency:
         return sorted(devices)
 
     def _budget(self, device: str) -> int | None:
-        """Return the budget of a device; `None` means no limit."""
         return self.budgets.get(device, self.budgets.get(device.partition(" ")[0]))
 
     def _enter(self, name: str, model: _Model, status: Status) -> None:

@@ -1,7 +1,7 @@
 """Counts how often models are requested, with decay, whether they are in memory or not.
 
-The module has no clock and does no I/O: a count halves after a fixed number of requests for all
-models. So a quiet hour forgets nothing, and a change of the load counts at once.
+A count halves after a fixed number of requests for all models. So a quiet hour forgets nothing, and
+a change of the load counts at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Number of half-lives after which a request counts for a thousandth. A count below that is
-# forgotten.
+# A count is forgotten after so many half-lives, when a request counts for a thousandth.
 _MAX_HALF_LIVES: Final = 10.0
 
 
@@ -26,10 +25,10 @@ class Popularity:
     def __init__(self, half_life: float) -> None:
         """half_life: half-life of a count, in requests per model in memory; 0 keeps counts at 0."""
         self._half_life = half_life
-        # Maps a model in memory to the number of requests since its load, as last read.
+        # Number of requests since the load, as last read. Key: a model in memory.
         self._seen: dict[str, int] = {}
-        # Maps a model to its weight. Each request adds 2 to the power of the half-lives that have
-        # passed, so that not all counts must decay at each request.
+        # Each request adds 2 to the power of the past half-lives, so that no request decays all
+        # counts.
         self._weights: dict[str, float] = {}
         self._half_lives = 0.0
 
@@ -48,9 +47,8 @@ class Popularity:
             self._rebase(passed)
         else:
             self._half_lives += passed
-        # The result is the same as if each model's requests had come at even intervals. One request
-        # counts as 1. However many requests for one model come at once, they count at most as much
-        # as a steady flow of requests for that model alone.
+        # Count as if each model's requests had come at even intervals. However many requests for
+        # one model come at once, they count at most as much as a steady flow.
         share = (1 - math.exp2(-passed)) / (passed * math.log(2))
         unit = math.exp2(self._half_lives) * share
         for name, count in added.items():

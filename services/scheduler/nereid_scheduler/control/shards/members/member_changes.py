@@ -35,7 +35,7 @@ class Due(enum.Enum):
     ANNOUNCE = enum.auto()
     REGROUP = enum.auto()
     MOVE = enum.auto()
-    # Do as for MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
+    # As MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
     TAKE_OVER = enum.auto()
 
 
@@ -66,8 +66,7 @@ class MemberChanges:
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
         """Return what is due at once after a change; set `settles_at_s` if something is due later.
 
-        regroups: returns whether models are grouped differently now, according to the peers. It is
-        called only if the decision depends on it.
+        regroups: returns whether the peers now group models differently. It is not always called.
         """
         if not self._started:
             return Due.NOTHING
@@ -80,8 +79,8 @@ class MemberChanges:
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
-        # Announce even if the groups are the same: the peers' models may include a model that this
-        # scheduler has looked for in vain.
+        # Announce even if the groups are the same: this scheduler may have looked in vain for one
+        # of the peers' models.
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
@@ -92,8 +91,8 @@ class MemberChanges:
     def on_beat(self, now_s: float) -> float:
         """Record that the beat's timer has fired; return the time at which it must fire again."""
         if self._is_behind(now_s):
-            # This process stood still. Allow some more time, since the ends of peers' streams may
-            # be reported only after this timer has fired.
+            # This process stood still. The ends of peers' streams may be reported only after this
+            # timer.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
         return now_s + self._times.peer_ping_after_s

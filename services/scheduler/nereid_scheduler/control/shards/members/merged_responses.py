@@ -1,7 +1,4 @@
-"""Merges the responses of all schedulers of a mesh to a control call into one response.
-
-The module does no I/O: its input is parsed responses, its output one response.
-"""
+"""Merges the responses of all schedulers of a mesh to a control call into one response."""
 
 from __future__ import annotations
 
@@ -30,15 +27,14 @@ _RANKS: Final = {
     )
 }
 
-# If a model has moved, the pages of two schedulers have series of the model, which count different
-# requests. These series are summed.
+# If a model has moved, the series of two schedulers count different requests: sum them.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-# Start of a line of the page. Labels contain no line ends, so the text cannot be part of a label.
+# Start of a line of the page. A label has no line end, so it cannot contain this text.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()
 
 
@@ -94,10 +90,8 @@ def merge_statistics(
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """Merge the metrics pages of schedulers, by name. The first page is this scheduler's own.
 
-    Series of models and counts of links are summed where several schedulers have them. Pending
-    requests of links get a label with the scheduler, since each scheduler numbers its links. All
-    other series, such as the cache's counters, are the same on every page, and are taken from the
-    first one.
+    Pending requests of links get a label with the scheduler, since each scheduler numbers its
+    links. Series that are not summed come from the first page.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 

@@ -1,8 +1,7 @@
 """Encodes and decodes records: a line with schema number and checksum, then a JSON object.
 
-The module does no I/O. The format of the first line is the same in all future schemas, so that
-every scheduler can tell a damaged record from one that a newer scheduler has written. The module
-does not know what documents mean.
+All future schemas keep the format of the first line, so that every scheduler can tell a damaged
+record from a newer one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def file_digest(content: bytes) -> str:
 def encode_record(record: Record, secret: bytes = b"") -> bytes:
     """Return the bytes of a record.
 
-    secret: at most 64 bytes, shared by all schedulers that may write records. If it is empty, the
+    secret: at most 64 bytes, shared by all schedulers that write records. If it is empty, the
     checksum does not prove who wrote the record.
     """
     body = json.dumps({"key": record.key, "document": dict(record.document)}).encode()
@@ -63,10 +62,8 @@ def encode_record(record: Record, secret: bytes = b"") -> bytes:
 def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
     """Return the record that a store has under a name.
 
-    Raises:
-        DamagedRecord: the record is truncated or altered, is stored under another record's name, or
-            was written with another secret.
-        NewerRecord: the record is whole, but only a newer scheduler can read it.
+    Raises DamagedRecord if the record is altered, has another name or was written with another
+    secret. Raises NewerRecord if the record is whole, but only a newer scheduler can read it.
     """
     schema = _schema(data)
     body = data[len(head_of(data)) :]
