@@ -56,10 +56,7 @@ class Environment:
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
     ) -> LoadRules:
-        """Return the rules by which models are loaded.
-
-        free_memory: takes an executor and returns the bytes that are free there, by device.
-        """
+        """Return the rules for loads. `free_memory`: returns an executor's free bytes by device."""
         settings = self.settings
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -87,10 +84,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """Open the shared parts that the settings describe. Raises StartError.
-
-    An argument that is not `None` is used instead of the part that the settings describe.
-    """
+    """Open the parts that the settings describe, unless they are given. Raises StartError."""
     ports = SocketPorts(settings) if ports is None else ports
     channel = None if open_cache_link else ports.open_cache()
     return Environment(

@@ -66,11 +66,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     *,
     on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
 ) -> ModelParts:
-    """Create the parts and connect them.
-
-    first_commands: returns the commands for an executor that joins. on_handed_over: called when
-    another scheduler has taken over a version.
-    """
+    """Create the parts and connect them."""
     settings, state = environment.settings, environment.state
 
     def on_due() -> None:
@@ -158,7 +154,6 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 
 
 def _membership(settings: Settings) -> Membership | None:
-    """Return this scheduler's membership among the schedulers; `None` if it is the only one."""
     if settings.scheduler_peers is None:
         return None
     incarnation = int.from_bytes(os.urandom(8), "little") or 1

@@ -1,7 +1,4 @@
-"""The scheduler as a service: the RPCs that it serves, how it starts and how it drains.
-
-A gateway uses the same link over a socket or in this process (nereid_mesh.serve.joined).
-"""
+"""The scheduler as a service: the RPCs that it serves, how it starts and how it drains."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum time, at the end of a drain, for sending the responses that are in write buffers.
+# Maximum time for the responses in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
 # Exit code of a process that --exit-on-error ends. Such a process should not be restarted.
 FAILED_START_CODE: Final = 3
@@ -82,10 +79,8 @@ class SchedulerService:
     ) -> None:
         """Create a scheduler that does not listen yet.
 
-        open_cache_link: opens a link to a cache in this process; if `None`, the settings may have
-        an address. on_failed_start: called if a first load failed with --exit-on-error.
-        cache_in_memory: the cache in this process does not use Redis. cache_channel: for calls to
-        that cache. If `state` or `ports` is `None`, the settings describe it.
+        open_cache_link, cache_channel, cache_in_memory: describe a cache in this process.
+        on_failed_start: called if a first load failed with --exit-on-error.
         """
         environment = open_environment(
             settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
@@ -170,11 +165,10 @@ class SchedulerService:
                 models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
             )
         self._started = False
-        # Set with --exit-on-error if a model could not be loaded at the start.
         self.failed_start = False
         self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
-        # Addresses at which the service listens; port 0 is replaced by the actual port.
+        # Port 0 is replaced by the actual port.
         self.addresses: list[str] = []
 
     async def _mesh_facts(self) -> pb.FactsResponse:
@@ -207,8 +201,8 @@ class SchedulerService:
     async def start(self) -> None:
         """Read the repositories' configurations and listen.
 
-        Raises OSError if the scheduler cannot listen at an address, and StartError if an object
-        store cannot be read.
+        Raises OSError if an address cannot be used, and StartError if an object store cannot be
+        read.
         """
         try:
             await self._start()

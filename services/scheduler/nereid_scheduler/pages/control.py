@@ -1,7 +1,4 @@
-"""Control plane: answers KServe's own messages from the catalogue.
-
-Only this module turns errors into RPC statuses.
-"""
+"""Control plane: answers KServe's own messages from the catalogue."""
 
 from __future__ import annotations
 
@@ -51,11 +48,6 @@ class Control:
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
-        """ensure: waits until a model's version is loaded on demand; `None` without such models.
-
-        is_elsewhere: returns whether another scheduler has a model. memory_of: returns the bytes
-        that a version needs on each device.
-        """
         self._ensure = ensure
         self._memory_of = memory_of
         self._is_elsewhere = is_elsewhere
@@ -128,10 +120,7 @@ class Control:
         respond: Callable[[Any], Message],
         request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
     ) -> Message:
-        """Load a model on demand if necessary, and return its description.
-
-        Clients ask for the description before their first request, which would load the model.
-        """
+        """Return a description; load the model first, since clients ask before their requests."""
         await ensure(request.name, parse_version(request.version))
         return respond(request)
 

@@ -1,7 +1,4 @@
-"""Reports this scheduler's counts of its models to callers, which outlive the scheduler.
-
-A report has the counts that have changed since the caller's last request.
-"""
+"""Reports this scheduler's counts of its models to callers, which outlive the scheduler."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ class CountsReport:
         # the first after _KNOWN_NS.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
-        # Last records: of each version's counts, and of the counts that belong to no model.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
-    """Write the series of all reports.
-
-    Counters with the same name and labels are added up. Of gauges, the last one is written.
-    """
+    """Write the series of all reports, merged by name and labels. The last gauge counts."""
     merged: dict[SeriesKey, pb.CustomSeries] = {}
     families: dict[str, Family] = {}
     for metrics in reports:

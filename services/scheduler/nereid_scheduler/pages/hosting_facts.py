@@ -1,7 +1,4 @@
-"""Reports facts about the mesh that are not metrics: which processes run which models, where.
-
-Each gateway with a console asks for the report, at most once a second.
-"""
+"""Reports facts about the mesh that are not metrics: which processes run which models, where."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
-# Name of a scheduler that is the only one.
 _ONLY: Final = "scheduler"
 
 

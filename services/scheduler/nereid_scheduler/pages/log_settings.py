@@ -1,6 +1,6 @@
 """Settings of the logging extension: the levels that services log, and the format.
 
-The module does no I/O. Error texts are Triton's.
+Error texts are Triton's. As in Triton, unknown settings are ignored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _TRITON_FORMAT: Final = {"text": "default"}
 
 
 def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
-    """Return the rules after a client's changes; raise NereidError if a value is invalid.
-
-    As in Triton, unknown settings are ignored.
-    """
+    """Return the rules after a client's changes; raise NereidError if a value is invalid."""
     if "log_file" in changes:
         raise Unimplemented("log file location can not be updated through network protocol")
     values: dict[str, Any] = {}

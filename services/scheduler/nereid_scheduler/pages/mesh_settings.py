@@ -86,7 +86,6 @@ class MeshSettings:
             self._send_to_gateways(rules)
 
     def _apply_log(self, changes: Mapping[str, object]) -> bool:
-        """Apply changes to the log settings; return whether any setting has changed."""
         rules = log_settings.apply_changes(self._log, changes)
         if rules == self._log:
             return False

@@ -65,10 +65,7 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write the metrics. cpu, gpu: whether to write metrics of hosts, and of GPUs.
-
-        models: plain names of the models whose metrics are written; empty means all models.
-        """
+        """Write the metrics. `models`: plain names; if empty, all models."""
         self._write_models(page, models)
         usage = self.cache_usage()
         if usage is not None:

@@ -1,7 +1,6 @@
 """Settings of the trace extension: settings of the server, and settings of single models.
 
-A model inherits each setting that it does not have itself. Clearing a setting of the server
-restores its value from the start. Error texts are Triton's, and numbers are parsed as in C.
+A model inherits settings. Clearing a setting of the server restores its value from the start.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class TraceExtensionSettings:
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
         """Apply all changes of a client, or none. If `model` is "", they are for the server.
 
-        An empty value clears a setting. As in Triton, unknown settings are ignored. Raises
-        NereidError if a value is invalid, or this server was started without tracing.
+        An empty value clears a setting. Raises NereidError if a value is invalid, or if this server
+        does not trace.
         """
         if "trace_file" in changes:
             raise Unimplemented("trace file location can not be updated through network protocol")
@@ -63,7 +62,6 @@ class TraceExtensionSettings:
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
         if "trace_count" in changed:
-            # Setting the count restarts counting even if the value is the same.
             self._last_turn += 1
             self._turns[model] = self._last_turn
         target = self._models.setdefault(model, {}) if model else self._server
@@ -92,8 +90,7 @@ class TraceExtensionSettings:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Apply changes that `saved` returned to the values from the start.
 
-        Raises NereidError as `update` does. Raises ValueError, TypeError, KeyError or
-        AttributeError if `saved` did not return this value.
+        Raises NereidError as `update` does, or another error if `saved` did not return this value.
         """
         restored = {"": saved["server"]} | saved["models"]
         for model, changes in restored.items():
@@ -149,7 +146,6 @@ def _levels(values: list[str]) -> list[str]:
 
 
 def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
-    """Return the only value in the list, and the number at the beginning of that value."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
     number = parse_c_integer(values[0])

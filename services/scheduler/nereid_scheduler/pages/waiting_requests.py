@@ -1,7 +1,6 @@
 """Counts requests that wait for an instance, by the kind of device that the instance needs.
 
-Autoscaling uses the counts. They include requests that are held because no executor has loaded
-their model yet: these can start the first executor.
+Autoscaling uses the counts: requests without any executor can start the first one.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
 
 
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
-    """Return the kinds of device that a model needs.
-
-    above: ensembles to skip. A faulty configuration may make an ensemble its own step.
-    """
+    """Return a model's kinds of device. `above`: ensembles to skip, against cycles of steps."""
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):
         if not is_ensemble(draft):

@@ -1,7 +1,6 @@
 """Decides what to do next for a model: compares what is desired with what is served.
 
-The module changes nothing. As in Triton, the models of an ensemble's steps are loaded first, and
-cycles are refused. Error texts are Triton's.
+The module changes nothing. As in Triton, steps' models are loaded first, and cycles are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
-# Actions after which the model's next action is decided again.
 FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
 
 
@@ -50,7 +48,6 @@ class Action(NamedTuple):
 
     do: Do
     names: tuple[str, ...] = ()
-    # Models of an ensemble's steps that have to be loaded.
     steps: tuple[FoundModel, ...] = ()
     error: NereidError | None = None
 
@@ -108,10 +105,7 @@ def is_unload_remembered(
     *,
     brought: bool,
 ) -> bool:
-    """Return whether to record an unload, because a later start would or might load the model.
-
-    brought: True if a load request brought the files. Only a record could bring that model back.
-    """
+    """Return whether to record an unload, because a later start would or might load the model."""
     if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
         return True
     if catalogue.model(name) is None and name not in desired.awaited:
@@ -126,7 +120,6 @@ def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
 
 
 def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
-    """Return whether a model is in service and has not changed since it was loaded."""
     if desired.has_failed(found.name) or desired.has_changed(found):
         return False
     states = {version.life.state for version in catalogue.running(found.name)}

@@ -1,7 +1,6 @@
 """Makes served models match desired ones: carries out actions, one at a time per model.
 
-Nothing else changes which models the catalogue has. If a load fails, the old versions stay in
-service. Repositories are read in threads.
+Nothing else changes which models the catalogue has. If a load fails, the old versions stay.
 """
 
 # layout: not pure, uses asyncio
@@ -203,7 +202,6 @@ class Reconciler:
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
     async def _find_recorded(self, models: list[DesiredModel]) -> None:
-        """Find models as records of other schedulers describe them, or else in the repository."""
         names = [model.name for model in models]
         try:
             records = await self._recorded.records.read_again()
@@ -215,7 +213,7 @@ class Reconciler:
             found |= await asyncio.to_thread(
                 lambda: {name: self._repositories.require(name) for name in others}
             )
-            # Clients may have loaded or unloaded some of the models meanwhile.
+            # Clients may have loaded or unloaded some models meanwhile.
             pending = {model.name: model for model in models if not model.superseded}
             wanted = [found[name] for name in pending if name in found]
             for chosen in refuse_cycles(in_load_order(self._moves.select(wanted))):
@@ -298,7 +296,7 @@ class Reconciler:
             await self._note_writes(served, found)
         if not self._owns(found.name):
             # Another scheduler owns the model now. Only versions that were still loading are left
-            # here, and their loads no longer matter.
+            # here.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
@@ -326,13 +324,11 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        # The model may have moved while it was loaded. `requested` still says whether a client or a
-        # flag named it.
+        # `requested` still says who named the model, even if the model moved during the load.
         by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
     def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
-        """Stop accepting requests for a model; return a coroutine for the rest of the unload."""
         name = model.name
         # Decide before the versions end, since the result depends on them.
         remembered = is_unload_remembered(
@@ -381,7 +377,7 @@ class Reconciler:
 
 
 class _ReportedError(InvalidArgument):
-    """A failed load whose reason has already been logged."""
+    """The reason of the failed load has already been logged."""
 
 
 def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:

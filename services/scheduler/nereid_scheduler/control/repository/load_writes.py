@@ -1,7 +1,6 @@
 """Recognises files that a model's own loads write, such as a cache that the model's code makes.
 
-After a load that changed files, the model counts as changed and is loaded again. Files that change
-during both loads, but not between them, are the loads' own.
+Files are the loads' own if they change during two loads in a row, but not in between.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 
 class _Load(NamedTuple):
-    # Paths that changed during the load, and whether some files were new.
     changed: frozenset[str]
     had_new: bool
     after: frozenset[FileState]

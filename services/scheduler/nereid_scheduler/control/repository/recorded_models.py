@@ -1,7 +1,6 @@
 """Finds models that clients had loaded, so that they can be loaded again as their records say.
 
-First the composition of all models is read. Files that load requests brought are read later, and
-only for the models that this scheduler owns.
+The files that load requests brought are read only for models that this scheduler owns.
 """
 
 from __future__ import annotations

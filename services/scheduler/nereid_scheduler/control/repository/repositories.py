@@ -1,7 +1,6 @@
 """Reads model repositories: the models in them, with their versions and configurations.
 
-File systems may be slow: once requests are served, call the methods in a thread. A model that
-cannot be used is reported with its error and does not affect the others.
+File systems may be slow: once requests are served, call the methods in a thread.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ _log = logging.getLogger(__name__)
 # Namespace of models whose files a load request brings. No repository has this name.
 _OVERRIDES: Final = "load-request"
 _EXPORTED_VERSION: Final = 1
-# Triton's text in the index.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
@@ -70,22 +68,17 @@ class _Place(NamedTuple):
     plain_name: str
     namespace: str
     folders: list[ModelFolder]
-    # Reason why the folders may be out of date.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """Model repositories, in directories or object stores.
-
-    With `namespacing` each repository is a namespace, and all names in this class are qualified.
-    """
+    """Model repositories. With `namespacing`, each is a namespace and all names are qualified."""
 
     paths: Sequence[str]
-    # Value of --model-config-name.
     config_name: str = ""
     namespacing: bool = False
-    # Repositories in object stores. Key: a repository's path.
+    # Key: a repository's path.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
     # Reason why a repository's last listing failed. Key: the repository's path.
     problems: dict[str, str] = field(default_factory=dict)
@@ -127,10 +120,7 @@ class Repositories:
         return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
-        """Return which models a model from a load request consists of, without the files.
-
-        Raises InvalidArgument if `config`, the override's configuration, is not valid.
-        """
+        """Return the model that `config` describes, without files; may raise InvalidArgument."""
         namespace = _OVERRIDES if self.namespacing else ""
         found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
         return self._in_namespace(found, namespace, {})
@@ -178,10 +168,7 @@ class Repositories:
         return models
 
     def _places_of(self, name: str) -> dict[str, _Place]:
-        """Return the places that matter for one model.
-
-        A load on demand must not cost more in a repository with many models, so avoid to list it.
-        """
+        """Return one model's place, without a listing of a large repository if possible."""
         if self.namespacing or self.stored:
             return self._places()
         paths = [Path(repository) / name for repository in self.paths]
@@ -219,7 +206,6 @@ class Repositories:
     def _in_namespace(
         self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
     ) -> FoundModel:
-        """Give a model that was read under its plain name its qualified name, and return it."""
         if is_ensemble(found.draft):
             having: dict[str, dict[str, None]] = {}
             for place in places.values():

@@ -44,15 +44,11 @@ class StoreCalls:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()
-        # Time at which a running call is overdue.
         self._deadlines: dict[Future[object], float] = {}
         self._succeeded_s = 0.0
 
     def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
-        """Return the result of a call. If the call takes too long, it goes on without its caller.
-
-        Raises StoreError if the call raises it, or if the store does not respond in time.
-        """
+        """Return a call's result or raise StoreError; a slow call goes on without its caller."""
         now = time.monotonic()
         deadline = now + limit_s
         with self._lock:

@@ -1,7 +1,7 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
-If a listing fails, the last successful one stays in force. An empty listing after a full one counts
-only if the next listing is empty too: stores and proxies under repair list nothing.
+If a listing fails, the last successful one counts. A listing that is suddenly empty counts only if
+the next one is empty too: stores under repair list nothing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum bytes of a configuration or labels file, which is read into memory.
 _MAX_FILE_BYTES: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# Seconds to wait for the store: for one model; for the names of all models, which each load asks
-# for; for all objects, of which there may be any number.
+# Seconds to wait for one model, for all names (each load asks for them), and for all objects.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
 _MAX_REASONS: Final = 16
 
-# Models by name, or names alone.
 _Models = TypeVar("_Models", bound="Collection[str]")
 
 
@@ -50,7 +47,6 @@ class _Content(NamedTuple):
 
 class _LastListing(Generic[_Models]):
     def __init__(self) -> None:
-        # Models of the listing; `None` until a listing has succeeded.
         self.models: _Models | None = None
         # True if the last listing was empty, and `models` are those of an earlier one.
         self.doubted = False
@@ -114,11 +110,9 @@ class StoredRepository:
         self._lock = threading.Lock()
         self._models: _LastListing[dict[str, ModelListing]] = _LastListing()
         self._names: _LastListing[list[str]] = _LastListing()
-        # Reason why the last listing failed; empty if it succeeded.
+        # Empty if the last listing succeeded.
         self._problem = ""
-        # Reasons that were logged since the last successful listing. They may alternate.
         self._logged: set[str] = set()
-        # Small files that were read. Key: the object's key.
         self._contents: dict[str, _Content] = {}
 
     @property
@@ -127,10 +121,7 @@ class StoredRepository:
         return self._problem
 
     def list_all(self) -> dict[str, StoredFolder]:
-        """Return all models with all of their files, from one listing.
-
-        Raises StoreError if this listing and all earlier ones failed.
-        """
+        """Return all models with all files, from one listing. May raise StoreError."""
         before = self._models.models or {}
         models = self._list(self.store.list_models, self._models, _LISTING_LIMIT_S)
         if models is not before:
@@ -208,7 +199,6 @@ class StoredRepository:
             _log.info("model repository %s can be listed again", self.store.url)
 
     def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
-        """Read changed configurations. A failed read is repeated, and reported, with its model."""
         with self._lock:
             for key in [key for key in self._contents if key.partition("/")[0] not in models]:
                 del self._contents[key]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds between checks whether an ensemble's models still fit into memory together.
 _RETRY_S: Final = 0.05
 
 
@@ -53,8 +52,7 @@ class AwaitedModels:
 class EnsembleLoads:
     """Loads ensembles together with the models of their steps.
 
-    With budgets, only one ensemble at a time gets memory: two ensembles that each had half of their
-    models would wait for each other.
+    With budgets, only one ensemble at a time gets memory, since two could wait for each other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
@@ -119,11 +117,7 @@ class EnsembleLoads:
         return None
 
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
-        """Return the parts of an ensemble that are loaded on demand.
-
-        First the parts that are no ensembles, by name; then the names of the ensembles, innermost
-        first.
-        """
+        """Return parts that are no ensembles, by name, and ensembles' names, innermost first."""
         parts, pending = {name: self._models[name].found}, [name]
         while pending:
             for step in step_models(parts[pending.pop()].draft):

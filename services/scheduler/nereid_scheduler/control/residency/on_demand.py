@@ -1,6 +1,6 @@
 """Loads models at their first requests, and unloads models that make way for others.
 
-A request whose model is in service does not reach this module. policy.py decides.
+A request whose model is in service does not reach this module.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Model parameter that can make a model load at the start, as without --lazy-loading.
 PARAMETER: Final = "lazy_loading"
-# Seconds between checks of models in use while others wait for their memory.
 _RETRY_S: Final = 0.05
-# After this many seconds without a load or unload, popular idle models may make way even though
-# less popular ones are in use.
+# If nothing was loaded or unloaded for this many seconds, popular idle models may make way even
+# though less popular ones are in use.
 _STALLED_S: Final = 2.0
-# Seconds during which a failed load is not tried again: each attempt costs an executor seconds.
+# Pause after a failed load, since each attempt costs an executor seconds.
 _FAILED_S: Final = 5.0
 
 
@@ -76,12 +74,7 @@ class OnDemand:
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
         timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
-        """Load and unload models on demand.
-
-        timeout_s: seconds that an ensemble waits for the models of its steps. held_models: returns
-        the model of each request that waits for a load. record_sizes: stores measured sizes for the
-        next scheduler.
-        """
+        """held_models: returns the model of each request that waits for a load."""
         self._desired = desired
         self._models = desired.on_demand
         self._catalogue = catalogue
@@ -94,7 +87,6 @@ class OnDemand:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
-        # Pending loads. Key: a model's name.
         self._loads: dict[str, Outcome] = {}
         # Models whose loads calls and ensembles await. Requests wait in the load queue instead.
         self._awaited = AwaitedModels()
@@ -102,8 +94,7 @@ class OnDemand:
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Monotonic time of the last load's or unload's end, or of the start of the first wait for
-        # memory.
+        # Monotonic time of the last load or unload, or of the start of the first wait for memory.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
@@ -157,10 +148,9 @@ class OnDemand:
             self.forget(name)
 
     def request(self, name: str, number: int) -> bool:
-        """Return whether a request for a model that is not in service waits for a load.
+        """Begin a load if a request needs it; return whether the request waits for a load.
 
-        The load begins now if it is not pending. `number`: version; -1 is the latest. Raises
-        NereidError if the model's load has failed a short time ago.
+        number: -1 is the latest version. Raises NereidError if a load has failed a short time ago.
         """
         known = self._catalogue.find_on_demand(name)
         if known is None or not known.has(number):
@@ -173,10 +163,7 @@ class OnDemand:
         return True
 
     async def ensure(self, name: str, number: int) -> None:
-        """Wait until a model is in service, if its first request would load it.
-
-        Clients ask for metadata before they make a request. Raises NereidError if the load fails.
-        """
+        """Load a model on demand and wait for it; raise NereidError if that fails."""
         model = self._catalogue.find_on_demand(name)
         if model is None or self._use.is_ready(model.name) or not self.request(name, number):
             return
@@ -192,7 +179,6 @@ class OnDemand:
         self._sync_executors()
 
     def _want(self, known: OnDemandModel) -> Outcome | None:
-        """Have a model loaded and return the load's outcome; `None` if the model is in service."""
         name = known.name
         if name in self._loads:
             return self._loads[name]
@@ -254,7 +240,7 @@ class OnDemand:
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
         self._moved_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
-            # The model was forgotten, or its executor was lost and another executor will load it.
+            # The model was forgotten, or its executor was lost and another one will load it.
             return
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
@@ -278,7 +264,6 @@ class OnDemand:
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
             load.set_result(None if known is None else known.error)
-        # Requests that wait for the model check its state again.
         self._loader.notify_change()
 
     def _begin_unload(self, name: str) -> None:
@@ -320,8 +305,7 @@ class OnDemand:
         self._retry = None
         held = self._use.held()
         for name in self._residency.waiting:
-            # Consider only models with a load: if its executor was lost, a model may still be in
-            # service, and have requests but no load.
+            # A model whose executor was lost may still be in service, with requests but no load.
             if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
@@ -379,7 +363,6 @@ class OnDemand:
         return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
-        """Return a model's bytes by executor and device; keep its sizes for the next decision."""
         memory = self._use.memory(name)
         by_device: dict[str, list[int]] = {}
         for devices in memory.values():

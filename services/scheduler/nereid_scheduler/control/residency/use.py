@@ -1,7 +1,4 @@
-"""Reads the use of the models in service, and the memory that they take, when that is needed.
-
-Nothing is recorded per request.
-"""
+"""Reads the use of the models in service, and the memory that they take, when that is needed."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelUse:
-    """Reads the use of one scheduler's models.
-
-    The cost of every method grows with the models in service, not with the repository.
-    """
+    """Reads the use of one scheduler's models. The cost grows with the models in service only."""
 
     def __init__(
         self,

@@ -42,7 +42,6 @@ class ModelMoves:
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
     ) -> None:
-        """mode: mode of model control. on_regrouped: called when owners may have changed."""
         self._owned = owned
         self._membership = membership
         self._repositories = repositories
@@ -52,12 +51,9 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
-        # Qualified names of models with a load request that has not ended.
         self._loading: set[str] = set()
-        # Lost members' models that other members own but have not announced yet. Those members may
-        # have stood still, and wait for their peers.
+        # Models of lost members that have an owner which has not announced them yet.
         self._unclaimed: set[str] = set()
-        # Models that the last scan found, by qualified name.
         self._found: dict[str, FoundModel] = {}
 
     async def scan(self) -> None:
@@ -107,10 +103,7 @@ class ModelMoves:
         return held or here or not self._expected_models().isdisjoint(names)
 
     def location(self, plain_name: str) -> str | None:
-        """Return the member to call about a model, or `None` if there is no member.
-
-        This is the model's owner, unless another member still has the model.
-        """
+        """Return the member to call about a model: another holder, or else the owner, if any."""
         owner = self.owner(plain_name)
         holder = self._holder(plain_name)
         has_it = owner in (self._membership.name, holder)
@@ -128,10 +121,7 @@ class ModelMoves:
         )
 
     async def learn_model(self, plain_name: str, override: Override | None) -> None:
-        """Read a model that will be loaded: it may be new, or composed differently than before.
-
-        Raises NereidError or OSError if the model cannot be read.
-        """
+        """Read a model that will be loaded, or raise NereidError or OSError."""
         if self._mode != EXPLICIT:
             return
         found = await asyncio.to_thread(self._find, plain_name, override)
@@ -308,10 +298,7 @@ NO_MOVES: Final = NoMoves()
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the names that belong together, according to the repositories.
-
-    An ensemble belongs together with the models of its steps, and models of one name together.
-    """
+    """Group an ensemble with its steps' models, and models of one plain name with each other."""
     found = list(found)
     compositions = [(model.name, tuple(step_models(model.draft))) for model in found]
     by_plain_name: dict[str, list[str]] = {}
@@ -322,7 +309,6 @@ def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, 
 
 
 def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the compositions of served ensembles. Load requests may have changed them."""
     return [
         (version.name, tuple(step_models(version.draft)))
         for version in catalogue.versions()

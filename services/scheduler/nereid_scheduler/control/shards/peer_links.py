@@ -34,7 +34,7 @@ class PeerStream:
         self.address = address
         self.channel = channel
         self.link: Link[pb.PeerState] | None = None
-        # True while a scheduler is at the other end. It may be this scheduler itself.
+        # True while a scheduler, perhaps this one, is at the other end.
         self.connected = False
 
     def send(self, state: pb.PeerState) -> None:
@@ -142,8 +142,6 @@ async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
 
 
 class _PeerCodec:
-    """Codec of frames with one state each. If several states are pending, the last one counts."""
-
     def size_bytes(self, item: pb.PeerState) -> int:  # noqa: ARG002 (a frame has one item)
         """Return 0, so that pending states share a frame. The frame holds the last state."""
         return 0

@@ -1,8 +1,7 @@
 """Handles control calls in a mesh with several schedulers, where a call may go to any of them.
 
-A call about one model is passed on, with FORWARDED_KEY, once. A call about all models goes to all
-schedulers. If one does not respond, the mesh is not ready, the index shows its models as
-unavailable, and the other pages omit them.
+A call about one model is passed on once. A call about all models is made to all schedulers. If one
+does not respond, the mesh is not ready, and the index shows its models as unavailable.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ _FORWARDED: Final = ((FORWARDED_KEY, "1"),)
 
 
 class _OneModel(NamedTuple):
-    """A call about one model, whose name is in the request's field `field`."""
-
     request_type: type[Message]
     field: str
 
@@ -53,8 +50,7 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
-# Seconds to wait for counts, without which gateways show no counter. A scheduler that hangs keeps
-# its earlier counts.
+# A scheduler that hangs must not delay all counts: gateways need counts to show counters.
 _COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
@@ -122,7 +118,6 @@ class RemoteControl:
         return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     def _channel_to(self, model: str) -> Channel | None:
-        """Return a channel to the scheduler that has or will have a model; `None` for this one."""
         name = self._moves.location(model)
         if name is None or name == self._shard.name:
             return None
@@ -150,14 +145,12 @@ class RemoteControl:
         return await channel.unary(path, message, metadata=_FORWARDED)
 
     async def _load_here(self, message: bytes) -> bytes:
-        """Load a model that this scheduler owns, in its own view or in another scheduler's."""
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
             return await self._own.unary(_LOAD, message)
 
     async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """Learn how a model is composed: it may be new, or its composition may have changed."""
         try:
             override = read_override(request.parameters)
             await self._moves.learn_model(request.model_name, override)
@@ -263,7 +256,6 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """Return the responses by scheduler, this one's first. limit_s: replaces the usual one."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(

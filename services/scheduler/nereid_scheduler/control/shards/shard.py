@@ -1,8 +1,7 @@
 """One scheduler as a member of a mesh with several schedulers.
 
-A member that joins gets models only after a short quiet time, so that schedulers that start
-together do not pass models around. A scheduler that starts owns nothing until it knows its peers
-and has as many executors and gateways as they have.
+A scheduler that starts owns nothing until it knows its peers and has as many executors and gateways
+as they have.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ class ShardModels(Protocol):
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Load what this scheduler owns now, and hand over the rest.
 
-        lost_models: models of members that were lost or are leaving. leaving: those of leaving
-        members.
+        lost_models: models of lost or leaving members. leaving: only those of leaving members.
         """
 
     def update_groups(self) -> bool:
@@ -70,7 +68,6 @@ class Shard:
         count_links: Callable[[], int] = lambda: 0,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """addresses: of the other schedulers, and perhaps this one. count_links: from gateways."""
         self._count_links = count_links
         self.membership = membership
         self.owned = owned
@@ -252,7 +249,6 @@ class Shard:
         self.owned.set_members(self.membership.members)
 
     def _is_prepared(self) -> bool:
-        """Return whether all peers are known, and enough executors and gateways are connected."""
         connected = bool(self.links.dialled) and self.links.all_connected
         if not connected:
             return False

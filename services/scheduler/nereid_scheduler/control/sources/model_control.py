@@ -1,7 +1,4 @@
-"""Turns requests of clients, flags and repository scans into loads and unloads.
-
-The mode of model control decides which of these sources count. Error texts are Triton's.
-"""
+"""Turns requests of clients, flags and repository scans into loads and unloads."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class ModelControl:
     async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
         """Begin the first loads and, in poll mode, polling.
 
-        records: maps a model's name to its record, if it was loaded or unloaded before the start.
+        records: maps the name of a model that was loaded or unloaded before to the model's record.
         """
         recorded = await self._find_recorded(records)
         unloaded = {name for name, record in records.items() if not record.loaded}
@@ -101,10 +98,7 @@ class ModelControl:
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
-        """Load and unload models by records that become known only after the start.
-
-        Returns when the loads have begun.
-        """
+        """Begin loads and unloads by records that become known only after the start."""
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
             self._ask_for_first_load(found, records)
@@ -185,10 +179,10 @@ class ModelControl:
         override: Override | None = None,
         permitted: PermittedModels | None = None,
     ) -> None:
-        """Serve a model as it is in its repository now, or as the override says.
+        """Serve a model as its repository, or the override, says now; raise NereidError.
 
-        permitted: models that may be steps; `None` permits all. If NereidError is raised, what was
-        served before is still served.
+        permitted: models that may be steps; `None` permits all. If the load fails, what was served
+        before is still served.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -211,8 +205,7 @@ class ModelControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: also unload the models of its steps, except those that were loaded by name or
-        that other ensembles use.
+        dependents: unload the steps' models too, unless something else needs them.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))

@@ -1,7 +1,6 @@
 """Runs blocking calls one after another in a thread; if it hangs, the process can still end.
 
-The interpreter waits at its end for threads of the standard library's executors. With them, a disk
-that hangs would keep the process from ending.
+The standard library's executors would keep the process from ending.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Records of what clients have loaded and unloaded: one record for each model.
-
-A scheduler reads and writes only the records of models that it owns.
-"""
+"""Records of what clients have loaded and unloaded: one record for each model."""
 
 from __future__ import annotations
 
@@ -58,14 +55,11 @@ class ModelRecords:
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
         self._recorder = recorder
         self._retry_s = retry_s
-        # The record as it will be once all pending changes are written. Key: the model's name.
+        # The record as it will be once all pending changes are written.
         self._known: dict[str, ModelRecord] = {}
 
     def parse(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelRecord]:
-        """Return the records of models among these documents, by the model's name.
-
-        Records that have changed since the recorder read the documents are left out.
-        """
+        """Return the models' records among documents, except records that changed meanwhile."""
         records = {}
         for key, document in documents.items():
             try:
@@ -84,10 +78,7 @@ class ModelRecords:
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
-        """Return all records as they are now: other schedulers write them too.
-
-        Waits until the store can be read.
-        """
+        """Wait until the store can be read; return all records. Other schedulers write them too."""
         waiting = "models that are taken over wait for the state"
         return self.parse(await self._read_patiently(self._recorder.read, waiting))
 
@@ -99,8 +90,7 @@ class ModelRecords:
     async def read_override(self, record: ModelRecord) -> Override | None:
         """Return the override of a model's last load, or `None` if it had none.
 
-        Waits until the store can be read. Raises Internal if some of the files are missing or
-        damaged.
+        Waits until the store can be read. Raises Internal if files are missing or damaged.
         """
         if record.lost:
             raise record.loss()

@@ -52,8 +52,7 @@ class _Change:
     key: str
     document: Mapping[str, Any] | None
     files: Mapping[str, bytes]
-    # Document to write if writing `document` fails. It names no files: files must not wait in
-    # memory.
+    # Written if `document` cannot be. It names no files: files must not wait in memory.
     fallback: Mapping[str, Any] | None
     over_others: bool
     # Set when the change has been written, or an attempt to write it has failed.
@@ -61,11 +60,7 @@ class _Change:
 
 
 class StateRecorder:
-    """Reads and writes the records of one scheduler.
-
-    Call `read` first: nothing is written until it has succeeded. `failures` counts failed reads and
-    writes.
-    """
+    """Reads and writes one scheduler's records. Writes begin once `read` has succeeded."""
 
     def __init__(
         self,
@@ -81,7 +76,7 @@ class StateRecorder:
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # Head that a record's next write expects; `None` if the record must be read first.
+        # The next write expects this head. `None`: read the record first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()
@@ -98,10 +93,9 @@ class StateRecorder:
         return self._store.max_files_bytes
 
     async def read(self) -> dict[str, Mapping[str, Any]]:
-        """Return all documents, by key. Call again if other schedulers may have written records.
+        """Return all documents, by key, or raise StateError. Damaged records are set aside.
 
-        Damaged records are set aside. If a newer scheduler has written a record, nothing is
-        returned and nothing will be written. Raises StateError if the store cannot be read.
+        If a newer scheduler has written a record, nothing is returned and nothing will be written.
         """
         before = dict(self._heads)
         try:
@@ -158,9 +152,8 @@ class StateRecorder:
     ) -> None:
         """Queue a record for writing.
 
-        files: all files that the document names, by digest. fallback: document to write if the
-        files cannot be written. over_others: overwrite what another scheduler has written since the
-        last read.
+        fallback: document to write if the files cannot be written. over_others: overwrite what
+        another scheduler has written since the last read.
         """
         self._add(_Change(key, document, files or {}, fallback, over_others))
 
@@ -198,7 +191,7 @@ class StateRecorder:
             return
         earlier = self._pending.pop(change.key, None)
         if earlier is not None:
-            # End the waits for the earlier change: it will not be written.
+            # The earlier change will not be written: end the waits for it.
             earlier.tried.set()
         self._pending[change.key] = change
         self._changed.set()
@@ -264,10 +257,7 @@ class StateRecorder:
         return head_of(data)
 
     async def _fall_back(self, change: _Change) -> None:
-        """Delete the store's record, which is now wrong, and drop the files of the change.
-
-        Deleting works even on a full disk.
-        """
+        """Delete the store's record, which is now wrong. That works even on a full disk."""
         if change.fallback is not None:
             change.document, change.files, change.fallback = change.fallback, {}, None
         if not change.over_others:

@@ -1,7 +1,4 @@
-"""Records of the trace and log settings that clients have changed, for the whole mesh.
-
-Any scheduler writes them, and the last change counts.
-"""
+"""Records of the trace and log settings that clients have changed, for the whole mesh."""
 
 from __future__ import annotations
 

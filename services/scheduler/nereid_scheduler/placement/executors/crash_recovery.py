@@ -35,8 +35,7 @@ class CrashRecovery:
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        # Key: number of an instance whose stream broke before a crash report. The text says why its
-        # batches run again.
+        # Instances whose streams broke before a crash report, and why their batches run again.
         self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
@@ -67,13 +66,9 @@ class CrashRecovery:
         ):
             # The stream may still be open here: its last messages have yet to arrive.
             instance.crash_reports[stream] = report
-        # Otherwise do nothing: the old stream's batches have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
-        """Stop waiting for a crash report: the instance has opened the stream of this number.
-
-        The instance begins no batch that was sent on an earlier stream.
-        """
+        """Stop waiting for a crash report: on a new stream the instance begins no older batch."""
         self.on_no_report(placed.session, placed.instance.id)
         reports = placed.instance.crash_reports
         for earlier in [number for number in reports if number < stream]:

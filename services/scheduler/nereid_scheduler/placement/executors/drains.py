@@ -1,7 +1,7 @@
 """Asks executors to leave the mesh, and waits until they announce that they leave.
 
-One scheduler is enough: the executor leaves all schedulers. Only executors that have joined this
-scheduler count as remaining ones, since any other may be leaving at this moment.
+An executor leaves all its schedulers. Only this scheduler's executors count as remaining ones,
+since any other may be leaving at this moment.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Drains:
         self._facts = facts
         self._for_all = for_all
         self._confirm_limit_s = confirm_limit_s
-        # Key: an executor's session. The event is set when the executor announces that it leaves,
-        # or is lost. Concurrent calls for one executor share the event.
+        # Set when the executor announces that it leaves, or is lost. Concurrent calls share the
+        # event.
         self._ends: dict[Session, asyncio.Event] = {}
 
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
         """Ask an executor to leave, and wait until it has announced that it leaves.
 
-        Raises InvalidArgument if the executor is the last one of a model or of the mesh, unless the
-        request allows that.
+        Raises InvalidArgument if it is a model's or the mesh's last one, unless the request allows
+        it.
         """
         if not (self._for_all or request.authorized):
             raise PermissionDenied(_NOT_ALLOWED)
@@ -108,10 +108,7 @@ class Drains:
 
 
 def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
-    """Return what has no executor but the named one: the mesh, or models; empty if nothing.
-
-    remaining: names of the executors that do not leave.
-    """
+    """Return what has no executor but the named one: the mesh, or models; empty if nothing."""
     others = [
         executor
         for executor in facts.executors

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# Maximum number of executors whose counters are kept separately. If an executor comes back, its
-# separate counters are dropped, so that they are not counted twice.
+# An executor that comes back must not count twice, so its counters are kept separately.
 _MAX_ENDED: Final = 64
 
 
@@ -23,7 +22,7 @@ class EndedExecutors:
     def __init__(self) -> None:
         # Key: an executor's process, which may join again with the same counters.
         self._counted: dict[str, list[pb.CustomSeries]] = {}
-        # Sums over executors whose counters are no longer kept separately. Key: model and series.
+        # Sums over executors whose counters are no longer kept separately.
         self._total: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
 
     def add(self, session: Session) -> None:
@@ -41,11 +40,7 @@ class EndedExecutors:
                 self._total[key] = sum_of(self._total.get(key), series)
 
     def read(self, models: Container[str], sessions: Collection[Session]) -> pb.CustomMetrics:
-        """Return the counters that are kept for these models.
-
-        Drop the counters of executors in `sessions`: those executors report their counters
-        themselves.
-        """
+        """Return these models' kept counters. Forget executors that are in `sessions` again."""
         for session in sessions:
             if session.custom_metrics is not None:
                 self._counted.pop(session.process or session.name, None)

@@ -31,11 +31,11 @@ class HostedVersion:
     """Instances of one version that one executor hosts or is loading."""
 
     instances: dict[int, RemoteInstance] = field(default_factory=dict)
-    # Memory that an instance's load took: bytes by device. Key: the instance's number.
+    # Bytes by device that an instance's load took. Key: the instance's number.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # True once all instances have been ready at the same time.
     completed: bool = False
-    # During a resize: numbers of the instances that load, and of those to unload afterwards.
+    # During a resize: instances that load, and instances to unload afterwards.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
     error_status: str = ""
@@ -52,7 +52,7 @@ class Session:
 
     hello: pb.Hello
     stream: CommandStream
-    # EXECUTOR_KEY of the executor's process; empty if the executor sent none.
+    # EXECUTOR_KEY; empty if the executor sent none.
     process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False

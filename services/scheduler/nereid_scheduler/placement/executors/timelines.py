@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
 
 _SILENCE_LIMIT_S: Final = 5.0
-# Maximum bytes of all executors' frames that wait to be read.
 _MAX_HELD_BYTES: Final = 256 << 20
 _NOT_RECORDED: Final = "it records nothing (--timeline-seconds=0), or is of an older release"
 _LOST: Final = "it was lost meanwhile"
@@ -39,7 +38,7 @@ class _Report:
     session: Session
     alignment: Alignment
     frames: deque[bytes] = field(default_factory=deque)
-    # Reason why the reply is incomplete; empty if it is complete.
+    # Empty if the reply is complete.
     why: str = ""
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,10 +72,7 @@ class Timelines:
         self._reports: dict[int, _Report] = {}
 
     async def collect(self, request: pb.TimelineRequest) -> AsyncGenerator[bytes]:
-        """Yield the frames of this scheduler, and of its executors if the request asks for them.
-
-        Raises Unavailable if this scheduler records nothing, or too many calls collect at once.
-        """
+        """Yield this scheduler's frames and, if asked, its executors'. Raises Unavailable."""
         if self._own is None:
             raise Unavailable(OFF)
         queries: list[int] = []

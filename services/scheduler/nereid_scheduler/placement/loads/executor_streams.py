@@ -1,7 +1,4 @@
-"""Accepts the executors' streams: one Join per executor, one Execute per ready instance.
-
-The module checks messages and calls the loader, which decides what follows.
-"""
+"""Accepts the executors' streams: one Join per executor, one Execute per ready instance."""
 
 # layout: compiled
 
@@ -189,7 +186,6 @@ class _JoinStream:
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
-        """Handle an executor's report about itself; return False for any other event."""
         if kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -203,7 +199,6 @@ class _JoinStream:
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
     ) -> bool:
-        """Handle an event of one instance; return False for any other event."""
         if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))

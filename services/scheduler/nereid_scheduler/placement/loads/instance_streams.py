@@ -45,8 +45,7 @@ class InstanceStreams:
     ) -> PlacedInstance | None:
         """Make an instance ready for batches, since its stream is open.
 
-        Returns `None` for an unknown instance, a leaving executor, or a caller that is not the
-        instance's executor. crash_stream: see RemoteInstance.
+        Returns `None` for an unknown instance, a leaving executor, or another executor's process.
         """
         placed = self._instances.placed.get(number)
         if placed is None or placed.session.leaving:
@@ -97,10 +96,7 @@ class InstanceStreams:
             self.end_stream(placed, error)
 
     def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
-        """End the stream of an instance that broke the protocol. Its batches run elsewhere.
-
-        The executor may connect the instance again.
-        """
+        """End the stream of an instance that broke the protocol. Its batches run elsewhere."""
         instance, stream = placed.instance, placed.instance.stream
         if stream is None:
             return

@@ -1,7 +1,4 @@
-"""Table of all instances that executors host or are loading, by number.
-
-The module sends the commands to load and unload, but does not decide which instances to have.
-"""
+"""Table of all instances that executors host or are loading, by number."""
 
 # layout: compiled
 
@@ -32,7 +29,7 @@ class InstanceTable:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
-        # Instances that are being unloaded, finalizers included. Key: the instance's number.
+        # Includes instances whose finalizers run. Key: the instance's number.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 
@@ -83,10 +80,7 @@ class InstanceTable:
             self.drop_instance(hosted, instance, cause)
 
     def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
-        """Have an executor unload an instance once the instance has no work.
-
-        The caller must not send the instance any more batches.
-        """
+        """Unload an instance once it has no work. Do not send it any more batches."""
         if placed.instance.at_work:
             placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:

@@ -1,8 +1,7 @@
 """Update of a version in service to new instance groups.
 
-Missing instances are loaded first. Once they are ready, each surplus instance is unloaded after its
-batch, and after sequences that cannot move. If a missing instance cannot be loaded, the surplus
-instances stay; an update back to the former groups unloads the added ones.
+Surplus instances are unloaded once all missing ones are ready, each after its batch and after
+sequences that cannot move. If a missing instance cannot be loaded, surplus instances stay.
 """
 
 from __future__ import annotations
@@ -60,10 +59,9 @@ class InstanceUpdates:
 
 
 def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
-    """Return the slots without an instance, and the instances without a slot.
+    """Return the slots without an instance, and the numbers of instances without a slot.
 
-    current: maps an instance's number to its slot. As on Triton, an instance is kept if its slot
-    and a wanted one differ only in the name.
+    As on Triton, an instance is kept if its slot and a wanted one differ only in the name.
     """
     missing = list(wanted)
     others = []

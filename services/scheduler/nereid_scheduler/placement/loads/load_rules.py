@@ -47,10 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Claimant(Protocol):
-    """One of several schedulers that load models, such as Membership.
-
-    epoch: epoch of the scheduler's present view of the mesh's members.
-    """
+    """One of several schedulers that load models, such as Membership."""
 
     name: str
     epoch: int
@@ -72,13 +69,12 @@ class LoadRules:
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
-    # Client of the cache that stores snapshots of sequences.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # This scheduler, as one of several that load models; `None` if the mesh has one scheduler.
+    # `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # Maps an executor's name to the maximum bytes, by device, of instances that the executor keeps
-    # for other schedulers. A device without an entry has no limit.
+    # Maps an executor to the maximum bytes, by device, of instances kept for other schedulers. A
+    # device without an entry has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
 
@@ -87,11 +83,7 @@ class LoadRules:
         self.timeline.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
-        """Check a configuration before any of the model's files is read.
-
-        Raises InvalidArgument if the backend is not allowed, or if the configuration names files of
-        other models.
-        """
+        """Raise InvalidArgument if a backend is not allowed or the files are another model's."""
         validate_file_names(draft)
         if not is_ensemble(draft):
             self.backends.require(draft.backend, draft.name)
@@ -105,8 +97,7 @@ class LoadRules:
     ) -> QueuedRequests:
         """Return a version's queue, once its configuration is complete.
 
-        described: what an executor has read in the model file. Raises NereidError if the
-        configuration is wrong, or does not fit the model file.
+        Raises NereidError if the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
         # Check again: the executor's description may have changed the configuration, and is not
@@ -182,10 +173,7 @@ def full_config_of(served: ServedVersion) -> ModelConfig:
 def with_instance_groups_of(
     config: ModelConfig, draft: model_config_pb2.ModelConfig
 ) -> ModelConfig:
-    """Return a configuration with the instance groups and version policy of another draft.
-
-    Raises NereidError if the result is not valid.
-    """
+    """Return a configuration with another draft's groups and policy; may raise NereidError."""
     changed = model_config_pb2.ModelConfig()
     changed.CopyFrom(config.proto)
     del changed.instance_group[:]

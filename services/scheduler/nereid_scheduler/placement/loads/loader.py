@@ -1,8 +1,4 @@
-"""Loads and unloads of model versions on executors, which join and leave.
-
-Apart from waits, all code is synchronous code of one event loop. The `reconciler` decides which
-versions to load.
-"""
+"""Loads and unloads of model versions on executors, which join and leave."""
 
 from __future__ import annotations
 
@@ -58,11 +54,6 @@ class Loader:
         on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """on_handed_over: called when another scheduler has a version, so that counting stops here.
-
-        catalogue: where ensembles find the models of their steps. first_commands: returns the
-        commands to send to an executor that joins.
-        """
         self._on_handed_over = on_handed_over
         self._on_executors = on_executors
         self._rules = rules
@@ -118,10 +109,7 @@ class Loader:
         self.loads.load_on_all(served)
 
     def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
-        """Load and unload instances to fit a configuration with other instance groups.
-
-        Raises NereidError if no executor can host these instances. Nothing has changed then.
-        """
+        """Fit instances to other groups, or change nothing and raise NereidError."""
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
         plans = [(session, self.loads.slots(config, session)) for session in hosts]
@@ -136,10 +124,7 @@ class Loader:
         return instance_update.update_error(self.sessions, served)
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
-        """Stop a version from accepting requests; return a coroutine that unloads the version.
-
-        The coroutine first waits until the last request has ended.
-        """
+        """Refuse new requests; return a coroutine that unloads the version after the last one."""
         self._lives.apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
@@ -155,8 +140,7 @@ class Loader:
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
         """Do as unload() does, but give the version to another scheduler.
 
-        Waiting requests return to their gateways, and executors keep the model loaded. limit_s:
-        maximum seconds to wait for executing requests.
+        Waiting requests return to their gateways, and executors keep the model loaded.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)
@@ -260,8 +244,8 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # The executor waits for this command. It is sent once other instances have the
-                    # states of the instance's sequences.
+                    # The executor waits for this command until its sequences' states are on other
+                    # instances.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)

@@ -1,6 +1,6 @@
 """Readiness queries to models that implement a readiness check.
 
-An instance has one query at a time. Callers that come meanwhile share the response.
+An instance has one query at a time, which callers share.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
     from nereid_scheduler.placement.models.catalogue import ServedVersion
 
-    # Pending responses of one version's instances: one list for each executor.
+    # One list for each executor.
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same query.
 READY_TIMEOUT_S: Final = 5.0
-# Seconds to wait for a process to report that it has started to ask its model. A process that does
-# not report it is hung.
+# A process that does not report within this time that it asks its model is hung.
 _ASKED_TIMEOUT_S: Final = 1.5
 
 
@@ -43,10 +42,7 @@ class Readiness:
     async def are_ready(
         self, versions: Iterable[ServedVersion], limit_s: float = READY_TIMEOUT_S
     ) -> bool:
-        """Return whether all versions report that they are ready, or have no readiness check.
-
-        A model that does not respond in time is not ready.
-        """
+        """Return whether all versions with a readiness check report in time that they are ready."""
         pending = [responses for served in versions if (responses := self._query(served))]
         futures = set(chain.from_iterable(chain.from_iterable(pending)))
         until = time.monotonic() + limit_s
@@ -123,8 +119,8 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
     """Return whether a version is ready; `None` if more responses are needed to tell.
 
-    responses: for each executor, the responses of its instances; `None` if one has not come yet. As
-    for loading, a version is ready once all instances of one executor are ready.
+    responses: one list for each executor. As for loading, a version is ready once all instances of
+    one executor are ready.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

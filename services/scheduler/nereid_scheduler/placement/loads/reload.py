@@ -1,8 +1,7 @@
 """One load of one model: new versions load beside the old ones, which they then replace.
 
-If the model is in service, new versions take over only after the whole load has succeeded;
-otherwise everything stays as it was. If the model is not in service, each version succeeds or fails
-for itself.
+In a model in service, new versions take over only if the whole load succeeds. Otherwise, each
+version succeeds or fails for itself.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class ModelReload:
-    """Load a model as it was found in its repository.
-
-    to_unload: versions to unload after run().
-    """
+    """Load a model as it was found. After run(), unload the versions in `to_unload`."""
 
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
@@ -46,8 +42,7 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
-        # True if a version failed for a reason that may pass, such as a failure of its object
-        # store.
+        # True if a version failed for a reason that may pass.
         self.may_succeed_later = False
         # True if a version's failure has been logged.
         self.is_reported = False
@@ -83,10 +78,7 @@ class ModelReload:
         return errors
 
     def abandon(self) -> list[ServedVersion]:
-        """Make run() return soon, with errors.
-
-        Returns the versions that run() still waits for. The caller must unload them now.
-        """
+        """Make run() return soon, with errors; return the versions that must be unloaded now."""
         self._is_abandoned = True
         return [served for served in self._new.values() if not served.life.load_finished]
 

@@ -1,7 +1,4 @@
-"""Lives of all versions in service: applies events of executors to versions' states.
-
-All code is synchronous code of one event loop.
-"""
+"""Lives of all versions in service: applies events of executors to versions' states."""
 
 from __future__ import annotations
 
@@ -40,12 +37,11 @@ class VersionLives:
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
-        # Versions in service or being loaded, and versions that still finish accepted requests.
+        # Includes versions that still finish accepted requests.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)
         self.stopped = False
-        # Monotonic time when a version's load began.
         self._loading_since_ns: dict[ServedVersion, int] = {}
 
     def add(self, served: ServedVersion) -> None:

@@ -1,7 +1,4 @@
-"""Loads each version on each executor, once the version's configuration is complete.
-
-`executors.placement` decides which executor hosts which instances.
-"""
+"""Loads each version on each executor, once the version's configuration is complete."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ if TYPE_CHECKING:
 
 
 class VersionLoads:
-    """Loads of versions on the executors that have joined.
-
-    sessions: maps an executor's name to its session.
-    """
+    """Loads of versions on the executors that have joined."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one owner of what a load changes each)
         self,
@@ -141,10 +135,9 @@ class VersionLoads:
     async def _load_with_revision(
         self, served: ServedVersion, session: Session, hosted: HostedVersion, slots: list[Slot]
     ) -> None:
-        """Load the instances, with a new digest of the files, since the scan may be old.
+        """Load the instances with a new digest of the files, since the scan may be old.
 
-        If the files change between the digest and the load, responses are cached under a revision
-        that is never looked up.
+        If files change after the digest, responses have a revision that is never looked up.
         """
         # Executors load exactly the files that the object store listed, so that digest still holds.
         stored = served.stored_digest

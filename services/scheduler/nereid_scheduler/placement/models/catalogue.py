@@ -1,7 +1,4 @@
-"""Catalogue of the models: their versions, states, and the version that a request names.
-
-Error texts are Triton's.
-"""
+"""Catalogue of the models: their versions, states, and the version that a request names."""
 
 from __future__ import annotations
 
@@ -38,10 +35,9 @@ _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
 @dataclass(slots=True, eq=False)
 class ServedVersion:
-    """One version of a model.
+    """One version of a model. `shown`: configuration for clients, with all instance groups.
 
-    name: with --model-namespacing, the qualified name. draft: configuration as written; `runtime`
-    has the completed one. shown: configuration for clients, with all instance groups.
+    With --model-namespacing, `name` is qualified. `draft` is as written; `runtime` is completed.
     """
 
     name: str
@@ -49,18 +45,17 @@ class ServedVersion:
     path: str
     draft: config_pb.ModelConfig
     namespace: str = ""
-    # Digest of the version's files when they were found.
     file_digest: bytes = b""
-    # Labels of an ensemble whose files are not on this host; if `None`, files at `path` have them.
+    # `None`: files at `path` have an ensemble's labels.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # While this object exists, the directory that was made for one load is not deleted.
+    # While this object exists, the directory that was made for one load is kept.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: QueuedRequests | None = None
     shown: config_pb.ModelConfig | None = None
-    # Names of the executors that load the version; `None` means all executors.
+    # `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Monotonic time at which the load began, and seconds from then until the version was ready.
+    # Monotonic time.
     load_started_s: float | None = None
     load_duration_s: float | None = None
     # True if the version is added to a model in service, which stays ready meanwhile.
@@ -97,11 +92,7 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model of the repository.
-
-    reason: why the model has no versions. namespace: with --model-namespacing, the model's
-    repository; the name begins with it.
-    """
+    """A model of the repository. `reason`: why it has no versions."""
 
     name: str
     versions: dict[int, ServedVersion] = field(default_factory=dict)
@@ -127,11 +118,7 @@ class ServedModel:
 
 
 class FoundName(NamedTuple):
-    """Name of a model in a repository.
-
-    reason: why the name prevents a load; empty if it does not. problem: why the last read of the
-    repository failed.
-    """
+    """Name of a model. `reason`: why it prevents a load. `problem`: why the last read failed."""
 
     plain_name: str
     reason: str = ""
@@ -139,16 +126,13 @@ class FoundName(NamedTuple):
 
 
 class Catalogue:
-    """All models by name.
-
-    Clients use plain names. A plain name that exists in several namespaces is ambiguous.
-    """
+    """All models by name. A plain name that exists in several namespaces is ambiguous."""
 
     def __init__(
         self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
     ) -> None:
         self._models: dict[str, ServedModel] = {}
-        # Key: a plain name. Value: the qualified names of its models, as keys.
+        # Value: qualified names, as keys.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
@@ -209,10 +193,7 @@ class Catalogue:
             yield from model.versions.values()
 
     def find(self, name: str, version: str) -> ServedVersion:
-        """Return the version that a request names; without a number, the latest ready version.
-
-        Raises NereidError if there is no such version, or if it is not ready.
-        """
+        """Return the ready version that a request names, or the latest; raise NereidError."""
         return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
@@ -326,8 +307,7 @@ class Catalogue:
     ) -> kserve_pb2.ModelStatisticsResponse:
         """Return the statistics of the ready versions: of all models, one model or one version.
 
-        memory_of: returns a version's bytes by device. If `None`, memory is left out, as in Triton
-        for backends that do not report their memory.
+        memory_of: returns bytes by device. If `None`, memory is left out, as in Triton.
         """
         number = parse_version(version)
         if name:
@@ -387,7 +367,7 @@ class Catalogue:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
                 continue
             if reason:
-                # As on Triton, the reason is shown even if the model was loaded while its name was
+                # As on Triton, show the reason even if the model was loaded while its name was
                 # unique.
                 model = ServedModel(name, reason=reason)
             on_demand = desired.on_demand.get(name)

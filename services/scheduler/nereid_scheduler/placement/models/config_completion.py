@@ -1,7 +1,4 @@
-"""Completes a model's config.pbtxt with what the model file says.
-
-The module does no I/O: descriptions of model files are arguments.
-"""
+"""Completes a model's config.pbtxt with what the model file says."""
 
 from __future__ import annotations
 
@@ -56,11 +53,7 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """Return the configuration to serve with. It is as written if there is no description.
-
-    Raises NereidError if the configuration is wrong, does not fit the model file, or cannot be
-    served.
-    """
+    """Return the configuration to serve with, or raise NereidError if it cannot be served."""
     description = None
     if described is not None and described.HasField("config"):
         # The model's own code has completed the configuration.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     # Applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
 
-# Name under which the steps report on an ensemble, in place of an executor's name.
+# The steps report under this name, in place of an executor's.
 _STEPS: Final = "steps"
 _PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
@@ -116,10 +116,7 @@ class Ensembles:
             self.on_model_changed(served.name)
 
     def _standing(self, served: ServedVersion) -> LoadStatus | None:
-        """Return the state of an ensemble's load; `None` if models of its steps wait for executors.
-
-        Raises NereidError if the steps' models, as they are, prevent the ensemble from serving.
-        """
+        """Return a load's state, `None` while it waits for executors, or raise NereidError."""
         needed = self._step_versions(served)
         waiting = [model for model, ready in needed if ready is None]
         if waiting:

@@ -1,7 +1,4 @@
-"""Plan of a load: the steps after which a model is served as it was found in its repository.
-
-The module does no I/O: `reload` carries the plan out.
-"""
+"""Plan of a load: the steps after which a model is served as it was found in its repository."""
 
 # layout: covered
 
@@ -59,7 +56,6 @@ def _same_instances(one: config_pb.ModelConfig, other: config_pb.ModelConfig) ->
 
 
 def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
-    """Return whether a loaded or loading version has the files and fields that were found now."""
     if served.life.state not in (VersionState.READY, VersionState.LOADING):
         return False
     if served.path != found.version_path(served.number):

@@ -53,7 +53,6 @@ _TRANSITIONS: Final = {
     Status.RESIDENT: {Status.UNLOADING, Status.OUT},
     Status.UNLOADING: {Status.OUT},
 }
-# Maximum number of waiting models that one event considers, the first ones.
 _MAX_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
@@ -62,13 +61,11 @@ _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING
 class Usage(NamedTuple):
     """The use of a model, as far as decisions depend on it."""
 
-    # Time of the model's last execution, by any clock.
+    # By any clock.
     last_used: float = 0.0
-    # True if the model has requests or sequences.
     busy: bool = False
-    # Decayed count of the model's requests (popularity.py).
     popularity: float = 0.0
-    # True if the model is busy because an ensemble waits for it, whatever its own requests do.
+    # True if the model is busy because an ensemble waits for it.
     kept: bool = False
 
 
@@ -98,9 +95,9 @@ class Actions:
 @dataclass(slots=True)
 class _Model:
     status: Status = Status.OUT
-    # Sizes that the model needs, by executor. The model cannot be on any other executor.
+    # Sizes by executor. The model cannot be on any other executor.
     needs: Mapping[str, Sizes] = field(default_factory=dict)
-    # Memory that the model takes, or that is reserved while it loads, by executor.
+    # Memory by executor. It is reserved while the model loads.
     taken: dict[str, Sizes] = field(default_factory=dict)
     # While the model is WAITING: the executor on which other models make way for it.
     claimed: str = ""
@@ -130,9 +127,7 @@ class Residency:
         self.budgets = budgets
         self._executors: set[str] = set()
         self._models: dict[str, _Model] = {}
-        # Models that take memory. They are few, even if there are many models.
         self._in_memory: dict[str, _Model] = {}
-        # Names of waiting models, in the order of their requests.
         self._waiting: dict[str, None] = {}
         self._stalled = False
 
@@ -192,11 +187,7 @@ class Residency:
     def request(
         self, model: str, needs: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Have a model loaded.
-
-        needs: the model's sizes on each executor that can have it. They are ignored without
-        budgets.
-        """
+        """Have a model loaded. `needs`: sizes by executor; without budgets they are ignored."""
         found = self._models.setdefault(model, _Model())
         if found.status is Status.UNLOADING:
             found.wanted, found.needs = True, needs
@@ -234,10 +225,7 @@ class Residency:
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Note that a model's memory is free.
-
-        A lost executor's model may have been requested again. That request goes on.
-        """
+        """Note that a model's memory is free. A request that came meanwhile goes on."""
         if self.status(model) in _LOADED:
             return self._end(model, usages)
         return self._advance(usages)
@@ -250,10 +238,7 @@ class Residency:
         return self._advance(usages)
 
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
-        """Decide again, since models may have become idle.
-
-        stalled: waiting models no longer wait for less popular models that are in use.
-        """
+        """Decide again. `stalled`: do not wait for less popular models that are in use."""
         self._stalled = stalled
         try:
             return self._advance(usages)
@@ -292,7 +277,6 @@ class Residency:
             return
         hosts = sorted(self._executors & model.needs.keys())
         if not hosts:
-            # The model waits for an executor that can have it.
             return
         for executor in [model.claimed] if model.claimed in hosts else hosts:
             if self._short(name, executor, freeing=False) == {}:
@@ -309,7 +293,6 @@ class Residency:
         plans = [(executor, self._victims(name, executor, usages)) for executor in possible]
         feasible = [(executor, victims) for executor, victims in plans if victims is not None]
         if not feasible:
-            # All models that could make way are in use.
             return
         executor, victims = min(
             feasible,
@@ -343,7 +326,6 @@ class Residency:
                         self._begin_unload(victim, actions)
 
     def _excess(self, executor: str, device: str) -> int:
-        """Return by how many bytes the budget will be exceeded once pending unloads have ended."""
         budget = self._budget(device)
         if budget is None:
             return 0
@@ -372,10 +354,7 @@ class Residency:
     def _should_await_less_popular(
         self, name: str, executor: str, victims: Iterable[str], usages: Mapping[str, Usage]
     ) -> bool:
-        """Return whether a model that is less popular than a victim will soon make way instead.
-
-        Such a model is in use, is being loaded, or will be loaded before this model.
-        """
+        """Return whether a model less popular than a victim will soon make way instead."""
         most = max((usages.get(victim, _UNKNOWN).popularity for victim in victims), default=0.0)
         before = takewhile(lambda waiting: waiting != name, self._waiting)
         claims = [waiting for waiting in before if self._models[waiting].claimed == executor]
@@ -405,10 +384,7 @@ class Residency:
         return sorted(idle, key=lambda name: (_rank(name, usages), name))
 
     def _short(self, name: str, executor: str, *, freeing: bool) -> dict[str, int]:
-        """Return the bytes that a waiting model lacks, by device, after earlier models' claims.
-
-        freeing: count the memory of pending unloads as free.
-        """
+        """Return the bytes that a waiting model lacks, by device, after earlier models' claims."""
         short = {}
         for device, size in self._models[name].needs[executor].items():
             budget = self._budget(device)

@@ -1,7 +1,6 @@
 """Counts how often models are requested, with decay, whether they are in memory or not.
 
-A count halves after a fixed number of requests for all models. So a quiet hour forgets nothing, and
-a change of the load counts at once.
+A count halves after a fixed number of requests for all models, so a quiet hour forgets nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ _MAX_HALF_LIVES: Final = 10.0
 
 
 class Popularity:
-    """Decayed counts of requests, by model.
-
-    A model that is not in memory is forgotten after about 20 half-lives without a request.
-    """
+    """Decayed requests by model. A model out of memory is forgotten after about 20 half-lives."""
 
     def __init__(self, half_life: float) -> None:
         """half_life: half-life of a count, in requests per model in memory; 0 keeps counts at 0."""
         self._half_life = half_life
-        # Number of requests since the load, as last read. Key: a model in memory.
         self._seen: dict[str, int] = {}
         # Each request adds 2 to the power of the past half-lives, so that no request decays all
         # counts.
@@ -60,7 +55,6 @@ class Popularity:
         return self._weights.get(model, 0.0) * math.exp2(-self._half_lives)
 
     def __len__(self) -> int:
-        """Return the number of models that are remembered."""
         return len(self._weights)
 
     def _rebase(self, passed: float) -> None:

@@ -47,7 +47,6 @@ class MemberChanges:
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
         self._started = False
-        # Time at which models should be moved; `None` if no MOVE is waiting.
         self.settles_at_s: float | None = None
 
     @property
@@ -64,10 +63,7 @@ class MemberChanges:
         self._started = False
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
-        """Return what is due at once after a change; set `settles_at_s` if something is due later.
-
-        regroups: returns whether the peers now group models differently. It is not always called.
-        """
+        """Return what is due now, after a change; set `settles_at_s` if something is due later."""
         if not self._started:
             return Due.NOTHING
         if change.left and not self.stood_still(now_s):

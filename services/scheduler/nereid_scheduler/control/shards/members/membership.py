@@ -28,16 +28,14 @@ class Peer(NamedTuple):
 
     name: str
     incarnation: int
-    # Epoch of the scheduler's view; 0 until it has started.
+    # 0 until the scheduler has started.
     epoch: int = 0
     leaving: bool = False
     models: frozenset[str] = frozenset()
-    # Ensembles, each with the models of its steps.
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    # Executors that have joined the scheduler, and links that gateways and models opened to it.
     executors: int = 0
     links: int = 0
-    # Number of the state. It grows with each state that the process sends.
+    # Grows with each state that the process sends.
     number: int = 0
 
     @property
@@ -68,17 +66,16 @@ class Membership:
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
         self.incarnation = incarnation
-        # Epoch of this scheduler's view; 0 until it has started.
+        # 0 until this scheduler has started.
         self.epoch = 0
         self.leaving = False
         self._largest_epoch = 0
-        # Key: a stream, in the order in which the streams were opened.
+        # In the order in which the streams were opened.
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
-        # Maps a model to the member that has it.
         self._holders: dict[str, str] = {}
-        # Models that a lost member had, until they are taken over. Key: the member.
+        # Key: a lost member. Value: the models that it had, until they are taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
 
     def start(self) -> Change:

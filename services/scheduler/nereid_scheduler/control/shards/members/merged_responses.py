@@ -72,7 +72,6 @@ def merge_indexes(
 
 
 def _rank(entries: Iterable[kserve_pb2.RepositoryIndexResponse.ModelIndex]) -> int:
-    """Return the rank of a model's best version; -1 if the model is only found in a repository."""
     return max(_RANKS.get(entry.state, -1) for entry in entries)
 
 
@@ -88,10 +87,9 @@ def merge_statistics(
 
 
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """Merge the metrics pages of schedulers, by name. The first page is this scheduler's own.
+    """Merge the metrics pages of schedulers. The first page is this scheduler's own.
 
-    Pending requests of links get a label with the scheduler, since each scheduler numbers its
-    links. Series that are not summed come from the first page.
+    Links get a label with the scheduler: each scheduler numbers its own links.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 
@@ -99,10 +97,7 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
 def merge_facts(
     responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
 ) -> nereid_pb.FactsResponse:
-    """Merge facts. All responses have all executors; an executor gets the models of all responses.
-
-    silent: names of the schedulers that did not respond.
-    """
+    """Merge facts. Every response has all executors; join the models that an executor hosts."""
     merged = nereid_pb.FactsResponse()
     executors: dict[str, nereid_pb.ExecutorFacts] = {}
     for response in responses:

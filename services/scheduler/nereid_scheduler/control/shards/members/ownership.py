@@ -1,7 +1,6 @@
 """Decides which scheduler owns which model, by rendezvous hashing over the live members.
 
-An ensemble and its models form a group. Models with one plain name form a group too. A group has
-one owner; its key is the smallest of its names.
+An ensemble and its models have one owner. So have models with one plain name.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ _SCORE_BYTES = 8
 
 
 def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
-    """Return the key of each name's group.
-
-    compositions: each is a name, and the other names that belong together with it.
-    """
+    """Return the key of each name's group: the smallest name in the group."""
     parents: dict[str, str] = {}
 
     def root_of(name: str) -> str:
@@ -34,7 +30,6 @@ def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, s
         root = root_of(name)
         for other in others:
             joined = root_of(other)
-            # The smaller name becomes the root, and so the group's key.
             root, below = min(root, joined), max(root, joined)
             parents[below] = root
     return {name: root_of(name) for name in parents}
