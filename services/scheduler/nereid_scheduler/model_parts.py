@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Parts of one scheduler that manage its models. `shard` is `None` if there is no other one."""
+    """Parts that manage one scheduler's models. Without other schedulers, `shard` is `None`."""
 
     repositories: Repositories
     desired: DesiredModels

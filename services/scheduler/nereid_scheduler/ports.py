@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel, Handlers
     from nereid_scheduler.settings import Settings
 
-# Short pauses find a peer that starts soon.
+# Short pauses between attempts, so that a peer that starts is found soon.
 _PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 
 

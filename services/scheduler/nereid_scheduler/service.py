@@ -116,7 +116,8 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # Models whose responses are cached, as last sent. Gateways add a digest to their requests.
+        # Models whose responses are cached, as last sent. Gateways add a digest to requests for
+        # these.
         self._announced: tuple[str, ...] = ()
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
         self._facts = HostingFacts(

@@ -333,7 +333,7 @@ class Settings(
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """Return a backend's settings by key. They replace settings for all backends."""
+        """Return a backend's settings by key. Its own settings replace those for all backends."""
         for_all: dict[str, str] = {}
         for_it: dict[str, str] = {}
         for text in self.backend_config:

@@ -18,7 +18,7 @@ class ModelControlRules:
     initial_models: tuple[str, ...] = ()
     poll_interval_s: float = 15.0
     retries: int = 0
-    # Limit while no executor tries to load the model.
+    # How long a load waits while no executor tries to load the model.
     no_executor_timeout_s: float = 30.0
     allow_model_files: bool = True
     # Time for a model's requests to finish when another scheduler takes the model over.

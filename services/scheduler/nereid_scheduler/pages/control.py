@@ -120,7 +120,7 @@ class Control:
         respond: Callable[[Any], Message],
         request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
     ) -> Message:
-        """Return a description; load the model first, since clients ask before their requests."""
+        """Return a model's description. Clients ask for it before requests load the model."""
         await ensure(request.name, parse_version(request.version))
         return respond(request)
 

@@ -35,8 +35,8 @@ class CountsReport:
         self._now_ns = now_ns
         self._source = CountSource(_random())
         self._store = self._source.store
-        # Last change that all callers know, and last change at `_marked_ns`. The second one becomes
-        # the first after _KNOWN_NS.
+        # `_known_change`: last change that all callers know. `_marked_change`: last change at the
+        # time `_marked_ns`; after _KNOWN_NS all callers know it.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
         self._last: dict[ServedVersion, pb.VersionCounts] = {}

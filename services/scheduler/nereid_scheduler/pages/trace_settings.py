@@ -1,6 +1,7 @@
 """Settings of the trace extension: settings of the server, and settings of single models.
 
-A model inherits settings. Clearing a setting of the server restores its value from the start.
+A model inherits each setting that it does not have itself. Clearing a setting of the server
+restores its value from the start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counts requests that wait for an instance, by the kind of device that the instance needs.
 
-Autoscaling uses the counts: requests without any executor can start the first one.
+Autoscaling uses the counts. Requests without any executor count too, to start the first one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
 
 
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
-    """Return a model's kinds of device. `above`: ensembles to skip, against cycles of steps."""
+    """Return a model's kinds of device. `above`: ensembles to skip, to end cycles of steps."""
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):
         if not is_ensemble(draft):

@@ -1,6 +1,6 @@
 """Decides what to do next for a model: compares what is desired with what is served.
 
-The module changes nothing. As in Triton, steps' models are loaded first, and cycles are refused.
+The module changes nothing. As in Triton, the models of an ensemble's steps are loaded first.
 """
 
 from __future__ import annotations

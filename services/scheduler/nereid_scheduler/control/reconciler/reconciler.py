@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 # Reasons for loads whose failures are neither logged nor returned elsewhere.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# Reasons by which a client takes a model out of loading on demand.
+# After these requests of clients, a model is no longer loaded and unloaded on demand.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
@@ -90,7 +90,7 @@ class Reconciler:
         self._reloads: dict[DesiredModel, ModelReload] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in a task that `close` cancels, at once if closed; log unexpected errors."""
+        """Run `work` in a task; log unexpected errors. After `close`, cancel the task at once."""
         task = asyncio.get_running_loop().create_task(work)
         if self._closed:
             task.cancel()

@@ -1,6 +1,6 @@
 """Recognises files that a model's own loads write, such as a cache that the model's code makes.
 
-Files are the loads' own if they change during two loads in a row, but not in between.
+A file is the loads' own if it changes during two loads in a row, but not between them.
 """
 
 from __future__ import annotations

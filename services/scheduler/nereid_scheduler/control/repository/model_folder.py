@@ -105,7 +105,10 @@ def version_numbers(names: Iterable[str]) -> list[int]:
 
 
 def find_export(folder: LocalFolder) -> str:
-    """Return the folder with an export's files; empty if any part of Triton's layout exists."""
+    """Return the folder with an export's files; empty if the directory is not an export.
+
+    A directory that has any part of Triton's layout is never an export.
+    """
     if not any(map(folder.has_file, EXPORT_MARKS)) or folder.has_file(CONFIG_FILE):
         return ""
     names = folder.subfolders()

@@ -43,7 +43,7 @@ class RecordedModels:
         self._files_allowed = files_allowed
 
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
-        """Return the models by name: an outline of each model whose files a request brought."""
+        """Return the models by name. If a load request brought its files, return an outline."""
         chosen = list(records)
         outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])
         return {outline.name: outline for outline in outlines}

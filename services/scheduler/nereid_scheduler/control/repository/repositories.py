@@ -78,7 +78,7 @@ class Repositories:
     paths: Sequence[str]
     config_name: str = ""
     namespacing: bool = False
-    # Key: a repository's path.
+    # Repositories in object stores. Key: a repository's path.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
     # Reason why a repository's last listing failed. Key: the repository's path.
     problems: dict[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Repositories:
         return models
 
     def _places_of(self, name: str) -> dict[str, _Place]:
-        """Return one model's place, without a listing of a large repository if possible."""
+        """Return the places that matter for one model. If possible, list no repositories."""
         if self.namespacing or self.stored:
             return self._places()
         paths = [Path(repository) / name for repository in self.paths]
@@ -176,7 +176,7 @@ class Repositories:
         found: list[ModelFolder] = [
             LocalFolder(path) for path in paths if path.name == name and _is_model(path)
         ]
-        # The listing tells whether the model does not exist or a repository cannot be read.
+        # If nothing was found, a listing shows whether a repository cannot be read.
         return {name: _Place(name, "", found)} if found else self._places()
 
     def _write_override(self, name: str, override: Override) -> FoundModel:

@@ -1,7 +1,6 @@
 """Bounds how long callers wait for an object store, whatever the store's library does.
 
-Each call runs in a thread of its own, since the scheduler's threads are for all repositories and
-for other work. The states of a store are:
+Each call runs in a thread of its own, since other work needs the scheduler's threads.
 
     state   event                                               next state
     normal  fewer than _STUCK_CALLS calls are overdue           normal; calls run
@@ -10,8 +9,6 @@ for other work. The states of a store are:
                                                                 once, but the call runs as a probe
     stuck   a call is made, and some running one is in time     stuck; the call fails at once
     stuck   a call succeeds                                     normal
-
-The module does not know what the calls do.
 """
 
 from __future__ import annotations

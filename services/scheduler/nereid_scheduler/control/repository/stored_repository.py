@@ -1,7 +1,7 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
 If a listing fails, the last successful one counts. A listing that is suddenly empty counts only if
-the next one is empty too: stores under repair list nothing.
+the next one is empty too: a store that is being repaired may list nothing.
 """
 
 from __future__ import annotations

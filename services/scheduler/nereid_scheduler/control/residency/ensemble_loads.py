@@ -28,7 +28,7 @@ _RETRY_S: Final = 0.05
 
 
 class AwaitedModels:
-    """Names of models for whose loads calls or ensembles wait."""
+    """Names of the models that calls or ensembles are waiting for."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -117,7 +117,7 @@ class EnsembleLoads:
         return None
 
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
-        """Return parts that are no ensembles, by name, and ensembles' names, innermost first."""
+        """Return an ensemble's models by name, and the names of its ensembles, innermost first."""
         parts, pending = {name: self._models[name].found}, [name]
         while pending:
             for step in step_models(parts[pending.pop()].draft):

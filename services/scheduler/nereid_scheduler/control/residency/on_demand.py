@@ -88,7 +88,7 @@ class OnDemand:
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
         self._loads: dict[str, Outcome] = {}
-        # Models whose loads calls and ensembles await. Requests wait in the load queue instead.
+        # Models that calls and ensembles are waiting for. Requests wait in the load queue.
         self._awaited = AwaitedModels()
         self._ensembles = EnsembleLoads(
             desired, residency, self._use, self._want, self._awaited, timeout_s

@@ -52,7 +52,7 @@ class ModelMoves:
         self._on_regrouped = on_regrouped
         self._times = times
         self._loading: set[str] = set()
-        # Models of lost members that have an owner which has not announced them yet.
+        # Models of lost members that their new owners have not announced yet.
         self._unclaimed: set[str] = set()
         self._found: dict[str, FoundModel] = {}
 
@@ -75,7 +75,10 @@ class ModelMoves:
         return self._owned.owner(self._names(plain_name)[0])
 
     def _names(self, plain_name: str) -> list[str]:
-        """Return the models, of one owner, that a client's name may mean, or else the name."""
+        """Return the qualified names that a plain name may mean, or else the plain name itself.
+
+        All of these models have one owner.
+        """
         if not self._repositories.namespacing:
             return [plain_name]
         peers = self._membership.peers.values()
@@ -103,7 +106,7 @@ class ModelMoves:
         return held or here or not self._expected_models().isdisjoint(names)
 
     def location(self, plain_name: str) -> str | None:
-        """Return the member to call about a model: another holder, or else the owner, if any."""
+        """Return the member to call about a model: another one that still has it, or its owner."""
         owner = self.owner(plain_name)
         holder = self._holder(plain_name)
         has_it = owner in (self._membership.name, holder)

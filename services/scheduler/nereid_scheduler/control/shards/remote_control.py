@@ -50,7 +50,7 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
-# A scheduler that hangs must not delay all counts: gateways need counts to show counters.
+# Short: gateways show no counter before they have counts. A scheduler that hangs is left out.
 _COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {

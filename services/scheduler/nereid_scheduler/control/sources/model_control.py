@@ -98,7 +98,7 @@ class ModelControl:
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
-        """Begin loads and unloads by records that become known only after the start."""
+        """Begin the loads and unloads of records that could be read only after the start."""
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
             self._ask_for_first_load(found, records)
@@ -179,10 +179,10 @@ class ModelControl:
         override: Override | None = None,
         permitted: PermittedModels | None = None,
     ) -> None:
-        """Serve a model as its repository, or the override, says now; raise NereidError.
+        """Serve a model as it is in its repository now, or as the override says.
 
-        permitted: models that may be steps; `None` permits all. If the load fails, what was served
-        before is still served.
+        permitted: models that may be steps; `None` permits all. If the load fails, NereidError is
+        raised and the old versions stay in service.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -205,7 +205,8 @@ class ModelControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: unload the steps' models too, unless something else needs them.
+        dependents: unload steps' models too, unless they were loaded by name or other ensembles use
+        them.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
@@ -264,7 +265,7 @@ class ModelControl:
             try:
                 found = await asyncio.to_thread(self._repositories.scan)
             except OSError as error:
-                # A disk that cannot be read must not unload its models.
+                # If a disk cannot be read, its models must not be unloaded.
                 _log.error("a model repository cannot be read: %s", error)
                 continue
             self._ask_for_changes(found)
@@ -275,7 +276,8 @@ class ModelControl:
             if desired.is_busy(model.name) or not desired.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
-                # As in Triton, serve neither of two models with one name. The next poll refuses it.
+                # As in Triton, serve neither of two models with one name. The next poll refuses the
+                # name.
                 self._desired.add(model.name, Why.UNLOADED)
                 continue
             if not self._defers(model):

@@ -1,6 +1,6 @@
 """Runs blocking calls one after another in a thread; if it hangs, the process can still end.
 
-The standard library's executors would keep the process from ending.
+At its end, the interpreter waits for the threads of the standard library's executors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a call, or raise its exception. The call outlives its caller."""
+        """Return a call's result or raise its exception. If `run` is cancelled, the call goes on."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 

@@ -7,8 +7,7 @@
 A file is written under another name, synchronised and renamed. The files that a record names are
 written before the record; files that no record names any more are deleted after the record was
 written. If the process or the machine ends in between, the record and its files are therefore
-either all old or all new. All calls of this module block: FileStore makes them in a thread. The
-module knows names and bytes, not what records say.
+either all old or all new. All calls of this module block: FileStore makes them in a thread.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
-    """Return a model's record; `None` if it is about something else; raise DamagedRecord."""
+    """Return a model's record, or `None` for another one. May raise DamagedRecord."""
     if not key.startswith(MODEL_PREFIX):
         return None
     record = ModelRecord(
@@ -123,7 +123,7 @@ class ModelRecords:
             await self.record_load(name, None, by_name=True)
 
     async def record_unload(self, name: str, *, kept: bool) -> None:
-        """Record an unload. `kept`: keep the record, since the next start would load the model."""
+        """Record an unload. `kept`: keep the record, or else the next start loads the model."""
         key = model_key(name)
         if kept:
             self._put(ModelRecord(name, loaded=False))

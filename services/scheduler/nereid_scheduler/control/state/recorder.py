@@ -11,8 +11,7 @@
                                                                       document if it has one
 
 If the store hangs, only the recorder's own task hangs: a caller waits a limited time for its record
-to be written, and does not wait while an earlier write still hangs. The module does not know what
-the records say.
+to be written, and does not wait while an earlier write still hangs.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class StateRecorder:
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # The next write expects this head. `None`: read the record first.
+        # Key: a record's name. The next write expects this head; `None`: read the record first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()

@@ -1,9 +1,8 @@
 """Decides whether the batch of an instance whose stream broke fails or is retried.
 
-A worker process that serves its model's stream itself may crash with a batch in hand. Its executor
-survives the crash and reports whether the model had begun to execute that batch. If it had, the
-batch fails, since models have side effects; otherwise the batch runs on another instance. The
-report and the end of the stream arrive over different connections, in either order:
+A worker process may crash with a batch in hand. Its executor survives and reports whether the model
+had begun the batch. If so, the batch fails, since models have side effects. If not, the batch runs
+on another instance. The report and the stream's end arrive on different connections, in any order:
 
     state       event                                               next state
     open        report about this stream, or about a later one      open; the report is stored
@@ -13,8 +12,6 @@ report and the end of the stream arrive over different connections, in either or
     unreported  the report about that stream                        recovered
     unreported  the instance reconnects or is unloaded, or its      recovered, without a report
                 executor leaves: no report will come
-
-The module does not handle queues: the model version fails requests or queues them again.
 """
 
 from __future__ import annotations

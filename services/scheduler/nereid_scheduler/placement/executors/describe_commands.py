@@ -1,4 +1,4 @@
-"""Keeps Describe commands, which have an executor read a version's model file, until the reply."""
+"""Keeps pending Describe commands. Each has an executor read the model file of a version."""
 
 from __future__ import annotations
 

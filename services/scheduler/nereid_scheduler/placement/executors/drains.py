@@ -54,8 +54,8 @@ class Drains:
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
         """Ask an executor to leave, and wait until it has announced that it leaves.
 
-        Raises InvalidArgument if it is a model's or the mesh's last one, unless the request allows
-        it.
+        Raises InvalidArgument if the executor is the last one of a model or of the mesh, unless the
+        request allows that.
         """
         if not (self._for_all or request.authorized):
             raise PermissionDenied(_NOT_ALLOWED)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# An executor that comes back must not count twice, so its counters are kept separately.
+# Maximum number of executors whose counters are kept separately. Separate counters can be dropped
+# if their executor comes back.
 _MAX_ENDED: Final = 64
 
 
@@ -40,7 +41,7 @@ class EndedExecutors:
                 self._total[key] = sum_of(self._total.get(key), series)
 
     def read(self, models: Container[str], sessions: Collection[Session]) -> pb.CustomMetrics:
-        """Return these models' kept counters. Forget executors that are in `sessions` again."""
+        """Forget executors that have come back; return the kept counters of these models."""
         for session in sessions:
             if session.custom_metrics is not None:
                 self._counted.pop(session.process or session.name, None)

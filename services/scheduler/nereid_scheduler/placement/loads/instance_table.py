@@ -29,7 +29,7 @@ class InstanceTable:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
-        # Includes instances whose finalizers run. Key: the instance's number.
+        # Instances that are being unloaded or finalized. Key: the instance's number.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 

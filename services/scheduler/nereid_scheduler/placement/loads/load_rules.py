@@ -83,7 +83,7 @@ class LoadRules:
         self.timeline.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
-        """Raise InvalidArgument if a backend is not allowed or the files are another model's."""
+        """Raise InvalidArgument if the backend is forbidden, or a file belongs to another model."""
         validate_file_names(draft)
         if not is_ensemble(draft):
             self.backends.require(draft.backend, draft.name)

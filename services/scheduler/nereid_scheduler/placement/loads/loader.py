@@ -109,7 +109,7 @@ class Loader:
         self.loads.load_on_all(served)
 
     def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
-        """Fit instances to other groups, or change nothing and raise NereidError."""
+        """Load and unload instances to fit other groups; raise NereidError before any change."""
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
         plans = [(session, self.loads.slots(config, session)) for session in hosts]
@@ -244,8 +244,8 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # The executor waits for this command until its sequences' states are on other
-                    # instances.
+                    # Sent once other instances have the sequences' states. The executor waits for
+                    # it.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)

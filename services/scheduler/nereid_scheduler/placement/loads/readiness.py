@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Triton's limit for the same query.
 READY_TIMEOUT_S: Final = 5.0
-# A process that does not report within this time that it asks its model is hung.
+# Seconds for a process to report that it has begun to ask its model. Otherwise it is hung.
 _ASKED_TIMEOUT_S: Final = 1.5
 
 

@@ -1,7 +1,7 @@
 """One load of one model: new versions load beside the old ones, which they then replace.
 
-In a model in service, new versions take over only if the whole load succeeds. Otherwise, each
-version succeeds or fails for itself.
+If the model is in service, new versions take over only after the whole load has succeeded. If the
+model is not in service, each version succeeds or fails for itself.
 """
 
 from __future__ import annotations

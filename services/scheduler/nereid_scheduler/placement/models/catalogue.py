@@ -46,7 +46,7 @@ class ServedVersion:
     draft: config_pb.ModelConfig
     namespace: str = ""
     file_digest: bytes = b""
-    # `None`: files at `path` have an ensemble's labels.
+    # Labels of an ensemble; if `None`, the files at `path` have them.
     labels: Mapping[str, tuple[str, ...]] | None = None
     # While this object exists, the directory that was made for one load is kept.
     override_directory: OverrideDirectory | None = None
@@ -132,7 +132,7 @@ class Catalogue:
         self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
     ) -> None:
         self._models: dict[str, ServedModel] = {}
-        # Value: qualified names, as keys.
+        # Key: a plain name. Value: the qualified names, as keys.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
@@ -386,7 +386,7 @@ class Catalogue:
         return response
 
     def all_serving(self) -> bool:
-        """Return whether no version would refuse a request now: Triton's strict readiness."""
+        """Return whether all loaded versions could execute a request: Triton's strict readiness."""
         desired = self._desired
         if desired.unrestored or self._is_awaiting():
             return False

@@ -7,8 +7,6 @@ The state of an ensemble is computed again whenever the model of one of its step
     one has no ready version, and one is loading       loading
     one waits for an executor                          no report, as if no executor had it
     one is unloaded, has failed, or does not fit       failed, with the reason
-
-The module sends no messages. It waits only for the last requests of ensembles.
 """
 
 from __future__ import annotations

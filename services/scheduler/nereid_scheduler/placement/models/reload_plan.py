@@ -65,7 +65,7 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
 
 
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
-    """Yield both configurations: a client may send the one that it sees as an override."""
+    """Yield both configurations: a client may send back, as an override, the one that it sees."""
     yield served.draft
     if served.shown is not None:
         yield served.shown

@@ -1,9 +1,7 @@
 """Decides which models on demand are in memory, on which executors, and which make way.
 
-The module is a state machine without clock or event loop. Its input is events and the use of the
-models; its output is loads and unloads. Each device of an executor has a budget of memory. A model
-is placed on the first executor, by name, that has enough memory (first fit). If none has, it is
-placed on the executor whose least popular models make way. Models that are in use or pinned never
+A model is placed on the first executor, by name, that has enough memory (first fit). If none has
+enough, the least popular models of one executor make way. Models that are in use or pinned never
 make way. If less popular models are in use or being loaded, a popular model does not make way in
 their place: the model that needs the memory waits for the less popular ones.
 
@@ -61,7 +59,7 @@ _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING
 class Usage(NamedTuple):
     """The use of a model, as far as decisions depend on it."""
 
-    # By any clock.
+    # Time of the last execution, by any clock.
     last_used: float = 0.0
     busy: bool = False
     popularity: float = 0.0

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A count is forgotten after so many half-lives, when a request counts for a thousandth.
+# Half-lives after which a request counts for a thousandth. A smaller count is forgotten.
 _MAX_HALF_LIVES: Final = 10.0
 
 
 class Popularity:
-    """Decayed requests by model. A model out of memory is forgotten after about 20 half-lives."""
+    """Decayed counts of requests, by model.
+
+    After about 20 half-lives without a request, a model that is not in memory is forgotten.
+    """
 
     def __init__(self, half_life: float) -> None:
         """half_life: half-life of a count, in requests per model in memory; 0 keeps counts at 0."""
         self._half_life = half_life
         self._seen: dict[str, int] = {}
-        # Each request adds 2 to the power of the past half-lives, so that no request decays all
-        # counts.
+        # Each request adds 2 to the power of the half-lives so far. So no request has to decay all
+        # weights.
         self._weights: dict[str, float] = {}
         self._half_lives = 0.0
 

@@ -1,8 +1,5 @@
 """State machine that decides when a change of the mesh's members is acted on.
 
-The module does no I/O: its input is changes and the time, its output the action that is due. It
-does not know how models are moved.
-
     state of this scheduler   event                                   due
     not started               any: it knows no members yet            nothing
     started                   a member was lost, or is leaving        TAKE_OVER at once
@@ -87,7 +84,7 @@ class MemberChanges:
     def on_beat(self, now_s: float) -> float:
         """Record that the beat's timer has fired; return the time at which it must fire again."""
         if self._is_behind(now_s):
-            # This process stood still. The ends of peers' streams may be reported only after this
+            # This process stood still. The loop may report the ends of peers' streams after this
             # timer.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s

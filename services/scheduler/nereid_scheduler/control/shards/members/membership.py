@@ -1,8 +1,5 @@
 """Tracks which schedulers are live members of the mesh, and the epoch of that view.
 
-The module does no I/O: its input is states and ends of streams, its output the members. It does not
-know how members react to a change.
-
     state of a peer   event                                          next state
     unknown           it sends a state with epoch 0                  starting
     unknown           it sends a state with an epoch                 member
@@ -70,7 +67,7 @@ class Membership:
         self.epoch = 0
         self.leaving = False
         self._largest_epoch = 0
-        # In the order in which the streams were opened.
+        # Key: a stream, in the order in which streams were opened.
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
@@ -89,7 +86,7 @@ class Membership:
         return self._update()
 
     def on_state(self, stream: Hashable, peer: Peer) -> Change:
-        """Store a peer's state; raise NameInUseError if another process has this one's name."""
+        """Store a peer's state; raise NameInUseError if another process has the same name."""
         if peer.incarnation == self.incarnation:
             return Change()
         if peer.name == self.name:

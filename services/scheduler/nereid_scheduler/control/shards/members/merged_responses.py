@@ -89,7 +89,8 @@ def merge_statistics(
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """Merge the metrics pages of schedulers. The first page is this scheduler's own.
 
-    Links get a label with the scheduler: each scheduler numbers its own links.
+    The series in _SUMMED are summed. Equal other series come from the first page. Series of links
+    get a label with the scheduler, since each scheduler numbers its own links.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 

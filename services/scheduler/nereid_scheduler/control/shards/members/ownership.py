@@ -1,6 +1,6 @@
 """Decides which scheduler owns which model, by rendezvous hashing over the live members.
 
-An ensemble and its models have one owner. So have models with one plain name.
+An ensemble and its models form a group with one owner. So do models with one plain name.
 """
 
 from __future__ import annotations

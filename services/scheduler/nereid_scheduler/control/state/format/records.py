@@ -1,6 +1,7 @@
 """Encodes and decodes records: a line with schema number and checksum, then a JSON object.
 
-All schemas share the first line, to tell a damaged record from a newer one.
+The first line has the same format in all schemas, so that a scheduler can tell damaged records from
+newer ones.
 """
 
 from __future__ import annotations
