@@ -26,7 +26,7 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return a call's result or raise its exception. If `run` is cancelled, the call goes on."""
+        """Return a call's result or raise its error. If `run` is cancelled, the call goes on."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 
