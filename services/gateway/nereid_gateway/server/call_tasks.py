@@ -32,7 +32,7 @@ class CallTasks:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            # The coroutine of a task that was cancelled before its start has never run; closing it
+            # A task cancelled before its start never ran its coroutine. Closing the coroutine
             # avoids a warning.
             work.close()
 

@@ -20,14 +20,12 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# This policy keeps browsers from loading anything from other origins or inline, from showing the
-# page in a frame, and from connecting to other origins.
+# Nothing from other origins or inline, no frames, and no connections to other origins.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
     b" form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# Headers that all responses of the console have.
 SAFE_HEADERS: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
     b"Referrer-Policy: no-referrer\r\n"
@@ -48,7 +46,7 @@ class StaticFile(NamedTuple):
     content_type: bytes
     body: bytes
     etag: bytes
-    # Header lines of the response that has this file.
+    # Of the response that has this file.
     lines: bytes
 
 
@@ -58,7 +56,7 @@ def package_files() -> Traversable:
 
 
 def read_files(directory: Traversable) -> dict[str, StaticFile]:
-    """Return the files of a directory by name. Files of unknown types are left out."""
+    """Return the files of a directory by name, without those of unknown types."""
     if not directory.is_dir():
         return {}
     static_files = {}
@@ -67,8 +65,7 @@ def read_files(directory: Traversable) -> dict[str, StaticFile]:
         if content_type is not None and file.is_file():
             body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # Browsers ask at each use whether the file is current, so a page never runs with
-            # scripts of another release.
+            # Browsers ask at each use, so a page never runs with scripts of another release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
             static_files[file.name] = StaticFile(content_type, body, etag, lines)
     return static_files

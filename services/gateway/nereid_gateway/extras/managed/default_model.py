@@ -16,19 +16,17 @@ class DefaultModel:
     """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """Keep the value of the flag that may name the model. name: the value; may be empty."""
+        """name: the value of the flag; may be empty."""
         self._control = control
         self._flag = flag
-        # The name is empty if the flag names no model and find() has not found one yet.
+        # Empty while the model is not known.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
-        """Return the name of the model. Callers that come during a search wait for its result.
+        """Return the name of the model. Callers during a search share its result.
 
-        Raises:
-            InvalidArgument: no model is ready, or several are.
-            NereidError: the scheduler did not respond with an index.
+        Raises InvalidArgument unless exactly one model is ready, and the scheduler's errors.
         """
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find_only())

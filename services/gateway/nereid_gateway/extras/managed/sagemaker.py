@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.managed.multi_model import MultiModel
     from nereid_gateway.extras.managed.server.calls import ManagedCall
 
-# Header with the name of the archive that the platform's client used. The route has a digest of
-# this name.
+# Header with the client's name for the archive. The route has a digest of this name.
 _TARGET_MODEL: Final = b"x-amzn-sagemaker-target-model"
 _INDEX: Final = b"/v2/repository/index"
 # No archive can have this name.
@@ -45,10 +44,9 @@ class SageMaker:
         inference_type: str = "infer",
         ping_mode: str = "ready",
     ) -> None:
-        """Choose the KServe routes for invocations and pings.
+        """multi_model: None if off.
 
-        multi_model: `None` if multi-model mode is off. inference_type: the last segment of the
-        route for invocations. ping_mode: the last segment of the route for pings.
+        inference_type, ping_mode: last segments of the KServe routes.
         """
         self._default = default_model
         self._multi_model = multi_model
@@ -130,7 +128,7 @@ class SageMaker:
 
 
 def _model_of(models: MultiModel, key: str) -> str:
-    """Return the model that an unload needs rights for, or the key if the archive is not loaded."""
+    """The guards check rights for this model, or for the key of an archive that is not loaded."""
     try:
         return models.find_model(key)
     except NotFound:

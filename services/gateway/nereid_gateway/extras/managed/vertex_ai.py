@@ -30,7 +30,6 @@ class VertexAi:
         predict_route: str,
         health_route: str,
     ) -> None:
-        """Keep the routes. metrics: serves the metrics page, or `None`."""
         self._default = default_model
         self._metrics = metrics
         self._predict_route, self._health_route = predict_route.encode(), health_route.encode()
