@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# First, before imports that a file in the working directory could replace.
+# This import comes before imports that a file in the working directory could replace.
 import nereid.safe_path  # isort: split
 
 import asyncio

@@ -68,12 +68,11 @@ _log = logging.getLogger(__name__)
 
 # As on Triton, new requests are still accepted in this share of the drain time.
 _ACCEPTING_SHARE: Final = 0.2
-# Seconds for clients to move their open connections to another gateway.
+# Time for clients to move their open connections to another gateway.
 _NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
 # The first gateway of a group waits this long for the others before it serves.
 _GROUP_START_S: Final = 5.0
-# For one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
 
@@ -148,7 +147,7 @@ class GatewayService:
             self._decoders,
             timeline=self._timeline,
         )
-        # None if clients need no credentials.
+        # Both are None if clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
         self._consoles: ConsoleHub | None = None
         self._http_policy = CallPolicy(
@@ -203,11 +202,11 @@ class GatewayService:
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
         self._edges += self._managed.values()
-        # The bound addresses. None for a port that is not served.
+        # Addresses that start() has bound. None: the port is not served.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
-        # By "sagemaker" and "vertex-ai".
+        # Keys: "sagemaker" and "vertex-ai".
         self.managed_addresses: dict[str, str] = {}
 
     def _console(self, slow_requests: SlowRequests | None) -> ConsoleEndpoints | None:
@@ -362,8 +361,8 @@ class GatewayService:
     async def drain(self, timeout_s: float) -> None:
         """Send clients elsewhere, finish pending requests, then close, all within timeout_s.
 
-        If no other gateway shares the ports, they stay open, so that a new client gets at least an
-        error.
+        If no other gateway shares the ports, the ports stay open meanwhile, so that a new client
+        gets at least an error.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class ChargedRequest:
-    """Handle of a request that also releases its charge.
+    """Handle of a request that also releases the charge of its bytes.
 
-    `handle` is set once the request is sent.
+    `handle` is the request's own handle, set once the request is sent.
     """
 
     __slots__ = ("_account", "_on_response", "handle", "size_bytes")

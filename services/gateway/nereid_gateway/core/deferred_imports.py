@@ -1,6 +1,7 @@
 """Imports NumPy after the gateway has begun to serve, because only some tensors need it.
 
-The import takes as long as a fifth of all other imports. Functions that need NumPy import it.
+The import takes as long as a fifth of all other imports. A function that needs NumPy sooner imports
+it itself.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ class MethodKind(Enum):
     # A callback sends the response.
     INFER = "infer"
     STREAM = "stream"
-    # A coroutine that gets the message and returns the response.
+    # The handler is a coroutine that gets the message and returns the response.
     CONTROL = "control"
-    # A coroutine that gets the call, the message and the principal, and waits for the client's turn
-    # itself.
+    # The handler is a coroutine that gets the call, the message and the principal. It waits for the
+    # client's turn itself.
     CONTROL_CALL = "control call"
 
 
@@ -31,8 +31,8 @@ class Method:
 
     name: str
     api: str
-    # Text, because the guard reads this table and cannot import handlers. If it is empty, messages
-    # pass unchanged between client and scheduler.
+    # The guard reads this table and cannot import handlers, so this is text. If it is empty,
+    # messages pass unchanged to the scheduler and back.
     handler: str = ""
     kind: MethodKind = MethodKind.CONTROL
     service: str = INFERENCE_SERVICE
@@ -49,7 +49,7 @@ class Method:
 
     @property
     def path(self) -> str:
-        """Path in HTTP/2 requests."""
+        """Path of the method in HTTP/2 requests."""
         return f"/{self.service}/{self.name}"
 
 

@@ -33,6 +33,6 @@ class InferStep(Protocol):
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
         """Pass a request on to the next step.
 
-        on_response: called with each response, up to the first one without `more`, perhaps before
-        this function returns.
+        on_response: called with each response, up to the first one without `more`. The first call
+        may come before this function returns.
         """

@@ -1,7 +1,7 @@
 """Counts of earlier processes of a gateway, for a gateway that belongs to a group.
 
-A killed gateway starts again with the same number, and its counters must not decrease. So it saves
-the values on each page, and continues from them.
+A killed gateway starts again with the same number, and its counters must not decrease. So a gateway
+saves the counts of each page, and a new process continues from them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class KeptCounts:
             self._earlier = {name: Counter(counts) for name, counts in document.items()}
 
     def add_to(self, metric: str, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Add earlier counts to a metric's counts. save() writes the sum."""
+        """Return the sum of a metric's counts in this and earlier processes, for save() too."""
         total = self._earlier.get(metric, Counter[str]()) + Counter(counts)
         self._shown[metric] = total
         return total
 
     def save(self) -> None:
-        """Write the counts on the page. If the disk is full, a kill loses them."""
+        """Write the counts. If the disk is full, they are lost when the gateway is killed."""
         written = self._path.with_suffix(".new")
         with suppress(OSError):
             written.write_text(json.dumps(self._shown))

@@ -1,14 +1,15 @@
 """Shares of models and clients in the pending requests of a gateway.
 
-No model can keep other models out, and no client the other clients of a model. The thresholds are
-dynamic, as in the shared buffer of a network switch: for a model, _SHARE times the free part of the
-limit; for a client, _SHARE times the free part of that threshold. At the threshold, no request is
-added. n models that each want the whole limit converge to equal parts, and a part always stays free
-for the next one. Models come first, because all clients may be behind one proxy.
+No model can keep other models out, and no client can keep out the other clients of a model. The
+thresholds are dynamic, as in the shared buffer of a network switch. A model's threshold is _SHARE
+times the free part of the limit. A client's threshold for the model is _SHARE times the free part
+of the model's threshold. A model or client at its threshold may add no request. If n models each
+want the whole limit, their parts converge to the same size. A part always stays free for the next
+model. Models come first, because all clients may be behind one proxy.
 
-A census counts all pending requests, and admitted ones are added. Ended requests are not
+A census counts all pending requests. Later requests are added to its counts. Ended requests are not
 subtracted, so that nothing is counted where requests end. The census is repeated when too many
-requests are uncounted, or when ended ones would cause a refusal.
+requests are uncounted, or when ended requests would cause a refusal.
 """
 
 # layout: covered
@@ -38,7 +39,7 @@ class PendingShares:
     """Shares in one gateway's pending requests."""
 
     def __init__(self, limit: int, model_of: Callable[[bytes], str]) -> None:
-        """limit: on pending requests. model_of: returns the model that a head names."""
+        """Share a limit on pending requests. model_of: returns the model that a head names."""
         # Below this number, no single client with a single model reaches a threshold: n < _SHARE *
         # (_SHARE * (limit - n) - n).
         self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
@@ -48,8 +49,9 @@ class PendingShares:
         self._by_client: Counter[tuple[Hashable, str]] = Counter()
         # Some of these requests may have ended since.
         self._counted = 0
-        # At most so many requests came since the census without being counted. `_next` is the next
-        # call's expected number; a higher one shows uncounted requests.
+        # `_uncounted` is the maximum number of requests that came after the census without being
+        # counted. `_next` is the expected number of the next call's request; a higher number shows
+        # uncounted requests.
         self._uncounted = 0
         self._next = 0
         self._most_stale = limit // _STALE_PART
@@ -57,7 +59,7 @@ class PendingShares:
     def may_add(
         self, request: InferRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
-        """Return whether the request may be added, and count it then.
+        """Return whether the request may be added, and count it if so.
 
         number: the request's number. Accepted and refused requests are numbered without gaps.
         """

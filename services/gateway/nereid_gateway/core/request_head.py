@@ -1,7 +1,8 @@
 """Head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
-Equal requests over HTTP and gRPC have the same head. Services cache what they derive from a head
-under its bytes. Each derived part has a cache of its own, because different events invalidate it.
+Equal requests over HTTP and gRPC have the same head. Services cache what they derive from a head,
+with the head as the key. Each derived part has a cache of its own, because different events
+invalidate it.
 """
 
 # layout: compiled
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
-# In bytes. Every service reads heads on its event loop.
+# Bytes. Every service reads heads on its event loop.
 MAX_HEAD_BYTES: Final = 262144
-# Of a request's inputs, of its outputs, and of its parameters.
+# Limit for a request's inputs, for its outputs, and for its parameters.
 MAX_COUNT: Final = 1024
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Characters of a request's id.
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
-# End, receipt, number, status, protocol, sizes of request id and trace id. Both ids follow.
+# End, receipt, number, status, protocol, sizes of request id and trace id. Both ids follow the
+# record.
 _RECORD: Final = Struct("<4q3h")
 
 

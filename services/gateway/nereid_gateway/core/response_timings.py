@@ -1,7 +1,4 @@
-"""Breakdown of a request's time, which a response shows in W3C's Server-Timing format.
-
-A request asks for it by a header, unless --response-timings says otherwise.
-"""
+"""Breakdown of a request's time, which a response shows in W3C's Server-Timing format."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ HEADER: Final = "nereid-timing"
 HEADER_BYTES: Final = HEADER.encode()
 # Header or metadata key of the response.
 SERVER_TIMING: Final = "server-timing"
-# Parameter of stream responses, because a stream has trailers only once.
+# Parameter of stream responses. A stream has trailers only once, for all its requests.
 STREAM_PARAMETER: Final = "server_timing"
 
 _CACHE: Final = "cache"
@@ -34,7 +31,7 @@ _UNKNOWN: Final = RequestTimings()
 
 
 class TimedRequests(Enum):
-    """Setting: which responses have timings."""
+    """Setting that says which responses have timings."""
 
     NEVER = "never"
     REQUESTED = "requested"
@@ -104,5 +101,5 @@ def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
 
 
 def _quotable(text: str) -> str:
-    """Operators may give instances any name, which a header may not be able to quote."""
+    """Return text that can be quoted in a header. Operators may give instances any name."""
     return _UNQUOTED.sub("?", text[:_MAX_TEXT])

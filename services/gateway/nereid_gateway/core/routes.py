@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
 
-# Ports. A managed port also translates routes of its own to the routes in this table.
+# Ports that serve routes. A managed port translates its own routes to the routes in this table.
 HTTP: Final = "http"
 SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"
@@ -25,7 +25,7 @@ METRICS: Final = "metrics"
 class Endpoint:
     """Endpoint of the HTTP ports: its routes, its methods, its group of APIs and its handler."""
 
-    # Text, because the guards read this table and cannot import handlers.
+    # The guards read this table and cannot import handlers, so this is text.
     handler: str
     # `{name}` is a field of Route. The part in brackets is optional.
     templates: tuple[str, ...]
@@ -34,9 +34,10 @@ class Endpoint:
     api: str
     ports: tuple[str, ...]
     # The route changes the server or shows what other clients do. So --open-control-apis applies,
-    # and pages of other origins cannot use it. The index and shared-memory status do not count.
+    # and pages of other origins cannot use it. Everybody may read the index and the status of
+    # shared memory.
     is_control: bool = False
-    # A call runs at once. Other calls wait for their client's turn.
+    # The handler runs at once. Other calls wait for their client's turn.
     at_once: bool = False
     # The route reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
@@ -53,10 +54,9 @@ class Route(NamedTuple):
     model: str = ""
     version: str = ""
     repository: str = ""
-    # "system" or "cuda".
     memory_kind: str = ""
     region: str = ""
-    # Of the console's page.
+    # Name of a file of the console's page.
     file: str = ""
     executor: str = ""
 
@@ -67,7 +67,6 @@ _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
 
-# For targets that match no route.
 NOT_FOUND: Final = Endpoint("", (), (), "", ())
 # The templates are tried in this order.
 ENDPOINTS: Final = (

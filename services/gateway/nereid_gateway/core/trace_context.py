@@ -7,12 +7,11 @@ from typing import Final
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
-# A key, which may have a tenant before @, and a value.
 _ENTRY: Final = re.compile(
     r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
-# W3C's limits: entries, characters to pass on, and length of an entry if there are more characters.
+# W3C's limits: number of entries, characters to pass on, and length of an entry in a longer state.
 _MAX_ENTRIES: Final = 32
 _MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
@@ -39,7 +38,7 @@ def _text(header: str | bytes) -> str:
 
 
 def _checked_state(text: str) -> bytes:
-    """If any entry is invalid, none is passed on."""
+    """Return the entries to pass on: none if any entry is invalid."""
     entries = [entry for part in text.split(",", _MAX_ENTRIES + 1) if (entry := part.strip(" \t"))]
     if len(entries) > _MAX_ENTRIES or not all(map(_ENTRY.match, entries)):
         return b""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import Blob
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-# Imported before memory is limited.
+# These modules are imported before memory is limited.
 _JOB_MODULES: Final = (infer_codec, generate_schema)
 
 
@@ -75,7 +75,7 @@ def _run_job(job: Any, arguments: Any, blobs: list[bytes]) -> tuple[Any, Sequenc
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Much is mapped already, mostly libraries, so the limit comes on top."""
+    """Limit the memory that may be allocated on top of what is mapped already."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     mapped_bytes = pages * resource.getpagesize()
     limit_bytes = mapped_bytes + memory_bytes

@@ -27,7 +27,8 @@ _TEXTS: Final = {
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
     """Return what each port serves, and to whom.
 
-    addresses: by "http", "grpc", "metrics" and managed port. None if the port is not served.
+    addresses: the address of "http", "grpc", "metrics" and each managed port. A port without an
+    address is not served.
     """
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):

@@ -65,10 +65,7 @@ class GatewayMetrics:
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """grpc_connections: returns None if the engine reports none.
-
-        kept: earlier processes' counts.
-        """
+        """kept: counts of earlier processes of a group's gateway."""
         self._kept = kept
         self._grpc_connections = grpc_connections
         self._http = http
@@ -127,10 +124,7 @@ class MetricsFront:
         request: pb.MetricsRequest,
         health: Dispatch,
     ) -> None:
-        """read_own: returns the series of this gateway or its group.
-
-        health: serves the health routes.
-        """
+        """read_own: returns the series of this gateway or of its group."""
         self._health = health
         self._read_own = read_own
         self._control = control

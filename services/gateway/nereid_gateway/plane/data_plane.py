@@ -118,7 +118,8 @@ class DataPlane:
     async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
         """Return the error with which the scheduler would refuse a request for a model, or None.
 
-        Fronts call this before expensive decoding. It waits for a model that is loading.
+        Fronts call this before expensive decoding. A model that is loading at first may be loaded
+        when the call returns.
         """
         refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 

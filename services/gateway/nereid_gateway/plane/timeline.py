@@ -41,7 +41,7 @@ class GatewayTimeline:
     records: ClassVar[bool] = True
 
     def __init__(self, seconds: float, mesh: MeshAccess, group: GatewayGroup | None) -> None:
-        """seconds: --timeline-seconds, if above 0."""
+        """Prepare to record the last `seconds` seconds."""
         name = socket.gethostname()
         if group is not None:
             name += f"-{group.number}"

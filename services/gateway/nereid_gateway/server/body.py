@@ -39,11 +39,11 @@ class RequestBody:
         self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
-        # From the Content-Length header. It is 0 for a chunked body.
+        # The size in the Content-Length header, or 0 for a chunked body.
         self._announced_bytes = 0
-        # Content and chunk framing received after the data that completed the headers.
+        # Bytes that came after the data with the end of the headers: content and chunk framing.
         self._wire_bytes = 0
-        # As long as the body, or None to gather the body in pieces.
+        # Its size is that of the body. None: the body is gathered in pieces.
         self.buffer: BodyBuffer | None = None
 
     def clear(self) -> None:

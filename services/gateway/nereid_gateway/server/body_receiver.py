@@ -1,6 +1,7 @@
-"""Reads a large body directly into its buffer, in place of the connection as protocol.
+"""Reads a large body directly into its buffer.
 
-The connection is an asyncio.Protocol, which gets bytes objects and would have to copy them.
+It replaces the connection as the transport's protocol meanwhile. The connection is an
+asyncio.Protocol, which gets bytes objects and would have to copy them.
 """
 
 # layout: not compiled, extends asyncio.BufferedProtocol
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Event loops read this many bytes at a time, so a receiver is of no use for fewer.
+# Event loops read this many bytes at a time, so a receiver saves nothing for fewer bytes.
 DIRECT_BYTES: Final = 1 << 18
 # Limit per read, so that a fast client does not hold up the event loop.
 _READ_BYTES: Final = 1 << 20
@@ -26,7 +27,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def __init__(
         self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
     ) -> None:
-        """on_received: gets the number of bytes added. view: the part of the buffer to fill."""
+        """on_received: gets the number of received bytes. view: the part of the buffer to fill."""
         self._connection = connection
         self._on_received = on_received
         self._view = view

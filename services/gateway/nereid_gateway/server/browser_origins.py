@@ -1,6 +1,6 @@
 """Detects requests that a browser sends for a page of another origin (CSRF).
 
-Browsers name the origin in Sec-Fetch-Site; older ones name it in Origin. Pages cannot change either
+Browsers name the origin in Sec-Fetch-Site, and older browsers in Origin. Pages cannot change either
 header. Programs send neither header and are not refused.
 """
 
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# "none" means the user's own request, such as a typed address. "same-site" may be somebody else's
-# page.
+# "none" is the user's own request, such as a typed address. A "same-site" page may be somebody
+# else's.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 _PORTS: Final = {"http": 80, "https": 443}
 # These methods change nothing, and other origins cannot read the responses.
@@ -39,7 +39,10 @@ def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Return whether an origin is this server's, judged by Host. A proxy in front may add TLS."""
+    """Return whether an origin is this server's, judged by the Host header.
+
+    Schemes are not compared, because a proxy in front may add TLS.
+    """
     try:
         parts = urlsplit(origin.decode("ascii"))
         called = urlsplit("//" + host.decode("ascii"))

@@ -1,4 +1,4 @@
-"""One HTTP request and its response, as endpoints see them. It knows no sockets and no routes."""
+"""One HTTP request and its response, as endpoints see them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-# Without the headers that depend on the connection, and without the empty line at the end.
+# The head lacks the headers that depend on the connection, and the empty line at its end.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
-# Up to this size, parts are joined: a vectored write costs more than the copy.
+# Parts of up to this size are joined: a vectored write costs more than the copy.
 JOIN_BYTES: Final = 65536
 # If more bytes of a streamed response queue up, its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
@@ -47,8 +47,8 @@ class HttpCall:
 
     Only the first response counts. A streamed response is one begin_stream(), any number of
     send_chunk() and one end_stream(). `on_cancel` is called if the client disconnects before the
-    response is complete, and `on_done` in any case. `on_flow_control` is called with True when
-    chunks queue up, and with False when the client has caught up.
+    response is complete. `on_done` is called at the end in either case. `on_flow_control` is called
+    with True when chunks queue up, and with False when the client has caught up.
     """
 
     __slots__ = (
@@ -90,17 +90,15 @@ class HttpCall:
         self.account = account
         # Owner of the pending request: the connection's account, or an authenticated principal.
         self.sender: object = account
-        # Charged to the account until the body is freed.
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # The repeated head of a request that was read without the parser, otherwise None.
+        # Set if the request repeats a known head, so that the parser was not needed.
         self.known_headers: KnownHeaders | None = None
-        # By lower-case name. The last value of a repeated header counts. Calls with the same known
-        # head share the dict.
+        # Key: a lower-case name. If a header is repeated, the last value counts. Calls with the
+        # same known head share the dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        # Holds the body if `body` does not.
         self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
@@ -111,15 +109,16 @@ class HttpCall:
         self.unwritten: list[bytes] = []
         self.streamed = False
         self.head_written = False
-        # Unwritten bytes of a streamed response when the last chunk was added.
+        # Bytes of a streamed response that were unwritten when the last chunk was added.
         self.queued_bytes = 0
         self.on_flow_control: Callable[[bool], None] | None = None
         self.flow_paused = False
-        # Chunk without content, sent to find out whether the client is still connected.
+        # Chunk without content, which is sent to find out whether the client is still connected.
         self.keepalive_chunk = b""
-        # When an endpoint began to read the request. Set only if requests are traced or timed.
+        # Time at which an endpoint began to read the request, if requests are traced or timed.
         self.received_ns = 0
-        # Returns further header lines at the end of the response: trailers, if it is streamed.
+        # Returns the header lines for the end of the response. If it is streamed, they are
+        # trailers.
         self.last_lines: Callable[[], bytes] | None = None
         self._on_progress = on_progress
 
@@ -152,7 +151,10 @@ class HttpCall:
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with complete parts, while keep_alive is set. The first is kept_alive_head()."""
+        """Respond with complete parts, of which the first begins with kept_alive_head().
+
+        keep_alive must be set.
+        """
         if not self.done:
             self._complete(parts)
 
@@ -164,8 +166,8 @@ class HttpCall:
         if self.done:
             return
         if self.streamed:
-            # A part of the response is sent, so no other is possible. The client sees that the
-            # stream ends early.
+            # A part of the response is sent, so no other response is possible. The client sees that
+            # the response ends early.
             self.end_stream()
             return
         if self.last_lines is not None:
@@ -192,7 +194,7 @@ class HttpCall:
         """Respond with an error, whose message is in a JSON body."""
         body = error_body(message)
         head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
-        # The client would take a body after HEAD for the beginning of the next response.
+        # A client would take a body after HEAD for the beginning of the next response.
         self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
@@ -201,7 +203,7 @@ class HttpCall:
         self.fail(405, "Method Not Allowed", content_type, line)
 
     def begin_stream(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
-        """Begin a streamed response. Over HTTP/1.0, the end of the connection ends it."""
+        """Begin a streamed response. Over HTTP/1.0, it ends with the connection."""
         if self.done:
             return
         if self.http_1_0:
@@ -228,10 +230,10 @@ class HttpCall:
             self.on_flow_control(paused)
 
     def write_probe(self, write: Callable[[bytes], None]) -> None:
-        """Write bytes that the client ignores, to find out whether it is still there.
+        """Write bytes that the client ignores, to find out whether the client is still there.
 
-        They are an interim 102 before the response, or a chunk without meaning within a stream. An
-        HTTP/1.0 client gets nothing before its response.
+        Before the response, the bytes are an interim 102. Within a stream, they are a chunk without
+        content. An HTTP/1.0 client gets nothing before its response.
         """
         if self.head_written:
             self.send_chunk(self.keepalive_chunk)

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, put together from its parts: an asyncio.Protocol without routes.
+"""One HTTP/1.1 connection, put together from its parts.
 
 Reading pauses while the maximum number of requests is in flight, and while the client does not read
 its responses. A half-closed connection still gets its responses.
@@ -71,7 +71,7 @@ class HttpConnection:
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )
         self._account: Account = NO_ACCOUNT
-        # The connection counts for this client (nereid.rpc.net.address.client_of).
+        # Client for which the connection is counted (nereid.rpc.net.address.client_of).
         self.client = ""
         self.secure = False
         self._transport: asyncio.Transport | None = None
@@ -79,8 +79,8 @@ class HttpConnection:
         self._body_receiver: BodyReceiver | None = None
         self._reading = self._writable = True
         self._eof_received = False
-        # True after the response to a rejected request. The request's rest is dropped for a while
-        # before the connection is closed.
+        # True after the response to a rejected request. The rest of the request is then dropped for
+        # a while, before the connection is closed.
         self._lingering = False
         self._turn_due = False
 
@@ -127,7 +127,7 @@ class HttpConnection:
     def eof_received(self) -> bool:
         """Return whether the connection stays half-closed: it does while responses are pending."""
         self._eof_received = self._responses.closing = True
-        # An incomplete request is dropped. Complete ones get responses, except over TLS, which
+        # An incomplete request is dropped. Complete requests get responses, except over TLS, which
         # cannot half-close.
         if not (self._responses.busy and self._transport and self._transport.can_write_eof()):
             return False
@@ -152,7 +152,7 @@ class HttpConnection:
                 self._count_unread()
             return
         reader = self._reader
-        # Otherwise, the transport needs no update after a response.
+        # In all other cases, the transport needs no update after a response.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
             if not self._writable:
                 self._count_unread()
@@ -206,7 +206,7 @@ class HttpConnection:
         self._update_transport()
 
     def _choose_protocol(self, transport: asyncio.Transport) -> None:
-        """Use a receiver for the rest of a large body, except over TLS, where it saves no copy."""
+        """Use a receiver for the rest of a large body. Over TLS, a receiver would save no copy."""
         missing = self._reader.missing_body_bytes
         if self._body_receiver is not None:
             if not missing:
@@ -225,7 +225,7 @@ class HttpConnection:
         if transport.is_closing():
             return
         # A transport checks its protocol's type only when it begins to read, so reading pauses
-        # meanwhile.
+        # during the change.
         if self._reading:
             transport.pause_reading()
         transport.set_protocol(protocol)
@@ -247,7 +247,7 @@ class HttpConnection:
         self._loop.call_later(self._limits.linger_s, transport.close)
 
     def _write_probe(self) -> bool:
-        """Probe whether a client that sent FIN still waits. Return False if it awaits nothing."""
+        """Probe whether a client that sent FIN still waits. Return False if no call is left."""
         in_flight = self._responses.in_flight
         if self._transport is None or not in_flight:
             return False
@@ -266,8 +266,8 @@ class HttpConnection:
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
         if self._responses.busy or not self._reading or self._transport is None:
-            # The client waits for the gateway, or does not read. Stall detection covers clients
-            # that do not read.
+            # The client waits for the gateway, or does not read. The server's stall detection
+            # covers the latter.
             liveness.expect_nothing()
         elif self._responses.closing or reader.call is None:
             if silent_s > self._limits.idle_timeout_s:

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# The window bits tell zlib which format to write.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 # With these window bits, zlib detects the format from the header of the stream.
 _EITHER: Final = 47
 # A fast level: many clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
-# So much of a body is inflated at once. The rest takes turns with the bodies of other clients.
+# Bytes of a body that are inflated at once. The rest takes turns with the bodies of other clients.
 _INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
@@ -45,10 +44,10 @@ class ContentCoder:
     async def decompress(
         self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
     ) -> bytes:
-        """Return the decompressed body. hold: called with the number of bytes kept; may raise.
+        """Return the decompressed body. hold: gets the number of bytes to keep; may raise an error.
 
         Raises Unimplemented if the encoding is neither gzip nor deflate. Raises InvalidArgument if
-        the body is empty or too large, and Unavailable if the client has too many bytes here.
+        the body is empty or too large. Raises Unavailable if the client has too many bytes here.
         """
         if encoding == b"identity":
             return body
@@ -71,7 +70,7 @@ class ContentCoder:
         return inflation.content()
 
     async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
-        """Compress a large body. It takes turns with the bodies of other clients."""
+        """Compress a large body, in turns with the bodies of other clients."""
         deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
         while not deflation.done:
             await self._queue.run_slice(peer, deflation.deflate)

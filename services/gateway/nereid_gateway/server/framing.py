@@ -37,8 +37,8 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
         if coding.lower() != b"chunked":
             raise RequestRejected(501, "no transfer coding but chunked is known")
         call.headers = _FinalHeaders(headers)
-        # An HTTP/1.0 proxy forwards chunks without understanding them, and may see another end of
-        # the body (request smuggling).
+        # An HTTP/1.0 proxy forwards chunks without understanding them, and may find another end of
+        # the body (request smuggling). So the connection is not reused.
         call.keep_alive = call.keep_alive and not call.http_1_0
     if b"expect" not in headers:
         return False
@@ -48,7 +48,7 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
 
 
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
-    """Return the head of a request without its offer of an upgrade. Rejects CONNECT."""
+    """Return the head of a request without its offer to upgrade the protocol. Reject CONNECT."""
     if method == b"CONNECT":
         raise RequestRejected(405, "Method Not Allowed", b"Allow: \r\n")
     headers = b"".join(

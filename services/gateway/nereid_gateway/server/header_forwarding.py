@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# As parameters, these names have a meaning on Triton.
+# Triton gives parameters with these names a meaning, so such headers are not forwarded.
 _OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 _STREAM: Final = "triton_grpc_error"
 _CACHED_NAMES: Final = 1024
 
 
 def checked(text: str) -> str:
-    """Return text, or raise ValueError if it is not empty and RE2 cannot compile it."""
+    """Return text. Raise ValueError if RE2 cannot compile it or is not installed."""
     if text:
         _compile(text)
     return text
@@ -55,10 +55,9 @@ class HeaderForwarding:
     """Adds the headers that match a pattern to requests as parameters."""
 
     def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
-        """Compile the pattern, or raise ValueError. without: lower-case names never forwarded."""
+        """Compile the pattern, or raise ValueError. without: lower-case names to leave out."""
         self._pattern = _compile(pattern)
         self._without = without
-        # Caches whether a header name matches.
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
@@ -95,7 +94,7 @@ def _text(text: Text) -> str:
 
 
 class CasePreservingHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name. `spelt` has them by their names as the client wrote them."""
+    """Headers by lower-case name. `spelt` has the names as the client wrote them."""
 
     def __init__(self, other: CasePreservingHeaders | None = None) -> None:
         super().__init__(other or {})

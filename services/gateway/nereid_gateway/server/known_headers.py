@@ -39,7 +39,7 @@ class KnownHeaders:
         if (
             not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
             or length is None
-            # After empty lines, find() has found their end instead of the head's.
+            # If empty lines precede the head, find() has found them instead of the head's end.
             or first_bytes.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
-# Size line and both line ends of a chunk, with as many digits as clients usually write.
+# Bytes of a chunk's size line and both line ends, with the number of digits that clients usually
+# write.
 _CHUNK_FRAMING_BYTES = 20
 
 
@@ -33,28 +34,28 @@ class HttpLimits:
     max_pipelined: int = 32
     # A client with more unread bytes of a streamed response is disconnected at the next chunk.
     max_unsent_bytes: int = 1 << 26
-    # From a request's first byte to the end of its headers.
+    # Limit from a request's first byte to the end of its headers.
     header_timeout_s: float = 30.0
     # At least one byte of a body must arrive in this time.
     body_timeout_s: float = 30.0
     upload: UploadLimits = NO_UPLOAD_LIMITS
-    # For a connection without a request.
+    # A connection without a request is closed after this time.
     idle_timeout_s: float = 600.0
-    # A client that reads none of its responses for so long is disconnected. None means never.
+    # A client that reads no response for this long is disconnected. None means never.
     write_timeout_s: float | None = 60.0
-    # A few further connections get status 503; the others are aborted.
+    # A few connections beyond this limit get status 503. Further connections are aborted.
     max_connections: int = 32768
-    # Per client (nereid.rpc.net.address.client_of).
+    # A client is what nereid.rpc.net.address.client_of returns.
     max_client_connections: int | None = None
-    # A rejected request's rest is read and dropped for so long. Unread, it would reset the
+    # The rest of a rejected request is read and dropped for this long. Unread bytes would reset the
     # connection before the client has read the response.
     linger_s: float = 2.0
-    # From a client's FIN to the first probe of the client, and from each probe to the next.
+    # Time from a client's FIN to the first probe, and between probes.
     probe_delay_s: float = 0.25
     probe_interval_s: float = 1.0
-    # Between checks of all connections for the timeouts above.
+    # Time between checks of all connections for the timeouts above.
     sweep_interval_s: float = 1.0
-    # Formatted with `size` and `limit`, both in bytes.
+    # The text is formatted with `size` and `limit`, both in bytes.
     body_too_large: str = "request body of {size} bytes exceeds the limit of {limit} bytes"
 
     def silence_s(self, *, in_headers: bool) -> float:

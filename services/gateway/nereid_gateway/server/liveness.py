@@ -1,8 +1,8 @@
 """Detects HTTP/1.1 clients that no longer send, or no longer wait for a response.
 
-To the kernel, a closed connection looks half-closed until something is written to it. So after a
-FIN, the client is probed by an interim 102 or a chunk without meaning. If the client is gone, its
-kernel resets the connection.
+To the kernel, a connection that the client has closed looks half-closed until something is written
+to it. So a client that sent FIN is probed by an interim 102 or a chunk without content. If the
+client is gone, its kernel resets the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# Stands for a time after the last sweep, because reading the clock for each request costs a call.
+# Value of `last_activity` if the client was active after the last sweep. It saves reading the clock
+# for each request.
 SINCE_SWEEP: Final = math.inf
 
 

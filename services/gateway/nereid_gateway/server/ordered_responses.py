@@ -1,7 +1,7 @@
 """The calls of one HTTP/1.1 connection: dispatched, and responded to in order.
 
-Up to `max_pipelined` requests are in flight, further ones are queued. A client that leaves too much
-of a streamed response unread is disconnected.
+Up to `max_pipelined` requests are in flight, and further requests are queued. A client that leaves
+too much of a streamed response unread is disconnected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = b"Retry-After: 1\r\n"
-# Charged for a queued request in addition to its body.
+# This is charged for a queued request in addition to its body.
 _QUEUED_CALL_BYTES: Final = 2048
 
 
@@ -42,7 +42,7 @@ class OrderedResponses:
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
         self._statuses = statuses
-        # Of the transport's socket (direct_writes.descriptor_of).
+        # File descriptor of the transport's socket (direct_writes.descriptor_of).
         self.descriptor = -1
         # Dispatched calls whose responses are not completely written, in the order of requests.
         self.in_flight: deque[HttpCall] = deque()
@@ -55,7 +55,7 @@ class OrderedResponses:
         self.closing = False
         # True while the server drains: every response closes its connection.
         self.draining = False
-        # Every request is refused with this message, if it is set.
+        # If set, every request is refused with this message.
         self.refusal: str | None = None
 
     @property
@@ -74,7 +74,10 @@ class OrderedResponses:
         return len(self.in_flight) >= self._max_pipelined
 
     def add_call(self, call: HttpCall) -> None:
-        """Dispatch a request, or queue it. Rejects it if the client may not hold its bytes."""
+        """Dispatch a request, or queue it.
+
+        Raises RequestRejected if the client may not hold the bytes of a queued request.
+        """
         if self.closing:
             # The client may send the request again on another connection.
             return
@@ -83,7 +86,8 @@ class OrderedResponses:
             self._queued.append(call)
         else:
             self.dispatch_call(call)
-        # For requests after which the server closes the connection: there the parser goes on.
+        # The parser stops by itself only after requests with which the client closes the
+        # connection.
         self.closing = self.closing or not call.keep_alive
 
     def dispatch_call(self, call: HttpCall) -> None:

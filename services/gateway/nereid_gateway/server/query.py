@@ -23,7 +23,7 @@ class Query:
     """Fields of a query. Methods raise InvalidArgument if a value is wrong."""
 
     def __init__(self, target: bytes, names: Collection[str]) -> None:
-        """Parse a target's query. names: known fields. Each of them may occur once."""
+        """Parse a target's query. names: the known fields, of which each may occur once."""
         _, _, text = target.partition(b"?")
         try:
             fields = parse_qsl(

@@ -39,7 +39,7 @@ _TURN_REQUESTS: Final = range(16)
 
 
 class RequestReader:
-    """Hands complete requests to OrderedResponses. The parser calls the methods on_...()."""
+    """Hands complete requests to OrderedResponses. The parser calls methods such as on_url()."""
 
     __deletable__ = ("_on_call_progress", "_parser")
 
@@ -56,7 +56,6 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        # True if only one request may be in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
         self._account: Account = NO_ACCOUNT
@@ -65,12 +64,12 @@ class RequestReader:
         self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # Bytes from the beginning of the request, or None if they cannot become known headers.
+        # Received bytes that begin with the request, or None if they cannot become known headers.
         self._first_bytes: bytes | None = None
         self._known_headers: KnownHeaders | None = None
-        # Left for a further turn of the event loop.
+        # Received bytes that are left for a further turn of the event loop.
         self.deferred = b""
-        # Charged to the account for the arriving request and for deferred bytes.
+        # Bytes that the account is charged with, for the arriving request and for deferred bytes.
         self._held_bytes = 0
         # True if the client waits for 100 Continue before it sends the body.
         self.continue_due = False
@@ -87,7 +86,8 @@ class RequestReader:
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self.body.clear()
-        # Break cycles: the parser refers to the reader, and the callback to the connection.
+        # The deletion breaks cycles: the parser refers to the reader, and the callback to the
+        # connection.
         del self._parser, self._on_call_progress
         self._release_arriving()
 
@@ -130,7 +130,10 @@ class RequestReader:
         return True
 
     def count_body(self, size_bytes: int) -> None:
-        """Count bytes of the body that the receiver wrote. Rejects a client with too many bytes."""
+        """Count bytes of the body that the receiver wrote to the buffer.
+
+        Raises RequestRejected if the client holds too many bytes.
+        """
         self._liveness.on_activity()
         self.body.count_received(size_bytes)
         if self.body.buffer_full:
@@ -145,7 +148,7 @@ class RequestReader:
 
     @property
     def missing_body_bytes(self) -> int:
-        """Missing bytes of a body that has a buffer, otherwise 0."""
+        """Missing bytes of a body that has a buffer, or 0 without a buffer."""
         return 0 if self.body.buffer is None else self.body.missing_bytes
 
     @property
@@ -190,7 +193,7 @@ class RequestReader:
         self.on_message_complete()
 
     def _parse_turn(self, data: bytes) -> None:
-        """Parse the beginning of data, and everything of the same body. Defer the rest."""
+        """Parse the beginning of data, and all of the same body. Defer the rest to another turn."""
         at = 0
         while at < len(data) and not self._responses.closing:
             stop = at + max(_TURN_BYTES, self.body.missing_bytes if self._in_body else 0)
@@ -224,7 +227,7 @@ class RequestReader:
         elif self.call is before:
             self._header_bytes += size_bytes
         else:
-            # An upper bound, because the data also contains bytes of earlier requests.
+            # This is an upper bound, because the data also contains bytes of earlier requests.
             self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self.reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
@@ -244,7 +247,7 @@ class RequestReader:
         """Add a header."""
         headers, name = self.current.headers, name.lower()
         if name == b"transfer-encoding" and name in headers:
-            # Repeated fields of this name form one list.
+            # Values of a repeated field form one list.
             value = headers[name] + b", " + value
         headers[name] = value
 
@@ -285,7 +288,7 @@ class RequestReader:
 
     @property
     def current(self) -> HttpCall:
-        """Request that is being parsed. Rejects the bytes if there is none."""
+        """Request that is being parsed. Raises RequestRejected if there is none."""
         if self.call is None:
             raise RequestRejected(400, "malformed HTTP request")
         return self.call

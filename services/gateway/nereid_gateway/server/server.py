@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.limits import HttpLimits
     from nereid_gateway.server.ordered_responses import Dispatch
 
-# So many connections beyond the limit get status 503. Further ones are aborted.
+# This many connections beyond the limit get status 503. Further connections are aborted.
 _MAX_REJECTED: Final = 64
 _TOO_MANY: Final = "the server has too many connections"
 
@@ -63,7 +63,7 @@ class HttpServer:
         reuse_port: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Bind host:port or unix:/path, and return the bound address. Raises OSError.
+        """Bind host:port or unix:/path, and return the bound address. May raise OSError.
 
         Other processes also serve the sockets of an inherited port.
         """
@@ -138,7 +138,7 @@ class HttpServer:
             connection.close_after_in_flight()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Wait until all clients have read their responses and disconnected, within the time."""
+        """Wait until all clients have read their responses and disconnected, or time is up."""
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):

@@ -6,7 +6,6 @@ from typing import Final
 
 from nereid_gateway.core.routes import ENDPOINTS
 
-# Messages list the groups in this order.
 APIS: Final = (
     "health",
     "metadata",

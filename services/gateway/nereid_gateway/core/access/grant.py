@@ -16,7 +16,7 @@ ALL: Final = "all"
 # Group of the methods in no other group. Only clients with all rights may call them.
 UNGROUPED: Final = ""
 ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
-# Either right for a model permits its use as a step of ensembles. A client that may load models
+# A client with either right may use the model as a step of ensembles. A client that may load models
 # could load another model under this name anyway.
 _STEP_APIS: Final = ("inference", "model-repository")
 
@@ -51,7 +51,7 @@ class Permission:
 
 @dataclass(frozen=True)
 class Grant:
-    """Permissions and limits of one client. Any permission permits a call."""
+    """Permissions and limits of one client. Each permission is sufficient for a call."""
 
     permissions: tuple[Permission, ...] = ()
     limits: Limits = Limits()

@@ -15,8 +15,8 @@ from nereid_gateway.core.access.usage import Usage
 class Principal:
     """Client that an API key or a token identifies.
 
-    A change of the configuration replaces its grant, so open streams and pending requests follow
-    it.
+    A change of the configuration replaces the grant, so open streams and pending requests follow
+    the new grant.
     """
 
     __slots__ = ("grant", "name", "sequence_owner", "usage")
@@ -24,9 +24,10 @@ class Principal:
     def __init__(
         self, name: str, grant: Grant = NOTHING, identity: tuple[str, ...] | None = None
     ) -> None:
-        """identity: texts of this principal alone; empty for clients without credentials.
+        """Make a principal. identity: texts that no other principal has.
 
-        None stands for an identity by the name of the API key.
+        By default, the name of the API key is the identity. It is empty for clients without
+        credentials.
         """
         self.name = name
         if identity is None:
@@ -48,7 +49,7 @@ class Principal:
         return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:
-        """Return the refusal of a call, or None if it is permitted. model: may be empty."""
+        """Return the refusal of a call, or None. model: the model that the call names, or empty."""
         grant = self.grant
         if not grant.permits(api):
             return self._not_permitted(f"the API '{api}'" if api else "this method")

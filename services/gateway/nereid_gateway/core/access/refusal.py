@@ -16,7 +16,7 @@ class Reason(Enum):
     CONCURRENCY = "concurrency"
     # Too many invalid credentials have come from one address.
     ATTEMPTS = "attempts"
-    # The API requires a header, or is closed. Refusals for these reasons are not counted.
+    # The API requires a header, or is closed. Refusals for these two reasons are not counted.
     RESTRICTED = "restricted"
     CLOSED = "closed"
 
@@ -26,7 +26,7 @@ class Refusal(NamedTuple):
 
     reason: Reason
     message: str
-    # A retry may succeed after this time. With 0, it cannot unless something changes.
+    # A retry may succeed after this time. With 0, a retry cannot succeed unless something changes.
     retry_after_s: float = 0.0
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
     """Return InferRequest.sequence_owner for a sender.
 
-    limits_addresses: an address without credentials may have only its share of a model's slots.
+    limits_addresses: True if an address without credentials may have only its share of a model's
+    slots.
     """
     principal = principal_of(sender)
     if principal is not None and principal.sequence_owner:

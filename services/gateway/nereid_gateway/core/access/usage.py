@@ -14,8 +14,8 @@ class Usage:
     __slots__ = ("_refilled_at", "_used", "in_flight")
 
     def __init__(self) -> None:
-        # Used requests of the burst, which time decreases. With 0, a new bucket has the full burst
-        # of any limit.
+        # Used part of the burst, in requests, which decreases with time. 0 makes the full burst
+        # available, whatever the limit is.
         self._used = 0.0
         self._refilled_at = 0.0
         self.in_flight = 0
@@ -27,8 +27,8 @@ class Usage:
             return 0.0
         used = max(0.0, self._used - (now - self._refilled_at) * rate)
         excess = used + 1.0 - limits.burst
-        # The tolerance covers rounding errors: after the returned time, a request must be in the
-        # bucket.
+        # The tolerance covers rounding errors. After the returned time, the bucket must have a
+        # request.
         if excess > 1e-9:
             self._used, self._refilled_at = used, now
             return excess / rate

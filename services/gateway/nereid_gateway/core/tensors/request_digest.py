@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 4096
-# In bytes. A digest of so many takes a tenth of a millisecond.
+# A digest of this many bytes takes a tenth of a millisecond.
 _MAX_BYTES: Final = 256 << 10
-# For heads that are not cached. None is a value in the cache.
+# Result for a head that is not cached. None is a value in the cache.
 _UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
@@ -42,11 +42,11 @@ class Digester:
         self._models = frozenset(models)
         self._key = key
         self._max_bytes = max_bytes
-        # None if the model needs no digests.
+        # Value: None if the model needs no digests.
         self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
-        """Return a digest, or nothing if none is needed or the data is large or not here."""
+        """Return a digest, empty if none is needed, or the data is large or in clients' memory."""
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._find_layout(request.head)

@@ -87,7 +87,7 @@ class TensorMemory:
             self._cleanup_timer.cancel()
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Note where the scheduler shares memory. domain: empty if nowhere, or disconnected."""
+        """Note the domain in which the scheduler shares memory; empty if it shares none."""
         self.shared = bool(domain) and domain == self.domain
 
     def message_buffer(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:

@@ -30,8 +30,8 @@ def make_console(  # noqa: PLR0913 (called once)
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
     """Return the hub of open consoles, and the handlers of the console's routes.
 
-    request: requests the mesh's metrics. read_own: returns the metrics of this gateway or its
-    group. grpc_port: 0 if there is none.
+    request: the message that requests the mesh's metrics. read_own: returns the metrics of this
+    gateway or its group. grpc_port: 0 if there is none.
     """
     observer = Observer(data_plane, request, read_own)
     hub = ConsoleHub(

@@ -20,7 +20,7 @@ class Counters:
     """Samples of counters from now and from the beginning of an interval."""
 
     def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
-        """now, before: samples of the interval's end and beginning, the same if the beginning is unknown."""
+        """Keep two sets of samples. If the interval's beginning is unknown, both are the same."""
         self._now = now
         self._before = before
         self._elapsed_s = elapsed_s
@@ -62,7 +62,7 @@ class Counters:
         return {name: per_second(count, self._elapsed_s) for name, count in counts.items()}
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of batches for each upper bound of their size, not cumulated."""
+        """Return the number of batches for each upper bound of their size. It is not cumulative."""
         sizes: dict[str, int] = {}
         below = 0
         for labels, value in self._now.samples(_SIZES):
@@ -77,9 +77,10 @@ def per_second(count: float, elapsed_s: float) -> float:
 
 
 def mean_durations(recently: Callable[[Family], float]) -> document.Latency:
-    """Return the mean microseconds of each phase of the interval's requests, if there are any.
+    """Return the mean duration of each phase of the interval's requests, in microseconds.
 
-    recently: returns the growth of a counter in the interval.
+    recently: returns the growth of a counter in the interval. Without requests, the result is
+    empty.
     """
     latencies: document.Latency = {}
     requests = recently(metrics.SUCCESS)

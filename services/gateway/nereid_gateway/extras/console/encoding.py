@@ -29,10 +29,10 @@ _OF_MODELS: Final = (
 
 
 class RowKey(NamedTuple):
-    """A version of a model, as a certain viewer may see it.
+    """Row of the document: a version of a model, as a certain viewer may see it.
 
-    may: the viewer's rights for the model, or None if the document's permissions have them. of_all:
-    show statements about all models together too.
+    may: the viewer's rights for the model, or None if the document's permissions apply. of_all:
+    True if the row also has statements about all models together.
     """
 
     key: Key
@@ -51,7 +51,7 @@ class ViewDocument(NamedTuple):
     # Section `models` of the document, without its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    # Added to the shared sections, or in place of them. None removes a shared section.
+    # These sections are added to the shared ones or replace them. None removes a shared section.
     own: dict[str, Any]
 
 
@@ -92,14 +92,14 @@ class Encoder:
     def __init__(
         self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: Sent
     ) -> None:
-        """last: the documents that consoles have, which patches change into the new ones."""
+        """Encode these sections and rows. last: what consoles have, and patches update."""
         self._shared = shared
         self._rows = rows
         self._last = last
         self._snapshot: dict[str, orjson.Fragment] | None = None
         self._patch: dict[str, orjson.Fragment] | None = None
         self._whole_rows: dict[RowKey, orjson.Fragment] = {}
-        # None for a row without changes.
+        # Value: None for a row without changes.
         self._row_patches: dict[RowKey, orjson.Fragment | None] = {}
         self._patches: dict[View, bytes] = {}
 

@@ -42,10 +42,7 @@ class ConsoleEndpoints:
         self._static = static
 
     def page(self, call: HttpCall, route: Route) -> None:
-        """Respond with the page, or with one of its files.
-
-        They contain no facts, so this needs no rights.
-        """
+        """Respond with the page or one of its files. This needs no rights: they have no facts."""
         file = self._static.get(route.file or INDEX)
         if file is None:
             call.fail(404, "Not Found", TEXT, SAFE_HEADERS)

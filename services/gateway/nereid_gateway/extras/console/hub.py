@@ -1,7 +1,7 @@
 """The consoles that are open at a gateway, and the updates that are sent to them.
 
-One look per interval serves all consoles. Changes are encoded once per view. A console that reads
-slowly misses updates, and later gets a whole document.
+One look at the mesh per interval serves all consoles. Changes are encoded once per view. A console
+that reads slowly misses updates, and gets a whole document when it has caught up.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# One client may open at most half of them.
+# One client may open at most half of this number.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# From the beginning of one look to the next, after a console was opened.
+# Minimum seconds between the beginnings of looks. A new console makes a look begin earlier.
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
-# Of one core, for looks and updates: an expensive look is followed by a longer pause. With
-# unmeasured work, such as the event loop's, this is 2 % of a core.
+# Maximum share of one core for looks and updates. An expensive look is followed by a longer pause.
+# With work that is not measured, such as the event loop's, the share is 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -57,24 +57,22 @@ _RETRY_MS: Final = 5000
 class Console:
     """An open console."""
 
-    # The number of consoles per client is limited.
+    # Client that has opened the console.
     client: Hashable
     view: View
     # Returns None if the viewer may no longer use the console.
     permissions: Callable[[], document.Permissions | None]
     # Sends an event's name and data.
     send: Callable[[bytes, bytes], None]
-    # Ends the response that streams the events.
     end: Callable[[], None]
     paused: bool = False
     # True if the console has got all changes up to the last look.
     synced: bool = False
-    # As last sent to the console.
     shown_permissions: document.Permissions | None = None
 
 
 class ConsoleHub:
-    """The open consoles. One task looks at the mesh for all. For one event loop."""
+    """The open consoles. One task looks at the mesh for all. The hub belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
@@ -87,7 +85,7 @@ class ConsoleHub:
         max_consoles: int = MAX_CONSOLES,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """grpc_port: for the code snippets on the page, or 0 if there is none."""
+        """Make a hub without consoles. grpc_port: port for the page's code snippets, or 0."""
         self._data_plane = data_plane
         self._observer = observer
         self._slow_requests = slow_requests
@@ -101,7 +99,6 @@ class ConsoleHub:
         self._pages = ModelPages()
         self._rows = ModelRows()
         self._earlier: Look | None = None
-        # As last sent to synced consoles.
         self._last = NOTHING_SENT
         self._pause_s = interval_s
         self._closed = False
@@ -153,9 +150,9 @@ class ConsoleHub:
             await self._pause(began_s, cost.total_s)
 
     async def _pause(self, began_s: float, cost_s: float) -> None:
-        """Wait for one interval from the look's beginning, or longer after an expensive look.
+        """Wait one interval from the look's beginning, or longer after an expensive look.
 
-        A newly opened console ends the wait as soon as the look's cost permits.
+        If a console is opened, the wait ends as soon as the look's cost permits.
         """
         least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)

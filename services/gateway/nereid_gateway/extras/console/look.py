@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MAX_WHOLE: Final = 200
 # Seconds per version between reads of the index: ten seconds for 10,000 versions.
 _INDEX_PACE_S: Final = 0.001
-# Per look. Each configuration takes a call.
+# Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16
-# Enough for 400 models.
+# This is enough for 400 models.
 _MAX_SERIES: Final = 20_000
 # A metrics page is parsed in parts of this size.
 _PART_BYTES: Final = 8192
@@ -73,6 +73,8 @@ class IndexEntry:
 
 
 class Problem(NamedTuple):
+    """A failed call, and why it failed."""
+
     text: str
     # Empty if the call was for no model.
     model: str = ""
@@ -85,10 +87,10 @@ class Look:
     time_s: float
     # The same object as in the last look if the index is unchanged.
     index: tuple[IndexEntry, ...] = ()
-    # `mesh`: samples that concern no version. `models`: those of each version.
+    # `mesh` has the samples that concern no version, and `models` has those of each version.
     mesh: Samples = field(default_factory=lambda: Samples(b""))
     models: dict[tuple[str, ...], Samples] = field(default_factory=dict)
-    # Of this gateway, or of all gateways of its group.
+    # Samples of this gateway, or of all gateways of its group.
     own: Samples = field(default_factory=lambda: Samples(b""))
     hosting: pb.FactsResponse = field(default_factory=pb.FactsResponse)
     configs: dict[Key, ConfigFacts] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Observer:
         request: pb.MetricsRequest,
         read_own: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """request: requests the mesh's metrics. read_own: returns this gateway's or its group's."""
+        """request: the message that requests the mesh's metrics. read_own: returns own metrics."""
         self._data_plane = data_plane
         self._control: Control = data_plane.control
         self._request = request
@@ -120,10 +122,10 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
-        # Key: the text before a line's value. Value: the series' name and labels.
+        # Key: the text of a line before its value. Value: the series' name and labels.
         self._series: dict[bytes, Series] = {}
-        # With the duration of the version's load. If this has changed, the configuration is out of
-        # date.
+        # Value: the duration of the version's load, and the configuration. If the duration has
+        # changed, the configuration is out of date.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
@@ -220,9 +222,9 @@ class Observer:
         in_memory: Collection[Key],
         problems: list[Problem],
     ) -> None:
-        """Read configurations of versions loaded since the last look.
+        """Read configurations of versions that were loaded since the last look.
 
-        A call for a version that is not in memory may load it, so such versions are left out.
+        A call for a version that is not in memory might load it, so such versions are left out.
         """
         for unloaded in self._configs.keys() - in_memory:
             del self._configs[unloaded]
@@ -250,7 +252,7 @@ class Observer:
     async def _samples_by_version(
         self, page: bytes, cost: Slices
     ) -> dict[tuple[str, ...], Samples]:
-        """Samples that concern no version have the key ()."""
+        """Return the samples of each version. Samples that concern no version have the key ()."""
         by_version: dict[tuple[str, ...], Samples] = {}
         if len(self._series) > _MAX_SERIES:
             self._series.clear()

@@ -50,7 +50,7 @@ class ModelRows:
         self._known: dict[Key, _Known] = {}
 
     def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
-        """Return the row of one version. earlier: the look before this one, or this look.
+        """Return the row of one version. earlier: the look before, or this look if it is the first.
 
         owner: the scheduler that has the version, or empty if there is only one scheduler.
         """
@@ -83,7 +83,7 @@ class ModelRows:
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """Return the facts that explain() needs. names: of all models."""
+    """Return the facts that explain() needs. names: the names of all models."""
     versions = tuple(entries)
     metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(

@@ -14,7 +14,7 @@ _MAX_VIEWS: Final = 256
 
 
 class Page(NamedTuple):
-    """matched: the number of all entries that match the view."""
+    """Part of the index that a view shows. matched: the number of all entries that match."""
 
     entries: tuple[IndexEntry, ...]
     matched: int

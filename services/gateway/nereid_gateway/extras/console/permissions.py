@@ -1,7 +1,4 @@
-"""Permissions of a console's viewer, by which the page hides actions.
-
-Requests are still checked.
-"""
+"""Permissions of a console's viewer, for display only. The page's requests are still checked."""
 
 from __future__ import annotations
 

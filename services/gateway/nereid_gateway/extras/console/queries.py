@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("query", "offset", "limit", "model", "version")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
-# A name is part of a path, so it cannot be longer.
+# A name is part of a path, which has a maximum length.
 _MAX_NAME_CHARACTERS: Final = 1024
 
 
 class View(NamedTuple):
     """Choice of models for a console. Documents are encoded once for equal views.
 
-    `model` shows one model with details, or only one `version`. Otherwise, `query` selects models
-    by a part of their names, without regard to case. `grant`: None if the viewer may see all
-    models.
+    With `model`, the view shows one model with details, or one `version` of it. Without `model`,
+    the view shows all models with `query` in their names, without regard to case. `grant`: None if
+    the viewer may see all models.
     """
 
     query: str = ""

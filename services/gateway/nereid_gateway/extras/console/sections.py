@@ -22,7 +22,7 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
-# A device's figures for all models together.
+# Figures of a device for all models together. They cannot be divided by model.
 _OF_ALL_TENANTS: Final = frozenset({"memory_used_bytes", "utilization", "power_watts"})
 
 
@@ -60,7 +60,7 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
     ]
 
     def recently(family: Family) -> float:
-        """Restarted counters count as 0, so that the sum is not too small."""
+        """Return the sum. A restarted counter counts as 0, so that the sum is not too small."""
         return sum(counters.recently(family) for counters in models)
 
     return {
@@ -96,7 +96,7 @@ def cache(look: Look, earlier: Look) -> document.Cache | None:
 
 
 def schedulers(look: Look) -> dict[str, document.Scheduler]:
-    """Return the facts of each scheduler by name."""
+    """Return the facts of each scheduler, keyed by name."""
     return {
         scheduler.name: {
             "name": scheduler.name,
@@ -111,7 +111,7 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
 
 
 def owners(look: Look) -> dict[str, str]:
-    """Return each model's scheduler by the model's name, or nothing with one scheduler."""
+    """Return each model's scheduler, keyed by the model's name. It is empty for one scheduler."""
     if len(look.hosting.schedulers) < 2:
         return {}
     return {
@@ -120,7 +120,7 @@ def owners(look: Look) -> dict[str, str]:
 
 
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
-    """Return the facts of at most 500 executors by name, with the models that shows() accepts."""
+    """Return the facts of at most 500 executors, keyed by name. shows: selects their models."""
     return {
         facts.name: _executor(facts, shows) for facts in look.hosting.executors[:_MAX_EXECUTORS]
     }
@@ -178,7 +178,10 @@ def _device(
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return the sections that differ for a viewer who may see only the models of shows()."""
+    """Return the sections that concern models, for a viewer who may see only some of them.
+
+    shows: returns whether the viewer may see a model.
+    """
 
     def executor(whole: document.Executor) -> dict[str, Any]:
         devices = [

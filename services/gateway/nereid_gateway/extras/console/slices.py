@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import TracebackType
 
-# About the time of ten requests.
+# Processor time of a slice. It is about the time of ten requests.
 _SLICE_S: Final = 0.002
 
 
 class Slices:
-    """Adds up the processor time of `with` blocks, which should await pause() often."""
+    """Adds up the processor time of `with` blocks. Long blocks should await pause() often."""
 
     def __init__(self) -> None:
-        # Without the time of other tasks during pauses.
+        # Processor time, without the time of other tasks during pauses.
         self.total_s = 0.0
         self._began_s = 0.0
 

@@ -20,7 +20,8 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# Nothing from other origins or inline, no frames, and no connections to other origins.
+# The page may load nothing from other origins or inline, connect to no other origin, and be in no
+# frame.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
@@ -46,7 +47,7 @@ class StaticFile(NamedTuple):
     content_type: bytes
     body: bytes
     etag: bytes
-    # Of the response that has this file.
+    # Header lines of the response that has this file.
     lines: bytes
 
 
@@ -65,7 +66,8 @@ def read_files(directory: Traversable) -> dict[str, StaticFile]:
         if content_type is not None and file.is_file():
             body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # Browsers ask at each use, so a page never runs with scripts of another release.
+            # Browsers ask at each use whether the file is current, so a page never runs with
+            # scripts of another release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
             static_files[file.name] = StaticFile(content_type, body, etag, lines)
     return static_files

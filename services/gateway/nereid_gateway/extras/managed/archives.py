@@ -1,8 +1,9 @@
 """Model repository of multi-model mode, on disk. Calls block.
 
-A model's folder in the repository has links to the archive's files, and a configuration of its own:
-the top model gets the platform's name, and steps of ensembles get unique names. A hidden folder has
-a record of each archive, which all gateways read.
+A model's folder in the repository has links to the archive's files, and a configuration of its own.
+In it, the model that serves the archive has the platform's name for the archive, and the steps of
+an ensemble have unique names. A hidden folder has a record of each archive, which all gateways
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
 _MAX_NAME_LENGTH: Final = 200
-# An ensemble and its steps.
+# An archive has an ensemble and its steps.
 _MAX_MODELS: Final = 256
 
 
@@ -37,8 +38,8 @@ _MAX_MODELS: Final = 256
 class Archive:
     """Archive whose models are in the repository.
 
-    key: the platform's name. model: the one that serves the archive, first of `models`. url: the
-    directory that the platform sees.
+    key: the platform's name for it. model: the model that serves it, which is also in `models`.
+    url: its directory, as the platform sees it.
     """
 
     key: str
@@ -58,7 +59,7 @@ def check_key(key: str) -> str:
 
 
 def model_name(key: str, target_model: str) -> str:
-    """Return the platform client's name for the archive if a model can have it, otherwise the key."""
+    """Return the name that the platform's clients use, or the key if it is not a model's name."""
     return target_model if is_plain(target_model) else key
 
 
@@ -105,8 +106,8 @@ class Archives:
     def add(self, key: str, url: str, target_model: str) -> Archive:
         """Add the models of the archive at url to the repository, and record the archive.
 
-        Raises AlreadyExists if a name is taken, InvalidArgument if there is no such archive or it
-        cannot be served, and OSError.
+        Raises AlreadyExists if a model's name is taken, InvalidArgument if the archive is missing
+        or cannot be served, and OSError.
         """
         directory = self._directory(url)
         name = model_name(key, target_model)
@@ -191,7 +192,7 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 
 
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
-    """Return the folder of the only model, or of the ensemble with the others as its steps.
+    """Return the folder of the only model, or of the ensemble that has the others as its steps.
 
     Raises InvalidArgument if several models could serve the archive.
     """

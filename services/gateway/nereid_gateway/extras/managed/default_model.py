@@ -16,17 +16,17 @@ class DefaultModel:
     """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """name: the value of the flag; may be empty."""
+        """Keep the value of the flag. name: the value, which may be empty."""
         self._control = control
         self._flag = flag
-        # Empty while the model is not known.
+        # The name is empty while the model is not known.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
         """Return the name of the model. Callers during a search share its result.
 
-        Raises InvalidArgument unless exactly one model is ready, and the scheduler's errors.
+        Raises InvalidArgument unless exactly one model is ready.
         """
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find_only())

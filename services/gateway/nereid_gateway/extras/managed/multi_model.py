@@ -52,9 +52,9 @@ class MultiModel:
     def __init__(self, control: Control, archives: Archives) -> None:
         self._control = control
         self._archives = archives
-        # Archive's key to its model. Known archives need no file to be read.
+        # Key: an archive. Value: its model. Further invocations then read no file.
         self._models: dict[str, str] = {}
-        # By archive. A lock is held while its archive is loaded or unloaded.
+        # Key: an archive. The lock is held while the archive is loaded or unloaded.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -88,9 +88,10 @@ class MultiModel:
         await self._run(self._load(key, url, target_model, limit))
 
     async def unload(self, key: str) -> None:
-        """Unload an archive's models, even if the client disconnects. Raises NotFound.
+        """Unload an archive's models, even if the client disconnects.
 
-        The call returns when their last requests are complete.
+        The call returns when the last requests of the models are complete. Raises NotFound if the
+        archive is not loaded.
         """
         await self._run(self._unload(key))
 
@@ -127,7 +128,7 @@ class MultiModel:
                 raise
 
     async def _give_up(self, archive: Archive) -> None:
-        """Some of the archive's models may be loaded."""
+        """Unload and forget an archive whose load has failed. Some models may be loaded."""
         try:
             await self._unload_models(archive)
         except NereidError as error:
@@ -149,7 +150,7 @@ class MultiModel:
             await self._forget(archive)
 
     async def _unload_models(self, archive: Archive) -> None:
-        # The steps of an ensemble were loaded for this ensemble.
+        # The steps of an ensemble were loaded for this ensemble, so they are unloaded as well.
         for name in archive.models:
             await self._control.call(
                 "RepositoryModelUnload",

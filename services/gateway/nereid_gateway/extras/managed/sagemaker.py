@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.managed.multi_model import MultiModel
     from nereid_gateway.extras.managed.server.calls import ManagedCall
 
-# Header with the client's name for the archive. The route has a digest of this name.
+# Header with the client's name for the archive. The route has only a digest of this name.
 _TARGET_MODEL: Final = b"x-amzn-sagemaker-target-model"
 _INDEX: Final = b"/v2/repository/index"
 # No archive can have this name.
@@ -44,10 +44,7 @@ class SageMaker:
         inference_type: str = "infer",
         ping_mode: str = "ready",
     ) -> None:
-        """multi_model: None if off.
-
-        inference_type, ping_mode: last segments of the KServe routes.
-        """
+        """multi_model: None if off. inference_type, ping_mode: last segments of KServe routes."""
         self._default = default_model
         self._multi_model = multi_model
         self._inference_type = inference_type
@@ -128,7 +125,7 @@ class SageMaker:
 
 
 def _model_of(models: MultiModel, key: str) -> str:
-    """The guards check rights for this model, or for the key of an archive that is not loaded."""
+    """Return the model that an unload needs rights for, or the key of an unknown archive."""
     try:
         return models.find_model(key)
     except NotFound:

@@ -15,7 +15,7 @@ class Action(Enum):
 
     PING = "ping"
     INVOCATIONS = "invocations"
-    # Only in multi-model mode.
+    # The next routes exist only in multi-model mode.
     MODELS = "models"
     MODEL = "model"
     INVOKE = "invoke"
@@ -23,7 +23,7 @@ class Action(Enum):
 
 
 class SageMakerRoute(NamedTuple):
-    """Action of a target, and the platform's name of the model, if any."""
+    """Action of a target, and the platform's name of the model if the target has one."""
 
     action: Action
     model: str = ""
@@ -70,7 +70,7 @@ def resolve(target: bytes) -> SageMakerRoute:
 def map_status(status: int, content_type: bytes, text: bytes) -> int:
     """Return the status of an error: 507 for a lack of memory, 400 for a failed model.
 
-    A failed model has status 500 and plain text, which other errors of this status do not have.
+    The error of a failed model has status 500 and is plain text. No other error has both.
     """
     if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE

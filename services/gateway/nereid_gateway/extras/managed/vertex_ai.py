@@ -36,7 +36,7 @@ class VertexAi:
 
     def translate_head(self, call: ManagedCall) -> bool:
         """Translate an inference request by its head, as `Platform` specifies."""
-        # Responses have the form of the HTTP port, as on Triton.
+        # As on Triton, responses have the form of the HTTP port.
         call.binary_type = content_types.VERTEX_AI
         model = self._default.name
         if not model or _path(call) != self._predict_route or REDIRECT_HEADER in call.headers:

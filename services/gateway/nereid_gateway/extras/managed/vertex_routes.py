@@ -30,5 +30,5 @@ def redirect(value: bytes) -> Redirect | None:
     endpoint = resolve(target).endpoint
     if VERTEX_AI not in endpoint.ports:
         return None
-    # The platform sends every prediction as a POST, so the method is the route's.
+    # The platform sends every prediction as a POST, so the method comes from the route.
     return Redirect(endpoint.methods[0], target)

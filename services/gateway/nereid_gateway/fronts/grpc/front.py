@@ -1,4 +1,4 @@
-"""Front of the gRPC port: handlers of the methods in core/grpc_methods.py, for either engine."""
+"""Front of the gRPC port: the handlers of core/grpc_methods.py's methods, for both engines."""
 
 # layout: compiled
 
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-# Clients round up the deadline that they send but cancel at the exact one, up to this much earlier.
+# A client sends its deadline rounded up, but cancels at the exact deadline. This is the maximum
+# difference.
 _DEADLINE_ERROR_S: Final = 0.05
 
 

@@ -77,11 +77,12 @@ class GrpcDecoder:
     def decode(
         self, data: bytes, unchecked: list[StringInput] | None = None, *, charged: bool = False
     ) -> InferRequest:
-        """Return the request. If it is invalid, error_status is set: an unknown model comes first.
+        """Return the request in data.
 
-        unchecked: collects large inputs whose elements must still be counted. charged: True if this
-        turn is already charged with the message. Raises Internal if data cannot be parsed, and
-        TurnSpentError if the message has to wait for another turn.
+        An invalid request has its error in error_status, because the scheduler reports an unknown
+        model first. unchecked: collects large inputs whose elements must still be counted. charged:
+        True if this turn is already charged with the message. Raises Internal if data cannot be
+        parsed, and TurnSpentError if the message has to wait for another turn.
         """
         known = self._layouts.read(data)
         if known is not None:

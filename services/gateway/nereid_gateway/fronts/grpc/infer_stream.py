@@ -1,7 +1,7 @@
 """ModelStreamInfer: many requests on one call, without a task for each request.
 
 Reading pauses while too many requests are pending or the client leaves too many replies unread.
-Then models that have more responses for this client are paused as well.
+Meanwhile, models that have more responses for this client are paused as well.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ _RAW_TAG: Final = b"\x3a"
 class _Layout(NamedTuple):
     head: bytes
     size_bytes: int
-    # `others`, for each further tensor: the bytes before it, their position, its begin and its end.
+    # `first_end`: end of the first tensor. `others`: for each further tensor, the bytes before it,
+    # their position, its begin and its end.
     first_end: int
     others: tuple[tuple[bytes, int, int, int], ...]
 

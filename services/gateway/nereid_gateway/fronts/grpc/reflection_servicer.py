@@ -1,6 +1,6 @@
 """Makes replies to reflection requests with grpcio-reflection.
 
-grpcio-reflection has no descriptor of v1. It is v1alpha's descriptor with another package name.
+grpcio-reflection has no descriptor of v1, which is v1alpha's with another package name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Pools:
         self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """Python's pools do not find methods by name, so this method finds their service."""
+        """Return the file that defines a symbol. Python's pools do not find methods by name."""
         try:
             return self._find("FindFileContainingSymbol", symbol)
         except KeyError:
@@ -73,7 +73,10 @@ class _Pools:
 
 
 def servicer(services: Sequence[str]) -> Reflect:
-    """Return a function from a serialised request to its responses. It may raise DecodeError."""
+    """Return a function that takes a request and returns its responses, all serialised.
+
+    The function may raise DecodeError.
+    """
     servicer = reflection.ReflectionServicer(services, pool=_Pools())
 
     def reflect(message: bytes) -> list[bytes]:

@@ -64,7 +64,7 @@ def to_raw(tensor: Input, model: str) -> bytes:
 
 
 def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
-    """Narrow integers come in wider fields. Values out of range wrap, as on Triton."""
+    """Return numbers as raw bytes. As on Triton, values out of range of narrow integers wrap."""
     # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 

@@ -83,7 +83,7 @@ class HttpFront:
         self._handlers: dict[Endpoint, Handler] = {
             endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound
         }
-        # Key: a target. Known infer targets skip the routing, because they are the hot path.
+        # Key: an infer target. Value: its decoder. The hot path needs no routing for known targets.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
         # The HTTP server calls this function for a buffer before it reads a large body.

@@ -33,7 +33,7 @@ class Caller(NamedTuple):
         """Raise CallRefused if the principal may not call this group. model: may be empty."""
         refusal = self.principal.check_rights(api, model)
         if refusal is not None:
-            # Credentials might help an anonymous client, so its error asks for them.
+            # The error asks for credentials, because they might help.
             is_anonymous = self.principal is self.access.anonymous
             raise self._refused(NO_CREDENTIALS if is_anonymous else refusal)
 
@@ -76,7 +76,7 @@ class AccessControl:
         api: str,
         model: str = "",
     ) -> Caller:
-        """Return the caller, or raise CallRefused. model: the model named, or empty."""
+        """Return the caller, or raise CallRefused. model: the named model, or empty."""
         try:
             principal = self._authenticator.identify(Credentials(api_key, authorization, peer))
         except CallRefused as refused:

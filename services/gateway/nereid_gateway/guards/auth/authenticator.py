@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
 Text = str | bytes
 
-# In lower case.
 CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key"})
 _REMEMBERED: Final = 4096
 _MAX_CREDENTIAL_BYTES: Final = 8192
-# Of tokens. Idle principals are dropped first.
+# Limit on principals of tokens. Idle principals are dropped first.
 _MAX_TOKEN_PRINCIPALS: Final = 8192
-# Per address. Verifying so many tokens takes a few percent of a core.
+# Limit per address. Verifying this many tokens takes a few percent of a core.
 _INVALID_TOKENS: Final = Limits(requests_per_second=50.0, burst=100.0)
 _ADDRESSES: Final = 1024
 _BEARER: Final = "bearer "
@@ -52,7 +51,7 @@ class Credentials(NamedTuple):
 
 
 class Authenticator:
-    """The principals of one gateway. epoch_s: the clock for the expiry of tokens."""
+    """The principals of one gateway. epoch_s: clock for the expiry of tokens."""
 
     def __init__(
         self,
@@ -68,8 +67,8 @@ class Authenticator:
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
         # Principal of calls without credentials. The grant is empty if such calls are refused.
         self.anonymous = Principal("anonymous", identity=())
-        # Values: principal and expiry (epoch seconds). A value is valid in only one header, so each
-        # header has its own cache.
+        # Values: the principal, and the expiry in epoch seconds. A value is valid in only one of
+        # the headers, so each header has its own cache.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)
@@ -78,7 +77,7 @@ class Authenticator:
         self.apply(config, verifier)
 
     def apply(self, config: AuthConfig, verifier: TokenVerifier | None) -> None:
-        """Replace the configuration. Principals that stay keep their usage."""
+        """Replace the configuration. Principals that are still in it keep their usage."""
         self._config = config
         self._verifier = verifier
         self.anonymous.grant = config.anonymous or NOTHING
@@ -88,7 +87,7 @@ class Authenticator:
             principal = self._named.pop(key.name, None) or Principal(key.name)
             named[key.name] = principal
             principal.grant = key.grant
-            # A key must not reduce the rights of a client.
+            # Clients with a key may do what clients without credentials may do.
             self._add_anonymous_rights(principal)
             self._by_digest |= dict.fromkeys(key.digests, principal)
         for withdrawn in self._named.values():
@@ -154,15 +153,16 @@ class Authenticator:
         return self._principal_of(verified), verified.expires_at
 
     def _principal_of(self, token: VerifiedToken) -> Principal:
-        # Roles are part of the key: a token with few roles must not get the rights of another
-        # token.
+        # Roles are part of the identity: a token with few roles must not get the rights of another
+        # token of its subject.
         roles = token.roles.intersection(self._config.roles)
         identity = token.issuer, token.subject, roles
         principal = self._of_tokens.get(identity)
         if principal is None:
             self._drop_idle_principals()
             name = token.subject or token.issuer
-            # All tokens of a subject share the subject's sequences, so roles are left out here.
+            # This identity has no roles, because all tokens of a subject share the subject's
+            # sequences.
             principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)
@@ -174,14 +174,14 @@ class Authenticator:
         self._add_anonymous_rights(principal)
 
     def _add_anonymous_rights(self, principal: Principal) -> None:
-        """Credentials must not reduce rights."""
+        """Add the rights of anonymous clients, because credentials must not reduce rights."""
         anonymous = self._config.anonymous
         if anonymous is not None:
             grant = principal.grant
             principal.grant = replace(grant, permissions=grant.permissions + anonymous.permissions)
 
     def _drop_idle_principals(self) -> None:
-        """Principals with requests in flight stay. Another limit bounds them."""
+        """Drop idle principals. Another limit bounds those with requests in flight."""
         if len(self._of_tokens) < _MAX_TOKEN_PRINCIPALS:
             return
         now = self._now()

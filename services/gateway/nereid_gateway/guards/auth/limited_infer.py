@@ -32,7 +32,8 @@ _INFERENCE: Final = "inference"
 class LimitedInfer:
     """Checks each request against its principal's present grant.
 
-    of_stream: check rights and rate here, for each message. Otherwise the guard has checked them.
+    of_stream: rights and rate are checked here, for each message. Otherwise the guard has checked
+    them.
     """
 
     def __init__(

@@ -22,12 +22,12 @@ class AccessRefusals:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._log = RefusalLog(_log, clock=now)
-        # The metrics show every counted reason from the start.
+        # Every counted reason is in the metrics from the start.
         reasons = [reason for reason in Reason if reason not in (Reason.RESTRICTED, Reason.CLOSED)]
         self.counts: Counter[Reason] = Counter(dict.fromkeys(reasons, 0))
 
     def add(self, refusal: Refusal, peer: str, detail: str = "") -> None:
-        """Count a refusal. detail: logged instead of the message, and hidden from the client."""
+        """Count a refusal. detail: text for the log that clients do not see."""
         self.counts[refusal.reason] += 1
         reason, text = refusal.reason.value, detail or refusal.message
         self._log.report(peer, reason, "refused a call: peer=%s reason=%s: %r", reason, text)

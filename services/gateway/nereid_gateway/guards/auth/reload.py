@@ -79,8 +79,8 @@ class ConfigWatch:
         try:
             loaded = await asyncio.to_thread(load_config, self._path)
         except AuthConfigError as error:
-            # `_state` stays, so the next interval tries again: the cause may be a file that is not
-            # watched yet.
+            # `_state` is not updated, so the next interval tries again. The cause may be a file
+            # that is not watched yet.
             if error.errors != self._errors:
                 self._errors = error.errors
                 _log.error(
@@ -91,7 +91,8 @@ class ConfigWatch:
             return
         self._errors = []
         self._files = _files_of(self._path, loaded.config)
-        # A watched file keeps its state from before the reading, so a change meanwhile is noticed.
+        # A file that was watched before keeps its earlier state, so a change during the reading is
+        # noticed.
         fresh = await asyncio.to_thread(_state_of, self._files)
         self._state = {path: state.get(path, fresh[path]) for path in self._files}
         self._on_change(loaded)

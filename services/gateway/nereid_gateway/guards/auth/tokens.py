@@ -1,6 +1,6 @@
 """Verifies JSON Web Tokens (RFC 7519) with PyJWT, which is imported only if there are issuers.
 
-The configuration of the token's issuer gives keys and algorithms. Those that the token names are
+The configuration gives the keys and algorithms of each issuer. Those that a token names are
 ignored.
 """
 
@@ -29,7 +29,7 @@ class VerifiedToken(NamedTuple):
     issuer: str
     subject: str
     roles: frozenset[str]
-    # Epoch seconds, leeway included.
+    # Epoch seconds after which the token is not accepted. The leeway is included.
     expires_at: float
 
 
@@ -65,7 +65,7 @@ class TokenVerifier:
             raise AuthConfigError(errors)
 
     def verify(self, token: str) -> VerifiedToken:
-        """Return a token's contents, or raise InvalidTokenError. A signature takes about 50 us."""
+        """Return a token's contents, or raise InvalidTokenError. Verification takes about 50 us."""
         if len(token) > _MAX_TOKEN_BYTES:
             raise InvalidTokenError(INVALID_CREDENTIALS, f"longer than {_MAX_TOKEN_BYTES} bytes")
         jwt = self._jwt

@@ -1,7 +1,7 @@
 """Access rules of one port: whether a call is permitted, and who its caller is.
 
 An API may require a header and credentials. With --open-control-apis=false, an API that changes the
-server is closed if it requires neither. Without any rule, there are no guards.
+server is closed unless one of them guards it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSED: Final = Refusal(
 class HeaderRule(NamedTuple):
     """Header that a call needs in addition to credentials, and the refusal if it is missing."""
 
-    # In lower case. If it is None, every call is refused.
+    # A lower-case name. If it is None, every call is refused.
     header: Text | None
     value: Text
     refusal: Refusal
@@ -46,7 +46,7 @@ class CallPolicy:
         access: AccessControl | None,
         encode: Callable[[str], Text] = str,
     ) -> None:
-        """encode: converts header names and values to the type in which calls have them."""
+        """Make the rules. encode: converts header texts to the type in which calls have them."""
         self._restrictions = restrictions
         self._closed = closed
         self.access = access

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_gateway.guards.policy.call_policy import CallPolicy
     from nereid_gateway.plane.data_plane import DataPlane
 
-# Reflection describes the API, as metadata does.
+# Reflection describes the API, so it belongs to the group of metadata.
 _REFLECTION: Final = "/grpc.reflection."
 
 # Key: the path of a control method. Value: its message type, and the field that names a model.
@@ -142,7 +142,10 @@ class GrpcGuard:
         return handle
 
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
-        """Return a function that returns the caller or raises CallRefused, or None without a rule."""
+        """Return a function that returns the caller of a call or raises CallRefused.
+
+        The result is None if everybody may call this method.
+        """
         policy = self._policy
         # Reflection is not in the table, so it requires no header.
         method = METHODS_BY_PATH.get(path)

@@ -46,7 +46,6 @@ _CHALLENGES: Final = {
 
 
 class _Target(NamedTuple):
-    # None if the target names no API, or one that is open to everybody.
     api: str | None
     model: str
     rule: HeaderRule | None

@@ -110,7 +110,7 @@ class CudaMemory:
 
 @functools.cache
 def system_driver() -> Driver:
-    """Return this machine's driver. Raises DriverError if it has none that works."""
+    """Return this machine's driver. Raises DriverError if no driver works."""
     try:
         return Driver(load_library())
     except AttributeError as error:

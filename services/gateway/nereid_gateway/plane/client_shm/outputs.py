@@ -78,7 +78,7 @@ class RegionOutputs:
 
 
 class _UsingRequest:
-    """A request keeps its regions until its last response or its cancellation.
+    """Request that keeps its regions until its last response or its cancellation.
 
     A thread may still write after a cancellation. Each response overwrites the outputs of the
     previous one.
@@ -123,7 +123,6 @@ class _UsingRequest:
         self._outputs.write_later(write, self._on_written)
 
     def cancel(self) -> None:
-        """Cancel the request; nothing more is written to the regions."""
         if self.submitted is not None:
             self.submitted.cancel()
         self._cancelled = True

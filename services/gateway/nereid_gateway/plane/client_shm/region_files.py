@@ -1,8 +1,9 @@
 """Table of regions that several gateways of one host share, as files in a directory.
 
-A file's name is a number that is never used again. A gateway changes the table under its lock. A
-counter in shared memory changes with the table, so a look at an unchanged table is cheap. Requests
-lock the files of their regions; the kernel unlocks them when the process ends.
+A file's name is a number that is never used again. A gateway holds the table's lock while it
+changes the table. A counter in shared memory changes with the table, so a look at an unchanged
+table is cheap. Requests lock the files of their regions, and the kernel unlocks them when the
+process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RegionFile:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def hold(self) -> bool:
-        """Keep the file from removal until release(). Return False if it is too late."""
+        """Keep the file from removal until release(). Return False if it is removed already."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -68,7 +69,8 @@ class RegionFiles:
     def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
         """Open the directory, and create it if it does not exist.
 
-        lock_timeout_s: the lock is held for microseconds, unless its holder is stopped meanwhile.
+        lock_timeout_s: maximum wait for the lock. A process holds the lock for microseconds, unless
+        the process is stopped.
         """
         self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)

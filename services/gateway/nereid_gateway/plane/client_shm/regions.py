@@ -52,7 +52,7 @@ ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """Raised for large inputs in regions. First, `Regions.read` has to read the ranges `named`."""
+    """Raised if large inputs are in regions: `Regions.read` must first read the ranges `named`."""
 
     def __init__(self, named: RegionRanges) -> None:
         super().__init__("inputs are to be read first")
@@ -221,7 +221,8 @@ class Regions:
     def unregister(self, kind: str, name: str) -> None:
         """Remove one region, or all regions of a kind if name is empty. Ignore unknown regions.
 
-        Regions of requests in flight are not removed: Internal is raised in the end.
+        Regions that requests in flight name are not removed. For them, Internal is raised in the
+        end.
         """
         if name:
             region = self._regions.get(name)

@@ -1,8 +1,9 @@
 """Regions of a gateway that shares its ports with other gateways of its host.
 
-A client does not know its gateway, so a region exists at all gateways. It cannot be unregistered
-while a request at any gateway names it. Each gateway opens system memory through the first gateway,
-because the client may have unlinked the object or reused its name since.
+A client does not know its gateway, so a region exists at all gateways. A region cannot be
+unregistered while a request at any gateway names it. A gateway opens system memory through the
+gateway that opened it first, because the client may have unlinked the object or reused its name
+since.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class SharedRegions(Regions):
         self._revision = -1
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
-        """Add a region for all gateways. Raises Unavailable if the table is locked."""
+        """Add a region for all gateways. Raises Unavailable if the table cannot be changed."""
         with self._changing():
             super().register(registration, open_memory)
 
@@ -100,7 +101,7 @@ class SharedRegions(Regions):
         return super().status(kind, name)
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove regions for all gateways. Raises Unavailable if the table is locked."""
+        """Remove regions for all gateways. Raises Unavailable if the table cannot be changed."""
         with self._changing():
             super().unregister(kind, name)
 

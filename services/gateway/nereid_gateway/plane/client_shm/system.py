@@ -127,7 +127,7 @@ def _identity(descriptor: int) -> list[int]:
 
 
 def _open(key: str) -> int:
-    """As in shm_open, leading slashes are ignored, and other slashes are refused."""
+    """Open a key's object. Like shm_open, ignore leading slashes and refuse other slashes."""
     name = key.lstrip("/")
     try:
         if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Awaitable[bytes]]
     Response = TypeVar("Response", bound=Message)
-    # Converts the scheduler's response. A module-level function: only equal ones share a response.
+    # Converts the scheduler's response. Only calls with the same function share a response, so this
+    # is a module-level function.
     Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"

@@ -83,7 +83,8 @@ class ControlQueue:
         try:
             return await asyncio.shield(task)
         finally:
-            # Without this, the error's traceback refers to this frame, and the frame to the error.
+            # Without the deletion, the error's traceback refers to this frame, and the frame to the
+            # error.
             del task
 
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:

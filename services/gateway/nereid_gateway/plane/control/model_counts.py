@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # Seconds. If a scheduler is killed, its counts since the last read are lost.
 _INTERVAL_S: Final = 2.0
-# Pause after a read, in lengths of that read. Reads take at most 2 % of a busy scheduler's time.
+# A pause is this many times as long as the read before it, so reads take at most 2 % of a
+# scheduler's time.
 _PAUSES: Final = 49
 # Seconds. A read takes long if a scheduler hangs.
 _MAX_PAUSE_S: Final = 5.0

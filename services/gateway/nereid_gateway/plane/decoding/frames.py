@@ -39,7 +39,7 @@ def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
-    """MSG_WAITALL: the kernel copies the bytes without the interpreter's lock."""
+    """Receive exactly size bytes. The kernel copies them without the interpreter's lock."""
     data = channel.recv(size, socket.MSG_WAITALL) if size else b""
     if len(data) == size:
         return data

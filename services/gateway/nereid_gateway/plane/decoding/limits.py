@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Such a request is decoded as soon as it arrives.
+# Requests of up to this size are decoded as soon as they arrive.
 SMALL_BYTES: Final = 8192
 # A decoder process decodes larger requests.
 LARGE_BYTES: Final = 32768
@@ -15,5 +15,5 @@ LARGE_BYTES: Final = 32768
 LONG_JOB_BYTES: Final = 262_144
 # For a control call's message, unless it loads a model's files.
 MAX_CONTROL_BYTES: Final = 65536
-# Per turn, in total. Small requests do not count.
+# Limit per turn. Small requests do not count.
 TURN_BYTES: Final = 65536

@@ -1,8 +1,8 @@
 """Decoder processes of a gateway. Jobs wait for a process in fair queues.
 
-One more process than the limit is reserved for short jobs. A process is killed when a job takes too
-long, also after the job's client has disconnected. A job whose process ends fails and is not run
-again, because it may be the cause.
+One more process than the limit is reserved for short jobs. A process is killed if its job takes too
+long, or if the job's client has disconnected and the job does not end soon. When a process ends,
+its job fails. The job is not run again, because it may be the cause.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHORT_SHARE: Final = 8
 # A process holds a job's data in several forms, so JSON text may take only this share of its
 # memory.
 _TEXT_SHARE: Final = 8
-# Between log entries about failed processes.
+# Minimum time between log entries about failed processes.
 _LOG_INTERVAL_S: Final = 10.0
 
 # A value and blobs.

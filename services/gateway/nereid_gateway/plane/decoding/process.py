@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _MODULE: Final = "nereid_gateway.decoder"
 # No other variables are passed on, because the gateway's environment may hold secrets.
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
-# Clients of such large requests have to wait anyway, so other processes go first.
+# Clients of large requests have to wait anyway, so other processes go first.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
-# Signals of other processes, or of a kernel that is out of memory.
+# Exit codes for signals of other processes, or of the kernel when memory runs out.
 _KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
@@ -164,7 +164,8 @@ def _outcome_of(code: int | None, error: Exception) -> Outcome:
     if code == OUT_OF_MEMORY_EXIT_CODE:
         return OutOfMemory()
     reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # Only a gateway's end or a kill ends a process without a crash.
+    # A process ends by itself only with its gateway. If nobody has killed it, the job has crashed
+    # it.
     return Lost(reason) if code in _KILLED_BY else Crashed(reason)
 
 

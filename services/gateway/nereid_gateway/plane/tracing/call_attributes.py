@@ -74,7 +74,7 @@ def _of_client(peer: str) -> dict[str, Attribute]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Split host, host:port, [v6] or [v6]:port. Without a port, it is 0."""
+    """Split host, host:port, [v6] or [v6]:port. A missing port is 0."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
         host, port = text, "0"

@@ -1,7 +1,7 @@
 """Traces as JSON, in the format of Triton's trace files: an array of objects.
 
-The objects for one model of a request have the same id. The first names the model. Each other one
-holds a time or a tensor.
+The objects for one model of a request have the same id. The first object names the model. Each
+further object holds a time or a tensor.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _times_and_tensors(
     times: Sequence[tuple[str, int]],
     tensors: Sequence[TracedTensor],
 ) -> Iterator[dict[str, Any]]:
-    """As on Triton, tensors come after the time of queueing."""
+    """Yield a model's objects. As on Triton, tensors come after the time of queueing."""
     if rule.times:
         yield from _moments(number, times[:_UP_TO_QUEUE])
     if rule.tensors:
@@ -94,7 +94,7 @@ def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
 
 
 def _data(datatype: str, data: bytes) -> str:
-    """Strings are quoted, and floats are written as in C++."""
+    """Return the elements, separated by commas. Strings are quoted, and floats are as in C++."""
     if datatype == BYTES:
         return ",".join(f'"{element.decode(errors="replace")}"' for element in split_bytes(data))
     if datatype not in _SHOWN:

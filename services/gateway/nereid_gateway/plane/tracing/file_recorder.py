@@ -45,7 +45,7 @@ _SENT: Final = {
     "grpc": ("GRPC_SEND_START", "GRPC_SEND_END"),
 }
 _COMPLETE: Final = "INFER_RESPONSE_COMPLETE"
-# Per trace.
+# Maximum number of responses in one trace.
 _MAX_RESPONSES: Final = 128
 
 
@@ -167,10 +167,10 @@ class _FileTrace:
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """Return the models with times of this host's clock.
+    """Return the models, with times of this host's clock.
 
-    Times of another host's clock hardly ever lie within the request's duration. They are shifted to
-    its middle.
+    Times outside the request's duration come from another host's clock. All times are then shifted
+    to the middle of the duration.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]

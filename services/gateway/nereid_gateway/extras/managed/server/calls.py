@@ -1,4 +1,4 @@
-"""Calls of a managed port, whose responses have a form of their own.
+"""Calls of a managed port, whose responses differ in form from those of the HTTP port.
 
 The platforms do not forward Triton's headers, so content types state the length of the JSON header.
 """
@@ -37,12 +37,13 @@ class ManagedCall(HttpCall):
         self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
         super().__init__(on_progress, peer, account)
-        # True once the target is that of a KServe route.
+        # True if the target has been replaced by that of a KServe route.
         self.translated = False
-        # Serves the call in place of the route. The route then only decides who may make the call.
+        # Serves the call in place of the KServe route. The route then only decides who may make the
+        # call.
         self.work: Work | None = None
-        # Content types with binary tensors, without the JSON header's length at the end. If
-        # `response_type` is empty, responses have the form of the HTTP port.
+        # Content types of messages with binary tensors. The JSON header's length is appended to
+        # each. If `response_type` is empty, responses have the form of the HTTP port.
         self.binary_type = self.response_type = b""
         # Returns the status to send for an error's status, content type and text.
         self.map_status: Callable[[int, bytes, bytes], int] | None = None

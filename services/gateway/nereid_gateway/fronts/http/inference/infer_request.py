@@ -86,8 +86,8 @@ class ParsedHeader(NamedTuple):
 def header_length(text: bytes | None, body_size: int) -> int:
     """Return the length of the JSON header, or 0 for a raw request.
 
-    As on Triton, the text is read like atoi() does. Without a text, the header is the whole body.
-    Raises InvalidArgument if the length is more than the body's.
+    As on Triton, the text is read as atoi() reads it. Without a text, the header is the whole body.
+    Raises InvalidArgument if the header is longer than the body.
     """
     if text is None:
         return body_size
@@ -116,7 +116,7 @@ class InferRequestDecoder:
         headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
-        """headers: parsed headers, for all decoders. Key: the naming head and the JSON text."""
+        """headers: cache that all decoders share. Key: the naming head and the JSON text."""
         self.model = model
         self.version = version
         self._regions = regions
@@ -212,7 +212,10 @@ class InferRequestDecoder:
     def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
-        """Move an id at the beginning to the request. Return whether there was one."""
+        """Return the header without an id at its beginning, and whether it had one.
+
+        The id is moved to the request.
+        """
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
@@ -470,7 +473,7 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        # As on Triton, integers in JSON have 64 bits with a sign. Larger ones become floats.
+        # As on Triton, integers in JSON are signed 64-bit integers. Larger ones become floats.
         return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."

@@ -51,9 +51,10 @@ class InferResponseEncoder:
     def __init__(
         self, max_json_bytes: int = LARGE_BYTES, max_text_bytes: int | None = None
     ) -> None:
-        """Limit outputs in JSON. max_json_bytes: raw size of those in one response.
+        """Limit the outputs that are written as JSON.
 
-        max_text_bytes: if set, JSON is written in slices and its text may have at most this size.
+        max_json_bytes: maximum raw size of these outputs in one response. max_text_bytes: maximum
+        size of their text. If it is set, the text is written in slices.
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes

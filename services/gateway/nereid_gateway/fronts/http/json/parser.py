@@ -98,8 +98,8 @@ def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
-        # One pass only: with repeated passes, each could find just one more token of a hostile
-        # text.
+        # With repeated passes, a client could send a text in which each pass finds only one more
+        # token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
         return _loads(spelt_out, make_object)
@@ -244,7 +244,7 @@ def refuse_kind(wanted: str, field: str = "") -> Never:
 
 
 def as_string(value: Any, field: str = "") -> str:
-    """Return value, printable, or raise Internal if it is no string."""
+    """Return value with unprintable characters replaced. Raises Internal if it is no string."""
     if type(value) is not str:
         refuse_kind("string", field)
     return printable(value)

@@ -154,7 +154,7 @@ def _encoded(texts: list[str]) -> list[bytes]:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Nesting is unlimited, so the function is not recursive."""
+    """Return the leaves of nested lists. Nesting is unlimited, so the function is not recursive."""
     while (types := set(map(type, data))) == _LIST:
         # Regular nesting is flattened level by level.
         data = list(chain.from_iterable(data))
