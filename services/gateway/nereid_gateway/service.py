@@ -1,7 +1,4 @@
-"""Gateway service: constructs the data plane and the fronts, then starts, drains and closes them.
-
-The caller passes in the access to the scheduler, which may be in the same process.
-"""
+"""Gateway service: constructs the data plane and the fronts, and starts and drains them."""
 
 from __future__ import annotations
 
@@ -247,7 +244,6 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """Return the guarded front and the guarded function that allocates body buffers."""
         policy = self._http_policy
         if not policy:
             return front, self._http_front.allocate_body
@@ -259,10 +255,7 @@ class GatewayService:
         return HeaderForwarding(pattern, without) if pattern else None
 
     async def start(self) -> None:
-        """Bind the ports, then open the link to the scheduler.
-
-        If a port is not available, close the others and raise OSError.
-        """
+        """Bind the ports and open the link. If a port is taken, close all and raise OSError."""
         settings = self._settings
         try:
             if self._group_metrics is not None:
@@ -418,10 +411,7 @@ class GatewayService:
             await edge.close()
 
     async def _announce_drain(self, limit_s: float) -> None:
-        """Announce the end of connections, and keep serving for at most limit_s.
-
-        A gRPC client is notified at once, an HTTP client by its next response.
-        """
+        """Announce the drain to clients, and keep serving for at most limit_s."""
         notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
             listening = not self._shares_ports
@@ -441,11 +431,7 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Return the chain of steps for infer requests, built from its last step.
-
-    The order is: slow requests, tracing, outputs in clients' shared memory, upstream. Disabled
-    steps are left out.
-    """
+    """Return the chain: slow requests, tracing, outputs in clients' shared memory, upstream."""
     step: InferStep = upstream
     regions = NO_REGIONS
     if settings.allow_client_shm:

@@ -1,7 +1,4 @@
-"""Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway.
-
-GatewayService makes the chain of steps behind infer().
-"""
+"""Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway."""
 
 # layout: compiled
 

@@ -147,10 +147,7 @@ class Upstream:
         return charged
 
     def size_of(self, request: InferRequest) -> int:
-        """Return the bytes of a request's tensors and string elements.
-
-        Raises InvalidArgument if the strings take more than one request may use.
-        """
+        """Return a request's bytes, or raise InvalidArgument if it has too many strings."""
         strings = self._heads.strings_of(request.head)
         strings_bytes = strings * _STRING_BYTES
         most_bytes = self._budget.limits.connection_bytes
@@ -159,7 +156,6 @@ class Upstream:
         return sum(map(payload_bytes, request.payloads)) + strings_bytes
 
     def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
-        """Charge a large request to its client, and move its tensors to shared memory."""
         size_bytes = self.size_of(request)
         try:
             charged = ChargedRequest(account_of(request.sender), size_bytes, on_response)
@@ -174,10 +170,7 @@ class Upstream:
         return charged
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
-        """Return the error for a request that exceeds a limit of bytes, or None.
-
-        A request that alone exceeds the budget may be added while no other request is pending.
-        """
+        """Return an error, or None. A request that exceeds the budget may be pending alone."""
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")

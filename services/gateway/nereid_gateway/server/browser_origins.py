@@ -39,10 +39,7 @@ def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Return whether an origin is this server's, judged by the Host header.
-
-    Schemes are not compared, because a proxy in front may add TLS.
-    """
+    """Return whether an origin is this server's. Schemes may differ: a proxy may add TLS."""
     try:
         parts = urlsplit(origin.decode("ascii"))
         called = urlsplit("//" + host.decode("ascii"))

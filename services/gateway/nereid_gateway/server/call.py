@@ -82,10 +82,7 @@ class HttpCall:
     def __init__(
         self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
-        """Make an empty call. on_progress: called whenever `unwritten` has parts to write.
-
-        account: charged with the request's bytes.
-        """
+        """Make an empty call. on_progress: called whenever `unwritten` has parts to write."""
         self.peer = peer
         self.account = account
         # Owner of the pending request: the connection's account, or an authenticated principal.
@@ -151,10 +148,7 @@ class HttpCall:
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with complete parts, of which the first begins with kept_alive_head().
-
-        keep_alive must be set.
-        """
+        """Respond with a head from kept_alive_head() and a body. keep_alive must be set."""
         if not self.done:
             self._complete(parts)
 

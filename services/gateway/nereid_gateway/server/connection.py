@@ -165,7 +165,6 @@ class HttpConnection:
         self._update_transport()
 
     def _count_unread(self) -> None:
-        """Charge bytes of responses that the client's socket has not taken yet."""
         self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:

@@ -20,10 +20,7 @@ class _FinalHeaders(dict[bytes, bytes]):
 
 
 def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
-    """Fill in a call from its parsed head. Return whether the client waits for 100 Continue.
-
-    Raises RequestRejected if the version, the framing or the expectation is not supported.
-    """
+    """Fill in a call from its head. Return whether the client waits for 100 Continue."""
     call.method = parser.get_method()
     call.keep_alive = parser.should_keep_alive()
     version = parser.get_http_version()

@@ -61,10 +61,7 @@ class HeaderForwarding:
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Add the matching headers to the parameters of the request.
-
-        A name that Triton reserves gives the request an error status.
-        """
+        """Add matching headers as parameters. A reserved name sets an error status."""
         matching: dict[str, Parameter] = {}
         for name, value in headers:
             matches = self._matching.get(name)

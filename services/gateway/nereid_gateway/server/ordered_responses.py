@@ -74,10 +74,7 @@ class OrderedResponses:
         return len(self.in_flight) >= self._max_pipelined
 
     def add_call(self, call: HttpCall) -> None:
-        """Dispatch a request, or queue it.
-
-        Raises RequestRejected if the client may not hold the bytes of a queued request.
-        """
+        """Dispatch or queue a request. Raises RequestRejected beyond the client's budget."""
         if self.closing:
             # The client may send the request again on another connection.
             return

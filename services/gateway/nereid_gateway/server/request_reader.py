@@ -130,10 +130,7 @@ class RequestReader:
         return True
 
     def count_body(self, size_bytes: int) -> None:
-        """Count bytes of the body that the receiver wrote to the buffer.
-
-        Raises RequestRejected if the client holds too many bytes.
-        """
+        """Count received bytes of the body. Raises RequestRejected beyond the budget."""
         self._liveness.on_activity()
         self.body.count_received(size_bytes)
         if self.body.buffer_full:
@@ -193,7 +190,6 @@ class RequestReader:
         self.on_message_complete()
 
     def _parse_turn(self, data: bytes) -> None:
-        """Parse the beginning of data, and all of the same body. Defer the rest to another turn."""
         at = 0
         while at < len(data) and not self._responses.closing:
             stop = at + max(_TURN_BYTES, self.body.missing_bytes if self._in_body else 0)

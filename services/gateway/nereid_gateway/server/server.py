@@ -63,10 +63,7 @@ class HttpServer:
         reuse_port: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Bind host:port or unix:/path, and return the bound address. May raise OSError.
-
-        Other processes also serve the sockets of an inherited port.
-        """
+        """Bind host:port or unix:/path, and return the bound address. May raise OSError."""
         loop = asyncio.get_running_loop()
         self._listener = await listen(
             self._make_connection,

@@ -114,7 +114,6 @@ class TensorMemory:
             await asyncio.to_thread(_copy_all, copies)
 
     def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
-        """Return places in a segment, each with the bytes to copy to it."""
         if request.lease is not None or not self.shared:
             return []
         payloads: list[Any] = request.payloads

@@ -150,10 +150,7 @@ class ConsoleHub:
             await self._pause(began_s, cost.total_s)
 
     async def _pause(self, began_s: float, cost_s: float) -> None:
-        """Wait one interval from the look's beginning, or longer after an expensive look.
-
-        If a console is opened, the wait ends as soon as the look's cost permits.
-        """
+        """Wait one interval from the look's beginning, or longer after an expensive look."""
         least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)
         took_s = time.monotonic() - began_s

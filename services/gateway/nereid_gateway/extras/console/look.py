@@ -222,10 +222,7 @@ class Observer:
         in_memory: Collection[Key],
         problems: list[Problem],
     ) -> None:
-        """Read configurations of versions that were loaded since the last look.
-
-        A call for a version that is not in memory might load it, so such versions are left out.
-        """
+        """Read configurations. A call for a version that is not in memory might load it."""
         for unloaded in self._configs.keys() - in_memory:
             del self._configs[unloaded]
         due = []

@@ -6,10 +6,7 @@ from typing import Any
 
 
 def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the patch that turns old into new, empty if both are equal.
-
-    Neither may contain null, because null means "delete" in a patch.
-    """
+    """Return the patch that turns old into new. Null means "delete", so neither may contain it."""
     patch: dict[str, Any] = {}
     for name, value in new.items():
         before = old.get(name)

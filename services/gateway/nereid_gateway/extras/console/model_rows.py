@@ -83,7 +83,6 @@ class ModelRows:
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """Return the facts that explain() needs. names: the names of all models."""
     versions = tuple(entries)
     metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(

@@ -178,10 +178,7 @@ def _device(
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return the sections that concern models, for a viewer who may see only some of them.
-
-    shows: returns whether the viewer may see a model.
-    """
+    """Return the sections that concern models, with only the models that shows() accepts."""
 
     def executor(whole: document.Executor) -> dict[str, Any]:
         devices = [

@@ -159,10 +159,7 @@ class Archives:
 
 
 def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
-    """Return the configurations of an archive's models by folder. "" is the archive's own folder.
-
-    Raises InvalidArgument if the archive has no models, or too many.
-    """
+    """Return an archive's configurations by folder, where "" is the archive's own folder."""
     folders = sorted(path.name for path in directory.iterdir() if _is_folder(path))
     if (directory / _CONFIG).is_file() or any(folder.isdigit() for folder in folders):
         folders = [""]
@@ -192,10 +189,7 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 
 
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
-    """Return the folder of the only model, or of the ensemble that has the others as its steps.
-
-    Raises InvalidArgument if several models could serve the archive.
-    """
+    """Return the folder of the only model, or of the ensemble that has all others as steps."""
     if len(configs) == 1:
         return next(iter(configs))
     ensembles = {name for name, config in configs.items() if config.platform == ENSEMBLE_PLATFORM}

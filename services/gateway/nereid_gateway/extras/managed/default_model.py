@@ -24,10 +24,7 @@ class DefaultModel:
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
-        """Return the name of the model. Callers during a search share its result.
-
-        Raises InvalidArgument unless exactly one model is ready.
-        """
+        """Return the model's name. Raises InvalidArgument unless exactly one model is ready."""
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find_only())
             self._search.add_done_callback(self._on_found)

@@ -33,10 +33,7 @@ class BoundedDecoder:
         self._decoder = infer_codec.GrpcDecoder(data_plane.regions, data_plane.turns)
 
     def decode_now(self, message: bytes | MessageBuffer) -> InferRequest | None:
-        """Return the request, or None if decode_later has to be called for it.
-
-        Raises Internal if the message cannot be parsed.
-        """
+        """Return the request, or None to call decode_later. Raises Internal if unreadable."""
         try:
             if len(message) <= LARGE_BYTES and isinstance(message, bytes):
                 return self._decoder.decode(message)

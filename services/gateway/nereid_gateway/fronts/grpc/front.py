@@ -119,7 +119,6 @@ class GrpcFront:
         )
 
     def _message_buffer(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
-        """Return a buffer for a message that arrives in pieces, or None to gather it as bytes."""
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 

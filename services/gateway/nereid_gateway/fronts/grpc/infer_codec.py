@@ -130,10 +130,7 @@ class GrpcDecoder:
         charged: bool = False,
         data: bytes = b"",
     ) -> None:
-        """Check the head of a request, and move what the message says to the request.
-
-        data: the serialised message if its layout may be remembered, otherwise empty.
-        """
+        """Check the head and fill in the request. data: the message, or empty if not to be kept."""
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
@@ -227,10 +224,7 @@ def fail_request(request: InferRequest, model: str, version: str, error: NereidE
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
 ) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
-    """Return the request, the ranges in regions, the inputs to count, and the payloads.
-
-    This job runs in a decoder process.
-    """
+    """Return request, ranges, uncounted inputs and payloads. A decoder process runs this job."""
     regions = UnresolvedRegions(allowed=shm_allowed)
     request = GrpcDecoder(regions).decode(messages[0])
     payloads: list[Any] = request.payloads

@@ -237,7 +237,6 @@ class _InferStream:
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Continue reading in a new turn, with the whole limit on pending requests."""
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:

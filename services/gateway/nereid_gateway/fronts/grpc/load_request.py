@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
-    """Return a load request with only the fields that the scheduler reads.
-
-    This job runs in a decoder process.
-    """
+    """Drop the fields that the scheduler does not read. A decoder process runs this job."""
     try:
         request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])
     except DecodeError as error:

@@ -1,7 +1,4 @@
-"""Makes replies to reflection requests with grpcio-reflection.
-
-grpcio-reflection has no descriptor of v1, which is v1alpha's with another package name.
-"""
+"""Makes replies to reflection requests. The descriptor of v1 is a renamed one of v1alpha."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class _Pools:
 
 
 def servicer(services: Sequence[str]) -> Reflect:
-    """Return a function that takes a request and returns its responses, all serialised.
-
-    The function may raise DecodeError.
-    """
+    """Return a function of a serialised request, which returns serialised responses."""
     servicer = reflection.ReflectionServicer(services, pool=_Pools())
 
     def reflect(message: bytes) -> list[bytes]:

@@ -122,10 +122,7 @@ class HttpFront:
             self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
 
     def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call in the client's turn.
-
-        goes_on: once begun, the call is completed even if the client disconnects.
-        """
+        """Serve a control call in its turn. goes_on: complete it even without the client."""
         if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return

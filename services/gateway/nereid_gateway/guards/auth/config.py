@@ -80,10 +80,7 @@ class AuthConfig:
 
 
 def read_config(path: Path) -> AuthConfig:
-    """Return the configuration in a file, or raise AuthConfigError.
-
-    Relative paths in the file begin at its folder.
-    """
+    """Return a file's configuration, or raise AuthConfigError. Paths are relative to the file."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise AuthConfigError([f"the file is larger than {_MAX_FILE_BYTES} bytes"])
@@ -144,7 +141,6 @@ class _Parser:
     def table(
         self, value: Any, where: str, known: set[str] | frozenset[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return a table. known: all permitted names, or None for any."""
         if not isinstance(value, dict):
             self.errors.append(f"{where}: expected a table")
             return {}

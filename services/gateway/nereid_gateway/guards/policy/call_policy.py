@@ -81,10 +81,7 @@ class CallPolicy:
         peer: str,
         model: str = "",
     ) -> Caller | None:
-        """Return the caller, or None if credentials are not checked. May raise CallRefused.
-
-        api: None if the API is unknown. model: may be empty.
-        """
+        """Return the caller, or None if credentials are not checked. May raise CallRefused."""
         if rule is not None and not rule.is_met(header_of):
             raise CallRefused(rule.refusal)
         if self.access is None or api is None:

@@ -142,10 +142,7 @@ class GrpcGuard:
         return handle
 
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
-        """Return a function that returns the caller of a call or raises CallRefused.
-
-        The result is None if everybody may call this method.
-        """
+        """Return the check of a method's calls, or None if everybody may call the method."""
         policy = self._policy
         # Reflection is not in the table, so it requires no header.
         method = METHODS_BY_PATH.get(path)

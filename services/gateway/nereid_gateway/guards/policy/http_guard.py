@@ -78,10 +78,7 @@ class HttpGuard:
             self._dispatch(call)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer for the body, or None to gather it as bytes.
-
-        Raises RequestRejected if the body is large and the call is not permitted.
-        """
+        """Return a buffer or None. A refused call with a large body raises RequestRejected."""
         if size_bytes > _LARGE_BODY_BYTES:
             try:
                 self._admit(call)

@@ -154,7 +154,6 @@ class _UsingRequest:
 def _write_or_fail(
     response: InferResponse, names: Sequence[str], placements: Sequence[Placement]
 ) -> InferResponse:
-    """Write outputs to their regions. Return the response without them, or an error."""
     try:
         return _write(response, names, placements)
     except NereidError as error:

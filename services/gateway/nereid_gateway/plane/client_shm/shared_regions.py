@@ -163,10 +163,7 @@ def _description(registration: Registration, memory: Memory) -> bytes:
 
 
 def _open(file: RegionFile) -> SharedRegion:
-    """Return a region that another gateway has registered.
-
-    If its memory cannot be opened, it behaves as if the client had shrunk it to nothing.
-    """
+    """Return a region. If its memory cannot be opened, it behaves like one without any bytes."""
     described: dict[str, Any] = json.loads(file.read())
     fields = described["registration"]
     fields["handle"] = base64.b64decode(fields["handle"])

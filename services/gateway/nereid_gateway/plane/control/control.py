@@ -143,10 +143,7 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """Return the request if it asks for a page of the whole mesh, otherwise None.
-
-    Fields that do not matter for the page are left out, so that equal requests share a response.
-    """
+    """Return the request for a page of the mesh, without fields that do not matter, or None."""
     try:
         if method == "RepositoryIndex":
             index = kserve_pb2.RepositoryIndexRequest.FromString(request)

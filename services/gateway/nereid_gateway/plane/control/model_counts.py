@@ -104,10 +104,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Call read(), and return its page once all counts on the page are kept.
-
-        The counts are read after the page, from the same schedulers.
-        """
+        """Call read(), and return its page once all counts on the page are kept."""
         for _ in range(_ATTEMPTS):
             before = self._keeper.schedulers
             response = await read()

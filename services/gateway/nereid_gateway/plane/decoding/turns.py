@@ -30,19 +30,13 @@ class LoopTurns:
         self._turn_ends = False
 
     def spend(self, size_bytes: int) -> None:
-        """Charge the request to this turn.
-
-        Raises TurnSpentError if the turn has too few bytes left or other requests wait.
-        """
+        """Charge the request to this turn, or raise TurnSpentError if it has to wait."""
         if self._waiting or not self._affords(size_bytes):
             raise TurnSpentError
         self._charge(size_bytes)
 
     async def wait(self, peer: str, size_bytes: int) -> None:
-        """Wait for a turn with enough bytes left, and charge the request to it. Clients take turns.
-
-        Raises Unavailable if too many requests are waiting.
-        """
+        """Wait until the request fits into a turn. Raises Unavailable if too many wait."""
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             ticket = self._waiting.add(peer, size_bytes, admitted)

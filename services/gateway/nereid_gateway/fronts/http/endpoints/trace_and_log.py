@@ -99,7 +99,6 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """Return a serialised LogSettingsRequest, and the log format if that is unknown."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})
@@ -127,7 +126,6 @@ def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any)
 
 
 def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) -> str | None:
-    """Fill in the request. Return the log format if the document names an unknown one."""
     for name in _LOG_ORDER:
         value = members.get(name)
         if value is None:

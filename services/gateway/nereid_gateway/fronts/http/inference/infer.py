@@ -257,7 +257,6 @@ class InferEndpoint:
         form: ResponseForm,
         unchecked: Sequence[StringInput],
     ) -> None:
-        """Count the elements of large BYTES tensors, then submit the request."""
         refusal = await self._data_plane.find_model(decoder.naming_head)
         if refusal is not None:
             _fail(call, refusal)

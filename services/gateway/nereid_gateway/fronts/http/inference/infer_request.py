@@ -54,10 +54,7 @@ _RESERVED: Final = (
 
 
 class ResponseForm(NamedTuple):
-    """Outputs that the client wants as binary.
-
-    The response has no data of outputs in shared memory.
-    """
+    """Outputs to send as binary. Outputs in regions have no data in the response."""
 
     binary_by_default: bool = False
     binary_by_name: tuple[tuple[str, bool], ...] = ()
@@ -212,10 +209,7 @@ class InferRequestDecoder:
     def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
-        """Return the header without an id at its beginning, and whether it had one.
-
-        The id is moved to the request.
-        """
+        """Return the header without an id at its beginning. The id is moved to the request."""
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
@@ -271,10 +265,7 @@ class InferRequestDecoder:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
-        """Parse a header, and cache it if its text may be repeated.
-
-        repeated: the text with marks in place of data arrays. arrays: the number of these arrays.
-        """
+        """Parse a header and cache it. repeated: its text, with marks in place of data arrays."""
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
@@ -287,10 +278,7 @@ class InferRequestDecoder:
 def parse_header_job(
     texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
-    """Return the parsed header and its inline tensors, with counted elements.
-
-    This job runs in a decoder process.
-    """
+    """Return a header and its counted inline tensors. A decoder process runs this job."""
     regions = UnresolvedRegions(allowed=shm_allowed)
     header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
     inline = iter(header.inline)
@@ -338,7 +326,6 @@ class _HeaderParser:
         self._output_ranges: dict[str, RegionRange | None] = {}
 
     def parse(self, document: Any) -> ParsedHeader:
-        """Return the parsed header. Raises NereidError with Triton's text if it is wrong."""
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None

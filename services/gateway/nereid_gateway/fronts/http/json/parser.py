@@ -199,10 +199,7 @@ _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
 
 def _enclosing(document: str, position: int) -> str:
-    """Return the opening bracket of the innermost container that is open at a position.
-
-    The text before the position was parsed, so its brackets match.
-    """
+    """Return the opening bracket of the innermost container that is open at a position."""
     # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
@@ -218,10 +215,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def utf8(text: str) -> bytes:
-    """Return a parsed string's bytes, with invalid UTF-8 restored.
-
-    Raises Internal for half a surrogate pair, which UTF-8 cannot encode.
-    """
+    """Return a parsed string's bytes, or raise Internal for half a surrogate pair."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -193,10 +193,7 @@ class OutputTexts:
         self._max_bytes = self._left_bytes = max_bytes
 
     def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-        """Return the elements as the module's from_raw does.
-
-        Raises InvalidArgument if the datatype has no JSON form or the texts are too large.
-        """
+        """Return the elements of an output. Raises InvalidArgument if the texts are too large."""
         _check_has_json(datatype)
         text = io.BytesIO()
         count, separator = 0, b"["
@@ -256,7 +253,6 @@ def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
 
 
 def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
-    """Return the JSON values of elements, and whether strict JSON can hold them."""
     if datatype == BYTES:
         try:
             return [element.decode() for element in elements], True
