@@ -25,7 +25,10 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return all fields except the raw tensors, and the begin and end of each raw tensor."""
+    """Return all fields except the raw tensors, and the begin and end of each raw tensor.
+
+    May raise DecodeError.
+    """
     rest: list[memoryview] = []
     places: list[tuple[int, int]] = []
     for number, kind, begin, start, end in _fields(message):
@@ -51,7 +54,10 @@ class Outline(NamedTuple):
 
 
 def outline(message: memoryview) -> Outline:
-    """Return the outline of a message, in a time that does not depend on the message's size."""
+    """Return the outline of a message. May raise DecodeError.
+
+    The time that this takes does not depend on the message's size.
+    """
     names: dict[int, str] = {}
     raw_bytes = count = 0
     for number, kind, begin, start, end in islice(_fields(message), MAX_FIELDS):

@@ -200,7 +200,7 @@ class Regions:
             self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
-        """Return a kind's regions by name, or only the named one. It may raise NotFound."""
+        """Return a kind's regions by name, or only the named one. May raise NotFound."""
         if not name:
             known = sorted(self._regions.items())
             return [region.registration for _, region in known if region.registration.kind == kind]

@@ -1,8 +1,8 @@
 """System shared memory: POSIX objects in /dev/shm that a client names by their key.
 
 Clients are not trusted. A key is a name, not a path, and only regular files are opened. Memory is
-copied by pread and pwrite: if a client truncates its object, pread reads less, but access to a
-mapping would kill the process (SIGBUS).
+copied by pread and pwrite, because a client may truncate its object at any moment. pread then reads
+less. Reading a mapping would kill the process (SIGBUS).
 """
 
 from __future__ import annotations

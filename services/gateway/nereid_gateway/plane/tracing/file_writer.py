@@ -1,8 +1,8 @@
 """Trace files, written by a separate thread. A request only adds an entry to the thread's queue.
 
 As on Triton, traces of a rule with a log frequency or a limit go to numbered files (FILE.0, FILE.1
-and so on), others to FILE. Triton writes FILE when it ends; here, FILE is valid JSON at any time.
-Traces that cannot be queued or written are dropped, which is logged once a minute.
+and so on), and others to FILE. Triton writes FILE only when it ends. Here, FILE is valid JSON at
+any time. Traces that cannot be queued or written are dropped. This is logged once a minute.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
     """Return an output's elements as a list, or as a Fragment if strict JSON cannot hold them.
 
     scalar: return a single element without its list. Raises InvalidArgument if the datatype has no
-    JSON form. As on Triton, this shows only after the model has run.
+    JSON form, as on Triton only after the model has run.
     """
     _check_has_json(datatype)
     elements = split_bytes(raw) if datatype == BYTES else raw
