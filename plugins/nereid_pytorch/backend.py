@@ -1,7 +1,6 @@
 """The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
 
-A TorchScript file states the names of its arguments but no shapes, so the configuration must be
-complete. tensor_names.py holds the rules for names. Lists of strings are BYTES tensors.
+A TorchScript file names its arguments but has no shapes, so the configuration must be complete.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# TorchScript nearly always raises RuntimeError; the others are rare.
+# # RuntimeError is the usual one; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# Parameters that switch parts of TorchScript's optimiser on or off, for the whole process.
+# # Parameters for TorchScript's optimiser; they act on the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -87,10 +86,7 @@ def load(spec: InstanceSpec) -> TorchModel:
 
 
 def _device(spec: InstanceSpec) -> torch.device | None:
-    """Return the instance's device.
-
-    `None` means KIND_MODEL: each part of the module stays on the device that the file names.
-    """
+    """Return the device; `None` (KIND_MODEL) keeps each part on the device that the file names."""
     if spec.gpu is None:
         kinds = {group.kind for group in spec.config.instance_group}
         return None if kinds == {_KIND_MODEL} else torch.device("cpu")
@@ -107,10 +103,7 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Apply settings to the process and to the current thread, which must be the instance's.
-
-    threads: number of threads for operators; a number in the configuration overrides it.
-    """
+    """Apply settings to the process and to the current thread, which must be the instance's."""
     for name, switch in _SWITCHES.items():
         if name in parameters:
             getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
@@ -152,8 +145,7 @@ class TorchModel:
         self._cleans_cache = parse_boolean(
             config, parameters, "ENABLE_CACHE_CLEANING", default=False
         )
-        # Name of the module's only argument, if that argument is a dictionary of the inputs by
-        # name; otherwise empty.
+        # # Name of the module's only argument, if it is a dictionary of inputs; otherwise empty.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
@@ -199,8 +191,7 @@ class TorchModel:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # The array is copied because a module may write to its arguments, and the array is
-        # read-only.
+        # # Copy the array: it is read-only, and a module may write to its arguments.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
@@ -219,7 +210,7 @@ class TorchModel:
         return array
 
     def _result(self, name: str, results: Any) -> Any:
-        # A list of strings is a single result; any other list holds several results.
+        # # A list of strings is a single result; any other list holds several results.
         is_one = isinstance(results, torch.Tensor) or (
             isinstance(results, list) and (not results or isinstance(results[0], str))
         )
@@ -256,10 +247,7 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse BYTES tensors that have several dimensions.
-
-    A list of strings in TorchScript has one dimension: the batch dimension, if the model has one.
-    """
+    """Refuse BYTES tensors of several dimensions: TorchScript's lists of strings have only one."""
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:
         is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)

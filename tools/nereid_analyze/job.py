@@ -1,7 +1,6 @@
 """The job of a search: everything that determines it, except for the measurements.
 
-With the same job and the same measurements, a search finds the same result. The job is the first
-line of a checkpoint, so that a run can be continued, and its reports can be made again.
+The job is the first line of a checkpoint, so that a run or its reports can be continued.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ ADAPTIVE: Final = "adaptive"
 class Job:
     """The job of one search.
 
-    models: the models that get requests, with their weights. configs: original configurations of
-    these models and of all tuned models. title: title of reports and of files.
+    models: weights of the models that get requests. configs: original configurations of these
+    models and of all tuned models.
     """
 
     title: str
@@ -52,9 +51,9 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    # Maps a model to the original text of its config.pbtxt, or to `None` if it has no file.
+    # # Original text of each config.pbtxt; `None` if the model has no file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
-    # Gauges of the metrics page before there was any load.
+    # # Gauges of the metrics page before there was any load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {
@@ -113,11 +112,7 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def parse_job(document: Mapping[str, Any]) -> Job:
-    """Parse a job's document.
-
-    Raises:
-        ValueError: the document has another schema, or is not a job.
-    """
+    """Parse a job's document; raise ValueError if it has another schema or is not a job."""
     if document.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {document.get('schema')}, expected {SCHEMA}")
     try:

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
     """Return the change of each model's configuration.
 
-    Each change applies to the text of config.pbtxt or, if this text is not known, to the
-    configuration that the server reports.
-
-    Raises:
-        ConfigTextError: a file's text cannot be changed.
+    Without the text of config.pbtxt, the change applies to the configuration that the server
+    reports. Raises ConfigTextError if a text cannot be changed.
     """
     texts = dict(analysis.job.texts)
     for model, config in analysis.job.configs.items():

@@ -30,26 +30,19 @@ class CannotAskError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A gateway to ask.
-
-    url is http://host:port; metrics_url is the whole URL of its metrics page.
-    """
+    """A gateway to ask, at http://host:port; metrics_url is a whole URL."""
 
     url: str
     metrics_url: str
     headers: Mapping[str, str]
     timeout_s: float
-    # File with the certificates of a private certification authority; empty means the system's
-    # certificates.
+    # # Certificates of a private authority; "" means the system's.
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """Return what the gateway says about a model.
+        """Return what the gateway says about a model; `earlier` gives the increases of counters.
 
-        earlier: the facts of an earlier look; increases of counters are computed from these.
-
-        Raises:
-            CannotAskError: the gateway cannot be reached, or refuses.
+        Raises CannotAskError if the gateway cannot be reached, or refuses.
         """
         entries = self._json("POST", "/v2/repository/index")
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
@@ -70,11 +63,9 @@ class Server:
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the body of the response to a GET request for this path.
+        """Return the response body for this path.
 
-        Raises:
-            CannotAskError: the gateway cannot be reached, or responds with an error, or with more
-                than max_bytes.
+        Raises CannotAskError on a failure, or if the body exceeds max_bytes.
         """
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
@@ -93,7 +84,7 @@ class Server:
         ready, _ = self._fetch("GET", f"{path}/ready")
         facts = VersionFacts(number, state, reason, ready == _OK)
         if not facts.in_memory:
-            # Do not ask for the configuration, because that request may load the version.
+            # # Do not ask for the configuration, because that request may load the version.
             return facts
         config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
         stats = None if statistics is None else statistics.get("model_stats") or None
@@ -165,10 +156,9 @@ def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> N
 def server_of(
     parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
 ) -> Server:
-    """Return the server that the arguments name.
+    """Return the server that the arguments name; print the usage and exit if they are invalid.
 
-    If the arguments are invalid, the program prints its usage and ends. An empty metrics_url means
-    port 8002 of the same host.
+    An empty metrics_url means port 8002 of the same host.
     """
     try:
         base, headers = _base(given.url), _headers_of(given.header)
@@ -200,7 +190,7 @@ def _headers_of(texts: Sequence[str]) -> dict[str, str]:
 def _base(url: str) -> str:
     base = (url if "://" in url else f"http://{url}").rstrip("/")
     parts = urlsplit(base)
-    # Reading parts.port raises ValueError if the port is not valid.
+    # # parts.port raises ValueError if the port is not valid.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"'{url}': expected host:port, or an http or https URL")
     return base

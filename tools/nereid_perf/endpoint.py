@@ -16,7 +16,7 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 class TlsSettings:
     """TLS files in PEM; "" means no file.
 
-    server_name: the name in the server's certificate, if it differs from the host in the address.
+    server_name: the name in the certificate, if it differs from the host in the address.
     """
 
     root: str = ""
@@ -29,8 +29,8 @@ class TlsSettings:
 class Endpoint:
     """Port of a server for one protocol.
 
-    address: host:port, [v6]:port or unix:/path. tls: `None` means an unencrypted connection.
-    headers: sent with each request; over gRPC they are sent as metadata.
+    address: host:port, [v6]:port or unix:/path. tls: `None` means no encryption. headers: sent with
+    each request (as metadata over gRPC).
     """
 
     protocol: Protocol
@@ -39,11 +39,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
 
     def client_tls(self) -> Tls | None:
-        """Return the TLS context, or `None` for unencrypted connections.
-
-        Raises:
-            OSError: a file cannot be used.
-        """
+        """Return the TLS context, or `None`; raise OSError if a file cannot be used."""
         if self.tls is None:
             return None
         files = TlsFiles(

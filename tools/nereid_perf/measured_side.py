@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# Seconds that connections and the server need to warm up at the beginning of each level.
+# # For connections and the server, in seconds, at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
@@ -60,7 +60,7 @@ class MeasuredSide:
             version=self.version,
             models=tuple(f"{m.name}:{m.version}" if m.version else m.name for m in models),
             measurements=tuple(measurements),
-            # If a mix has batches of different sizes, count requests and not inferences.
+            # # If a mix has batches of different sizes, count requests and not inferences.
             batch_size=sizes.pop() if len(sizes) == 1 else 1,
             is_decoupled=_is_decoupled(self.inputs),
         )
@@ -72,10 +72,8 @@ def open_side(
 ) -> Iterator[MeasuredSide]:
     """Open a side, and close it at the end of the context.
 
-    Raises:
-        InputError: the flags or the data do not fit the models.
-        ServerError: the server cannot be reached, or refuses.
-        OSError: files or shared memory cannot be used.
+    Raises InputError for flags or data that do not fit, ServerError from the server, and OSError
+    for files or shared memory.
     """
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
@@ -98,12 +96,8 @@ def open_side(
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
     """Ask the server for its models' metadata, and return the inputs completed with it.
 
-    The function also makes the first worker's requests, so that errors in them are found before any
-    worker is started.
-
-    Raises:
-        InputError: the flags or the data do not fit the models.
-        ServerError: the server does not describe its models.
+    Also makes the first worker's requests, to find errors before any worker starts. Raises
+    InputError if flags or data do not fit, ServerError if the server does not describe its models.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)

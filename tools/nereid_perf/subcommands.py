@@ -1,4 +1,4 @@
-"""A program with several commands; the first command runs if argv names none.
+"""A program with several commands, of which the first is the default.
 
 This module must not import packages that only an extra installs.
 """
@@ -18,11 +18,10 @@ _USAGE: Final = 2
 
 @dataclass(frozen=True)
 class Subcommands:
-    """The commands of one program.
+    """The commands of one program, which users type as `program`.
 
-    program: the command line that users type. modules: maps a command's name to its module (with a
-    main()) and a description. extra: name of the extra that installs what the modules need. ending:
-    last lines of the help.
+    modules: by command, a module with main() and a description. extra: installs what the modules
+    need. ending: last lines of the help.
     """
 
     program: str

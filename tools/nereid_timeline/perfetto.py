@@ -1,8 +1,7 @@
 """Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
 
-Messages are encoded by hand, because a trace has millions of packets of a few bytes, most of whose
-parts are the same. The constants are encoded field tags; the field numbers are from Perfetto's
-perfetto_trace.proto.
+Messages are encoded by hand, because a trace has millions of small, similar packets. Constants are
+encoded tags of fields in Perfetto's perfetto_trace.proto.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ if TYPE_CHECKING:
 
     from nereid_timeline.tracks import Arguments, Flow, Item
 
-# Field of Trace: packet.
+# # Field of Trace: packet.
 _PACKET: Final = b"\x0a"
-# Fields of TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
+# # TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
 _TIMESTAMP: Final = b"\x40"
 _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# Fields trusted_packet_sequence_id (1) and sequence_flags of TracePacket. `_SEQUENCE` says that
-# names declared by earlier packets are valid, `_FIRST` that this is the first packet.
+# # trusted_packet_sequence_id (1) and sequence_flags: `_SEQUENCE` keeps names that earlier packets
+# declared, `_FIRST` begins.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
-# Fields of TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
+# # TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
 _TYPE: Final = b"\x48"
 _TRACK_UUID: Final = b"\x58"
 _NAME_IID: Final = b"\x50"
@@ -40,21 +39,20 @@ _BEGIN: Final = 1
 _END: Final = 2
 _INSTANT: Final = 3
 _COUNTER: Final = 4
-# Fields of InternedData: event_names, debug_annotation_names.
+# # InternedData: event_names, debug_annotation_names.
 _EVENT_NAME: Final = b"\x12"
 _ANNOTATION_NAME: Final = b"\x1a"
-# Numbers of two clocks: the clock of the trace, and UNIX time.
+# # The clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# The track id of a process is its own id plus this number. The ids of other tracks are smaller.
+# # The track id of a process is its own id plus this. The ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """Yield the content of a trace file, in pieces.
+    """Yield the content of a trace file, in pieces; at_ns is any time in the trace.
 
-    epoch_ns: nanoseconds to add to a time of the trace to get UNIX time; 0 if unknown. at_ns: any
-    time in the trace.
+    epoch_ns: nanoseconds from the trace's times to UNIX time; 0 if unknown.
     """
     writer = _Writer()
     yield _packet(_FIRST)
@@ -85,7 +83,7 @@ class _Writer:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # Encoded names that the next packet has to declare.
+        # # Encoded names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 

@@ -76,10 +76,9 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """Return the changes of `texts`, which maps a model to its config.pbtxt or `None`.
+    """Return the changes of `texts`: each model's config.pbtxt, or `None`.
 
-    Raises:
-        ConfigTextError: a text cannot be changed.
+    Raises ConfigTextError if a text cannot be changed.
     """
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
@@ -100,11 +99,7 @@ def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[
 
 
 def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str | None]:
-    """Return the texts of config.pbtxt files in a repository on this machine.
-
-    Raises:
-        ApplyError: a model is not in the repository.
-    """
+    """Return each model's config.pbtxt; raise ApplyError if the repository lacks a model."""
     texts: dict[str, str | None] = {}
     for model in models:
         directory = repository / model
@@ -116,10 +111,9 @@ def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str 
 
 
 def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
-    """Write all files or none, and return the paths of the backups.
+    """Write all files or none; return the backups' paths.
 
-    Raises:
-        ApplyError: a file has changed since the search began.
+    Raises ApplyError if a file has changed since the search began.
     """
     for change in changes:
         path = repository / change.model / CONFIG

@@ -1,4 +1,4 @@
-"""Searches for the best candidate. A search is a generator: it yields trials and gets measurements.
+"""Searches for the best candidate, as generators that yield trials and get measurements.
 
 Searches do no I/O: their callers measure.
 """

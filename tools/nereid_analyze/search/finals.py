@@ -1,10 +1,8 @@
 """The finals: the best candidates and the default are measured again, in rounds.
 
-In each round all finalists are measured in turn, so that drift affects all equally. Each is
-measured at the load at which it was best. If there is a target, a candidate that misses a
-constraint in most rounds is measured again at a lower rate. A candidate that keeps all constraints
-in all rounds is measured again at a higher rate. This is needed because the search before finds
-rates only to its own precision.
+Each round measures all finalists in turn, so that drift affects all equally. A candidate that
+misses a constraint in most rounds is measured again at a lower rate. One that keeps all constraints
+in all rounds is measured again at a higher rate.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# Factors that lower a candidate's rate after a pass that missed a constraint: one factor for each
-# pass. The factors become smaller, because after a drift the rate may be far too high.
+# # Factors that lower a rate, one for each pass that missed a constraint. After a drift the rate
+# may be far too high, so later factors are smaller.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98
@@ -38,8 +36,8 @@ _AS_GOOD: Final = 0.98
 class Finalist:
     """A candidate in the finals.
 
-    rate: median of the rates of its rounds. kept: number of rounds that kept all constraints.
-    rates: rate of each round, in order, so that the rates of two finalists can be paired.
+    rate: median of its rounds' rates. kept: number of rounds that kept all constraints. rates: one
+    per round, so that those of two finalists can be paired.
     """
 
     candidate: Candidate
@@ -74,14 +72,13 @@ def run_finals(
     for lower in (*_LOWER, None):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
-            # Rotate the order, so that no candidate is always measured first.
+            # # Rotate the order, so that no candidate is always measured first.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
                 trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
-                    # Leave this round out: the candidate was measured before, and now merely has
-                    # fewer rounds.
+                    # # The candidate was measured before, and merely has fewer rounds.
                     continue
         waiting = []
         for index, samples in results.items():
@@ -90,7 +87,7 @@ def run_finals(
             if shown.is_kept or not before.is_kept:
                 found[index] = shown
             else:
-                # The rate was raised too far, so keep the result at the lower rate.
+                # # The raised rate was too high, so keep the result at the lower rate.
                 found[index] = replace(before, samples=shown.samples)
                 continue
             factor = lower

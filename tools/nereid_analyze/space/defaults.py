@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelDefaults:
-    """The default values of a model.
+    """Default values of a model.
 
-    max_batch: maximum number of rows that execute together. weight: number of executions per
-    request.
+    max_batch: maximum rows that execute together. weight: executions per request.
     """
 
     instances: int = 1

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.run_settings import RunSettings
 
-# Seconds of warm-up after a load, because the first requests of an instance take longest.
+# # After a load, in seconds: the first requests of an instance take longest.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
-# Maximum time of a load in seconds. It is long, because a load may build engines.
+# # Long, because a load may build engines.
 _LOAD_S: Final = 600.0
 _DRAIN_S: Final = 5.0
 
@@ -40,9 +40,9 @@ _DRAIN_S: Final = 5.0
 class MeasuredTarget:
     """The target of the measurements.
 
-    models: the models that get requests, with their weights. composing: other models that are tuned
-    too. flags: maps a model to flags of nereid perf. start_mesh: function that starts a mesh with a
-    number of executors; `None` if endpoint is a running server.
+    models: weights of the models that get requests. composing: other models that are tuned too.
+    flags: for nereid perf, by model. start_mesh: takes a number of executors; `None` if endpoint is
+    a running server.
     """
 
     endpoint: Endpoint
@@ -71,11 +71,7 @@ class MeasuredModels:
         self._default: Candidate | None = None
 
     def __enter__(self) -> Self:
-        """Start the mesh, if one should be started, and load the models.
-
-        Raises:
-            TargetError: the server cannot be used.
-        """
+        """Start the mesh if needed, and load the models; raise TargetError if the server is unusable."""
         self._open(None)
         return self
 
@@ -99,9 +95,8 @@ class MeasuredModels:
     def measure(self, trial: Trial) -> Measurement:
         """Load a trial's candidate and measure it.
 
-        Raises:
-            CandidateError: the candidate cannot be loaded, or all its requests fail.
-            TargetError: the server does not respond any more.
+        Raises CandidateError if it cannot be loaded or all its requests fail, TargetError if the
+        server is gone.
         """
         candidate = trial.candidate
         assert self._default is not None, "use_default comes before trials"
@@ -124,8 +119,6 @@ class MeasuredModels:
         resident = float(self._mesh.resident_bytes())
         gauges = {**measurement.gauges, "server_resident_memory_bytes": (resident, resident)}
         return replace(measurement, gauges=gauges)
-
-    # --- inside
 
     def _open(self, executors: int | None) -> None:
         target = self._target
@@ -167,7 +160,7 @@ class MeasuredModels:
                 raise TargetError(f"{error}; --perf-flag passes it on") from error
             except OSError as error:
                 raise TargetError(str(error)) from error
-            # Keep sessions for other batch sizes open, because idle worker processes cost little.
+            # # Keep the other sessions open: idle worker processes cost little.
             self._sessions[batch_size] = session
         return session
 
@@ -207,5 +200,5 @@ class MeasuredModels:
             self._server.extensions()
         except ServerError:
             return False
-        # The server need not be ready, because a candidate may have made a model unavailable.
+        # # The server need not be ready: a candidate may have made a model unavailable.
         return True

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
-# Marks models that are loaded without a candidate's values and are not restored yet.
+# # Marks models that are loaded without a candidate's values and are not restored yet.
 _ORIGINAL: Final[dict[str, Value]] = {"": ""}
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -33,10 +33,9 @@ class TargetError(Exception):
 
 
 class ServedModels:
-    """A context for models; its end always restores the configuration of each model.
+    """A context for models and their composing models; the end always restores each configuration.
 
-    A model that was not loaded before is loaded, and unloaded at the end. The models that an
-    ensemble consists of are included.
+    A model that was not loaded before is loaded, and unloaded at the end.
     """
 
     def __init__(
@@ -52,16 +51,12 @@ class ServedModels:
         self._cpu_only = cpu_only
         self._reloads = reloads
         self._loaded_by_us: list[str] = []
-        # Maps a model to the values that now differ from its original configuration.
+        # # Values of each model that differ from its original configuration.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
-        """Load the models.
-
-        Raises:
-            TargetError: the server cannot be used.
-        """
+        """Load the models; raise TargetError if the server cannot be used."""
         try:
             self._begin()
         except BaseException:
@@ -73,11 +68,7 @@ class ServedModels:
         self.restore()
 
     def load(self, candidate: Candidate, default: Candidate) -> bool:
-        """Load a candidate; return whether anything had to be loaded.
-
-        Raises:
-            CandidateError: the candidate cannot be loaded.
-        """
+        """Load a candidate, or raise CandidateError; return whether anything had to be loaded."""
         changed = False
         for model in self.configs:
             present = default.values(model)
@@ -94,10 +85,7 @@ class ServedModels:
         return changed
 
     def restore(self) -> None:
-        """Restore the models; log models that cannot be restored, and go on with the others.
-
-        Signals do not interrupt this method.
-        """
+        """Restore all models, uninterrupted by signals; log those that cannot be restored."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self._restore()
@@ -128,8 +116,6 @@ class ServedModels:
             except ServerError as error:
                 _log.warning("model not unloaded model=%s error=%s", model, error)
         self._loaded_by_us = []
-
-    # --- inside
 
     def _begin(self) -> None:
         try:
@@ -163,11 +149,7 @@ class ServedModels:
             self._server.load_model(model, json.dumps(self.configs[model]))
 
     def _revive_ensembles(self) -> None:
-        """Reload ensembles that a composing model's configuration made unavailable or outdated.
-
-        Raises:
-            CandidateError: an ensemble cannot be loaded.
-        """
+        """Reload ensembles that a composing model's configuration made unavailable or outdated."""
         for model, config in self.configs.items():
             if not is_ensemble(config):
                 continue
@@ -184,14 +166,13 @@ class ServedModels:
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
         before = self._values.get(model, {})
-        # Note the values before the load, because an interrupt may come while the server loads the
-        # model.
+        # # Note the values first, because an interrupt may come while the server loads the model.
         self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))
             found = self._server.config(model) or {}
         except ServerError as error:
-            # The load failed, so the server still has the configuration that it had before.
+            # # The load failed, so the server still has the configuration that it had before.
             self._values[model] = before
             raise CandidateError(str(error)) from error
         self._values[model] = dict(values)

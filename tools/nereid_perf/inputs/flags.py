@@ -1,7 +1,6 @@
-"""Flags for the contents of requests, and the conversion of flags to a plan.
+"""Flags for the contents of requests, and their conversion to a plan.
 
-A flag that perf_analyzer also has is named as there. A mix file gives the same flags for each of
-several models.
+Flags are named as in perf_analyzer. A mix file gives the same flags for several models.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PARAMETER_TYPES: Final[dict[str, Callable[[str], Parameter]]] = {
 }
 _MAX_INT: Final = (1 << 63) - 1
 _MAX_MIX_BYTES: Final = 1 << 20
-# Parameters that must be given by their own flags, as in Triton's clients.
+# # Parameters that have flags of their own, as in Triton's clients.
 _RESERVED: Final = {
     "sequence_id": "--start-sequence-id",
     "sequence_start": "--sequence-length",
@@ -217,10 +216,8 @@ class InputFlags:
     ) -> InputPlan:
         """Return the plan, which resolve_plan() must complete before use.
 
-        request_ids: true if the client needs an id in each request.
-
-        Raises:
-            InputError: flags contradict each other, or the mix file is wrong.
+        request_ids: the client needs an id in each request. Raises InputError if flags contradict
+        each other, or the mix file is wrong.
         """
         first, last = self.sequence_id_range or (self.start_sequence_id, (1 << 32) - 1)
         if self.sequence_id_range is None and first > last:
@@ -273,7 +270,7 @@ class InputFlags:
         )
 
 
-# Flags that a mix file may give for each model.
+# # Flags that a mix file may give for each model.
 _MODEL_FLAGS: Final = (
     "model_version",
     "batch_size",

@@ -1,6 +1,6 @@
 """Tensors in system shared memory: places of tensors, and creation and registration of regions.
 
-Each model has one region with all of its inputs, and one for its outputs, which all requests share.
+Each model has one region for all inputs and one for outputs, which all requests share.
 """
 
 from __future__ import annotations
@@ -59,10 +59,7 @@ class RegionRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region to be created; `contents` maps an offset to the bytes there.
-
-    name: the registered name, which is also the name of the shared-memory file.
-    """
+    """A region to be created; `name` is also the shared-memory file's, `contents` is keyed by offset."""
 
     name: str
     byte_size: int
@@ -90,10 +87,9 @@ def input_ranges(
 def output_ranges(
     plan: InputPlan, index: int, model: ModelPlan
 ) -> tuple[dict[str, RegionRange], Region]:
-    """Map an output's name to the range that the server writes it to.
+    """Map each output to the range that the server writes it to.
 
-    Raises:
-        InputError: the server does not say which outputs the model has.
+    Raises InputError if the server does not say which outputs the model has.
     """
     assert model.signature is not None, "the plan is resolved"
     specs = {output.name: output for output in model.signature.outputs}
@@ -121,8 +117,7 @@ def output_ranges(
 def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[None]:
     """Create and register the regions; unregister and remove them when the block ends.
 
-    Raises:
-        InputError: there is not enough shared memory.
+    Raises InputError if there is not enough shared memory.
     """
     with contextlib.ExitStack() as stack:
         for region in regions:
@@ -133,7 +128,7 @@ def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[
 
 
 def _unregister(server: RegionServer, name: str) -> None:
-    # Ignore errors: the server may have ended, and then has no registrations any more.
+    # # A server that has ended has no registrations any more.
     with contextlib.suppress(Exception):
         server.unregister_system_shared_memory(name)
 
@@ -144,8 +139,8 @@ def _create(region: Region, stack: contextlib.ExitStack) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         stack.callback(path.unlink, missing_ok=True)
         try:
-            # Allocate the memory at once. After truncate() alone, a full file system would kill the
-            # server with a signal when it writes.
+            # # Allocate at once. After truncate() alone, a write to a full file system would kill
+            # the server.
             os.posix_fallocate(descriptor, 0, region.byte_size)
             for offset, content in region.contents:
                 _write(descriptor, content, offset)

@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# Maximum number of held turns. While all sequences of a model are busy, the model's turns are held
-# for later. At the maximum, the other models wait too, so that the models' proportions stay exact.
+# # While all sequences of a model are busy, its turns are held. At this many, the other models wait
+# too, so that proportions stay exact.
 _MAX_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
     """Return the source of the worker with this index; the plan must be resolved.
 
-    Raises:
-        InputError: the data cannot be read, or does not fit the models.
+    Raises InputError if the data cannot be read, or does not fit the models.
     """
     if plan.traces:
         return ReplaySource(plan, worker, workers)
@@ -55,10 +54,9 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Return whether the plan has expected outputs that find_mismatch() compares responses with.
+    """Return whether the plan has expected outputs for find_mismatch().
 
-    Raises:
-        InputError: as in make_source.
+    Raises InputError as make_source() does.
     """
     if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
         return False
@@ -66,12 +64,9 @@ def expects_outputs(plan: InputPlan) -> bool:
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """Return the regions that regions.shared_regions() must create before the workers send.
+    """Return the regions that must exist before the workers send; none without shared memory.
 
-    The result is empty if the plan uses no shared memory.
-
-    Raises:
-        InputError: as in make_source.
+    Raises InputError as make_source() does.
     """
     if not plan.region_prefix:
         return []
@@ -80,7 +75,7 @@ def make_regions(plan: InputPlan) -> list[Region]:
     ]
 
 
-# Cached, because a worker makes a source from the same data for each level of load.
+# # Cached, because a worker makes a source from the same data for each level of load.
 @lru_cache(1)
 def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(
@@ -103,8 +98,7 @@ class MixedSource:
         self._deck = deck
         self._expected = expected
         self._draining = False
-        # Maps a model's index to its number of held turns: the turns that were dealt to the model
-        # while all of its sequences were busy.
+        # # Number of held turns of each model.
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:
@@ -117,7 +111,7 @@ class MixedSource:
             request = self._shares[index].next_request()
             if request is not None:
                 self._held[index] -= 1
-                # The unary plus drops the models that have no held turns.
+                # # The unary plus drops the models that have no held turns.
                 self._held = +self._held
                 return request
         while self._held.total() < _MAX_HELD:

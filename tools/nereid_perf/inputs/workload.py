@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Maximum size of one model's requests. A worker keeps them twice: with and without the parts that
-# differ each time.
+# # Of one model's requests. A worker keeps them twice, with and without the variable parts.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
@@ -42,8 +41,7 @@ class Workload(NamedTuple):
 def make_workload(plan: InputPlan, index: int) -> Workload:
     """Return the requests of the plan's model with this index; they are the same in every process.
 
-    Raises:
-        InputError: the data does not fit the model, or is missing.
+    Raises InputError if the data does not fit the model, or is missing.
     """
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
@@ -74,18 +72,14 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
     """Return the inputs of the model's requests, with the batch dimension, stream after stream.
 
-    Raises:
-        InputError: as in make_workload.
+    Raises InputError as make_workload() does.
     """
     model = plan.models[index]
     return [step for stream in _batched(model, _streams(plan, model)) for step in stream]
 
 
 def input_specs(model: ModelPlan) -> tuple[TensorSpec, ...]:
-    """Return the model's inputs.
-
-    If the metadata has no inputs, return the inputs for which --shape gives a datatype.
-    """
+    """Return the model's inputs, or those of --shape with a datatype if the metadata has none."""
     assert model.signature is not None, "the plan is resolved"
     if model.signature.inputs:
         return model.signature.inputs
@@ -123,7 +117,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
     steps = [Step(tuple(map(maker.make, made, shapes)))]
-    # Check the size before the other steps are made.
+    # # Check the size before the other steps are made.
     _check_size(model, count * _size(steps))
     steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
     return (tuple(steps),)
@@ -142,10 +136,9 @@ def _check_size(model: ModelPlan, size: int) -> None:
 
 
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
-    """Return the steps with a batch dimension.
+    """Join batch_size consecutive steps of a stream to each request, with a batch dimension.
 
-    Each request joins batch_size consecutive steps of its stream. For models without sequences, all
-    steps form one stream.
+    For models without sequences, all steps form one stream.
     """
     signature = model.signature
     assert signature is not None, "the plan is resolved"
@@ -157,8 +150,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # In a sequence, each request begins one step after the previous request, whatever the batch
-        # size. Without sequences, each request begins after the last step of the previous request.
+        # # In a sequence, each request begins one step after the previous one, whatever the batch
+        # size. Otherwise it begins after the last step of the previous one.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)

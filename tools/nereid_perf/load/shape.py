@@ -26,17 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """Shape of the load at any level; which fields count depends on the level's kind.
+    r"""Shape of the load at any level; which fields count depends on the level's kind.
 
-    "rate": `distribution` is the distribution of the gaps. The rate grows from ramp_from to the
-    level's rate in ramp_s seconds. Bursts with burst_rate last burst_s seconds and begin every
-    burst_period_s seconds.
-
-    "trace": intervals_ns are the gaps, repeated; if empty, each request of the source has its own
-    time.
-
-    "concurrency": if requests_per_step is set, the concurrency begins at periodic_from. It grows by
-    periodic_step after every requests_per_step requests, up to the level's concurrency.
+    "rate": `distribution` is of the gaps. The rate grows from ramp_from in ramp_s seconds. Bursts
+    of burst_s seconds begin every burst_period_s seconds.
+    "trace": intervals_ns are the gaps, repeated; if empty, each request has its own time.
+    "concurrency": with requests_per_step, the concurrency grows from periodic_from by periodic_step
+    after every requests_per_step requests.
     """
 
     distribution: Distribution = "constant"

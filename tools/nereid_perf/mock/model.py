@@ -35,8 +35,7 @@ class Counts:
 class MockModel:
     """A model with one FP32 input and one FP32 output of a set size.
 
-    responses: number of responses to each request. has_sequences: the configuration says that the
-    model is a sequence model.
+    responses: number per request. has_sequences: the configuration is of a sequence model.
     """
 
     size: int = 8

@@ -68,10 +68,8 @@ class MockServer:
     ) -> list[str]:
         """Listen, and return the addresses; port 0 takes any free port.
 
-        tls: the server's certificate, and the authority whose certificates clients must have.
-
-        Raises:
-            OSError: an address or a TLS file cannot be used.
+        tls: `root` is the authority of the clients' certificates. Raises OSError if an address or a
+        TLS file cannot be used.
         """
         addresses = []
         if http is not None:
@@ -106,8 +104,6 @@ class MockServer:
     def _new_http_protocol(self) -> HttpProtocol:
         return HttpProtocol(self.model, self.serve, self._http_connections)
 
-    # --- gRPC
-
     def _handlers(self) -> Handlers:
         control: dict[str, Callable[[bytes], Any]] = {
             "ServerLive": lambda _: pb.ServerLiveResponse(live=True),
@@ -126,7 +122,7 @@ class MockServer:
                 self.model.statistics(pb.ModelStatisticsRequest.FromString(message).name)
             ),
         }
-        # Accept calls about shared memory, because the mock neither reads nor writes tensors.
+        # # The mock neither reads nor writes tensors.
         control |= {
             "SystemSharedMemoryRegister": lambda _: pb.SystemSharedMemoryRegisterResponse(),
             "SystemSharedMemoryUnregister": lambda _: pb.SystemSharedMemoryUnregisterResponse(),
@@ -145,8 +141,7 @@ class MockServer:
             if fails:
                 call.fail(Status.INTERNAL, FAILURE)
             elif request_id:
-                # Concatenate two serialized messages, which protobuf reads as one message with the
-                # fields of both.
+                # # protobuf reads two concatenated messages as one message with the fields of both.
                 named = pb.ModelInferResponse(id=request_id).SerializeToString()
                 call.reply(self._message + named)
             else:

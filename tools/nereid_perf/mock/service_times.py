@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Periods in which the server does nothing.
+    """Periods without service: for_ns long, after_ns after the first request, then every every_ns.
 
-    A stall lasts for_ns. It begins after_ns after the first request, and is repeated every every_ns
-    (0: only once). If for_ns is 0, there are no stalls.
+    every_ns 0 means only once; for_ns 0 means no stalls.
     """
 
     after_ns: int = 0
@@ -55,7 +54,7 @@ class ServiceTimes:
         self._stalls = stalls
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self._first_ns = -1
-        # End times of the latest requests, at most as many as are served at a time.
+        # # End times of the latest requests, at most as many as are served at a time.
         self._ends_ns: list[int] = []
 
     def serve(self, now_ns: int) -> tuple[int, int]:

@@ -21,11 +21,9 @@ class PictureError(Exception):
 
 
 def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Path) -> None:
-    """Write the page's first chart as PNG, with the same lines.
+    """Write the page's first chart as PNG.
 
-    Raises:
-        PictureError: no picture can be made.
-        OSError: the file cannot be written.
+    Raises PictureError if no picture can be made, OSError if the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - only pictures need it
@@ -58,7 +56,7 @@ def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Pa
 def _draw(axes: Any, trace: dict[str, Any]) -> None:
     marker = trace.get("marker", {})
     if trace["mode"] == "markers":
-        # Mark this point, which is a knee.
+        # # This point is a knee.
         axes.plot(
             trace["x"],
             trace["y"],

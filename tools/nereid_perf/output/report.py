@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
-    """Write the files, and return their paths.
-
-    Raises:
-        PictureError: no picture can be made.
-        OSError: a file cannot be written.
-    """
+    """Write the files, and return their paths; raise PictureError or OSError."""
     written = []
-    # Write the result file first, because all other outputs can be made from it later.
+    # # First, because all other outputs can be made from the result file later.
     if settings.json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
@@ -35,10 +30,7 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
 def report(paths: Sequence[Path], settings: OutputSettings) -> list[Path]:
     """Write one page, picture or set of tables for all results; return the files' paths.
 
-    Raises:
-        ResultFileError: a file is not a result file.
-        PictureError: no picture can be made.
-        OSError: a file cannot be read or written.
+    Raises ResultFileError for a wrong file, PictureError, or OSError.
     """
     results = {name: read_result(path) for name, path in _names(paths).items()}
     if settings.json:

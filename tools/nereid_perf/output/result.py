@@ -27,8 +27,7 @@ class Machine:
 class MeasuredServer:
     """A measured server with all of its measurements.
 
-    models: name or name:version of each model, as given by flags. batch_size: number of inferences
-    in each request.
+    models: name or name:version, as in the flags. batch_size: inferences per request.
     """
 
     url: str
@@ -69,9 +68,8 @@ class FoundRate:
 class Result:
     """The result of a run.
 
-    servers: one server, or A and B of a comparison. violations: the conditions of --fail-if that
-    hold. started: ISO 8601 with time zone. percentile: the latency percentile that the curve's knee
-    was found with. slo: "" means that there is no objective.
+    servers: one server, or A and B. violations: the conditions of --fail-if that hold. started: ISO
+    8601 with time zone. percentile: of the curve's knee. slo: "" means none.
     """
 
     command: tuple[str, ...]

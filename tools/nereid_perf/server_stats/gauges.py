@@ -21,10 +21,7 @@ _MIB: Final = 1 << 20
 
 
 def page_gauges(page: bytes) -> dict[str, float]:
-    """Return a page's gauges: maps a name with labels to a value.
-
-    The page is in Prometheus' format.
-    """
+    """Map each gauge of a page in Prometheus' format, with its labels, to its value."""
     names = set(_GAUGE.findall(page))
     gauges = {}
     for name, labels, value in _SAMPLE.findall(page):
@@ -82,10 +79,7 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """Prepare a sampler; gpus: the GPUs of this machine, read by NVML by default.
-
-        If the server runs on another machine, its GPUs are on the server's metrics page.
-        """
+        """Prepare a sampler; gpus: the GPUs of this machine, read by NVML by default."""
         self._metrics_url = metrics_url
         self._interval_s = interval_s
         self._gpus = Gpus().gauges if gpus is None else gpus
@@ -119,7 +113,7 @@ class GaugeSampler:
 
     def _read_page(self) -> dict[str, float]:
         try:
-            # The URL is http or https, because the command checks that.
+            # # The command has checked that the URL is http or https.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 return page_gauges(response.read(_MAX_BYTES))
         except (OSError, http.client.HTTPException):

@@ -9,7 +9,7 @@ from nereid_perf.measurement import ServerSplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    # Maps a model's name and version to its entry in `model_stats`.
+    # # Entries of `model_stats` by (model, version).
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -72,7 +72,7 @@ def composing_models(model: str, config_of: Callable[[str], Mapping[str, Any] | 
 
 
 def _number(entry: Mapping[str, Any], name: str) -> int:
-    # Convert the number, because 64-bit numbers are strings in protobuf's JSON.
+    # # 64-bit numbers are strings in protobuf's JSON.
     return int(entry.get(name) or 0)
 
 

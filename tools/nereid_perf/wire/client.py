@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 class PendingRequest:
     """A request in flight. Times are in ns of the monotonic clock, and 0 until they are known.
 
-    between: times from one response to the next. carrier: connection or stream of the request;
-    `None` while the request waits for one. message: the response, if responses are checked.
-    json_bytes: length of the response's JSON, from the HTTP header. server_timing: the response's
-    Server-Timing, if the plan asks for it.
+    between: times between responses. carrier: connection or stream; `None` while the request waits.
+    message: the response, if responses are checked. json_bytes: of the response, from the HTTP
+    header.
     """
 
     __slots__ = (
@@ -74,8 +73,7 @@ class WireClient(Protocol):
     async def open(self, in_flight: int) -> None:
         """Open connections for this number of requests in flight.
 
-        Raises:
-            OSError: there is no connection; the text is for users.
+        Raises OSError if there is no connection; its text is for users.
         """
         ...
 

@@ -29,11 +29,7 @@ class GrpcClient:
     """A client that makes a gRPC call for each request."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
+        """Prepare connections for a plan; raise OSError if a TLS file cannot be used."""
         self.block = block_of(plan, _PATH)
         self.keeps_messages = plan.checks_responses
         self.keeps_timings = plan.server_timing

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Phase for the part of the service time that was not spent in the server. The name has spaces, so
-# it cannot be a server's phase.
+# # Service time outside the server. With spaces, the name cannot be a server's phase.
 CLIENT_AND_WIRE: Final = "client and wire"
-# Maximum number of different phases; further phases are left out.
+# # Further phases are left out.
 _MAX_NAMES: Final = 32
 
-# A row. phase: number of the phase's name. last: when the request ended.
+# # phase: index of the name. last: when the request ended.
 TIMING: Final = np.dtype(
     [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
 )
@@ -31,7 +30,7 @@ class TimingWriter:
 
     def __init__(self) -> None:
         self._rows = array("q")
-        # This phase always has number 0, whatever phases servers report.
+        # # This phase always has number 0, whatever phases servers report.
         self._phases = {CLIENT_AND_WIRE: 0}
         self._new_names = [CLIENT_AND_WIRE]
 

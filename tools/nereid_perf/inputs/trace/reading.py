@@ -19,11 +19,7 @@ _PROBED_CHARS: Final = 4096
 
 
 def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator[TraceRecord]:
-    """Yield the requests of all files, in the files' order.
-
-    Raises:
-        InputError: a file is invalid; the text names the file and the place in it.
-    """
+    """Yield the requests of all files, in the files' order; raise InputError at an invalid place."""
     count = 0
     for path in paths:
         for record in _read(path, limits):
@@ -36,17 +32,13 @@ def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator
 
 
 def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Return names and versions of the requested models, in the order of their first requests.
-
-    Raises:
-        InputError: as in read_traces.
-    """
+    """Return names and versions of requested models, by first request; raise as read_traces() does."""
     return [*dict.fromkeys((record.model, record.version) for record in read_traces(paths))]
 
 
 def _read(path: str, limits: TraceLimits) -> Iterator[TraceRecord]:
     try:
-        # Triton writes models' strings unchanged, and they need not be UTF-8.
+        # # Triton writes models' strings unchanged, and they need not be UTF-8.
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             begin = file.read(_PROBED_CHARS).lstrip()
             file.seek(0)

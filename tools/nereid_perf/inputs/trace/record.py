@@ -22,10 +22,9 @@ class TraceLimits:
 class TraceInput:
     """An input of a recorded request.
 
-    shape: as sent, with the batch dimension. datatype: "" means the datatype in the model's
-    metadata. values: the elements as a JSON array. raw: the tensor's bytes. If values and raw are
-    both `None`, the tensor is made up; its texts then have string_bytes bytes each, or the plan's
-    size if string_bytes is `None`.
+    shape: with the batch dimension. datatype: "" means the metadata's. values: JSON elements. If
+    values and raw are `None`, the tensor is made up, with texts of string_bytes bytes (`None`: the
+    plan's size).
     """
 
     name: str
@@ -48,8 +47,8 @@ class TraceSequence(NamedTuple):
 class TraceRecord:
     """A recorded request.
 
-    place: where the request is in its file, for error texts. key: equal for requests with equal
-    inputs and parameters. inputs: `None` means that the plan's inputs are used.
+    place: for error texts. key: equal for equal inputs and parameters. inputs: `None` means the
+    plan's.
     """
 
     place: str
