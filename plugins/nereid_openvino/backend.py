@@ -68,7 +68,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
         raise Unavailable(
             f"unable to load model '{config.name}', OpenVINO cannot use GPU {spec.gpu}"
         )
-    # # Each model gets its own Core: extensions that a model adds to a Core are never removed.
+    # Each model gets its own Core: extensions that a model adds to a Core are never removed.
     core = openvino.Core()
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
@@ -85,7 +85,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
 def _properties(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], device: str, threads: int
 ) -> dict[str, Any]:
-    """Return OpenVINO's properties; a number of threads in the configuration overrides `threads`."""
+    """Return OpenVINO's properties. A configured number of threads overrides `threads`."""
     properties: dict[str, Any] = {}
     for name in _PROPERTIES:
         if name in parameters:
@@ -117,7 +117,6 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """Map the index of each input that the configuration reshapes to its new shape."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {

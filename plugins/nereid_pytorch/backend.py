@@ -1,7 +1,4 @@
-"""The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
-
-A TorchScript file names its arguments but has no shapes, so the configuration must be complete.
-"""
+"""The PyTorch backend: TorchScript files (model.pt), which need a complete configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ DEFAULT_FILENAME: Final = "model.pt"
 
 # # RuntimeError is the usual one; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# # Parameters for TorchScript's optimiser; they act on the whole process.
+# Parameters for TorchScript's optimiser; they act on the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -145,7 +142,7 @@ class TorchModel:
         self._cleans_cache = parse_boolean(
             config, parameters, "ENABLE_CACHE_CLEANING", default=False
         )
-        # # Name of the module's only argument, if it is a dictionary of inputs; otherwise empty.
+        # Name of the module's only argument, if it is a dictionary of inputs; otherwise empty.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
@@ -191,14 +188,13 @@ class TorchModel:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # # Copy the array: it is read-only, and a module may write to its arguments.
+        # Copy the array: it is read-only, and a module may write to its arguments.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
     def _output(self, name: str, results: Any) -> Array:
-        """Return the output of this name, taken from the results of the module."""
         result = results[name] if isinstance(results, dict) else self._result(name, results)
         if isinstance(result, list):
             strings = np.array(result, np.object_)
@@ -210,7 +206,7 @@ class TorchModel:
         return array
 
     def _result(self, name: str, results: Any) -> Any:
-        # # A list of strings is a single result; any other list holds several results.
+        # A list of strings is a single result; any other list holds several results.
         is_one = isinstance(results, torch.Tensor) or (
             isinstance(results, list) and (not results or isinstance(results[0], str))
         )
@@ -236,7 +232,6 @@ def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 def _check_complete(
     config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
 ) -> None:
-    """Refuse a configuration that gives no value for a required argument."""
     missing = [argument.name for argument in arguments if not argument.has_default_value()]
     missing = [name for name in missing if name not in given]
     if missing:

@@ -1,7 +1,4 @@
-"""Find the arguments and results of a TorchScript module that a configuration's names refer to.
-
-The rules are those of Triton's PyTorch backend. The module does not use torch.
-"""
+"""Finds the arguments and results of a TorchScript module by Triton's rules, without torch."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
 
 
 def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """Map each output to its index: the number at the end of its name, or else its place in the order.
+    """Map each output to its index: the number at the end of its name, or else its position.
 
     Raises InvalidArgument if two outputs refer to one result.
     """

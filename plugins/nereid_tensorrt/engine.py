@@ -108,7 +108,7 @@ class Engine:
         return max(int(size_of(number)) for number in profiles)
 
     def create_context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
-        """Return a new execution context for a profile; `scratch` is the address and size of its memory."""
+        """Return a new context for a profile; `scratch` is the address and size of its memory."""
         strategy = tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = self._engine.create_execution_context(strategy)
         if context is None:
@@ -167,7 +167,7 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         self.shape: tuple[int, ...] = ()
 
     def reallocate_output(self, _name: str, _memory: int, size: int, _alignment: int) -> int | None:
-        """Return the buffer's address, or `None` if the output does not fit; TensorRT calls this."""
+        """Return the buffer's address; `None` if the output does not fit. TensorRT calls this."""
         return self._address if size <= self._size_bytes else None
 
     def reallocate_output_async(

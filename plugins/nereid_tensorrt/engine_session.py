@@ -76,12 +76,11 @@ def make_model(
 
 class _PreparedContext(NamedTuple):
     context: Any
-    # # Only outputs whose shapes are known only after the execution have an allocator.
     allocators: Mapping[str, OutputAllocator]
 
 
 class EngineSession:
-    """The Session of one instance, for the instance's thread only; each run overwrites the outputs."""
+    """The Session of one instance, used by the instance's thread; a run overwrites the outputs."""
 
     host_inputs: frozenset[str] = frozenset()
     reads_early = False
@@ -96,11 +95,11 @@ class EngineSession:
         *,
         every_profile: bool,
     ) -> None:
-        """Create contexts; every_profile allocates scratch memory for all profiles of the engine."""
+        """Create the contexts; every_profile allocates scratch memory for all profiles."""
         self._name, self._engine, self._profiles = name, engine, profiles
         self._device, self._stream = device, stream
         tensors = engine.description.outputs
-        # # Contexts of captured graphs. A graph uses the memory of its context.
+        # Contexts of captured graphs. A graph uses the memory of its context.
         self._captured: list[Any] = []
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
         with ExitStack() as resources:
@@ -169,7 +168,7 @@ class EngineSession:
         return self._engine.create_context(profile, self._stream, self._scratch)
 
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
-        """Return the outputs' largest sizes in bytes; leave each context with its largest input shapes."""
+        """Return the largest sizes in bytes; contexts keep the largest input shapes."""
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
             for name, each in self._profiles[number].items():

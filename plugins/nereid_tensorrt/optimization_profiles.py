@@ -33,10 +33,7 @@ Profile = dict[str, ShapeRange]
 def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """Return the profiles that the instance's group configures, or else profile 0.
-
-    Raises InvalidArgument if the engine lacks a configured profile.
-    """
+    """Return the profiles of the instance's group, or profile 0; raise InvalidArgument."""
     group = instance_name.rpartition("_")[0]
     numbers: tuple[int, ...] = ()
     for index, written in enumerate(config.instance_group):
@@ -98,11 +95,7 @@ def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes)
 def complete_from_engine(
     config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
 ) -> model_config_pb2.ModelConfig:
-    """Return the completed configuration; `rows` is the largest batch that the profiles allow.
-
-    Raises InvalidArgument if the configuration does not fit the engine.
-    """
-    # # The default must be `rows`, because larger batches would fail.
+    """Return the completed configuration; `rows` is the largest batch that the profiles allow."""
     settings = CompletionSettings(default_max_batch_size=rows)
     return complete_config(
         config, model_name=config.name, description=description, settings=settings

@@ -31,7 +31,7 @@ class CheckpointError(Exception):
 
 
 class Checkpoint:
-    """A checkpoint, used as a context; its measure() returns recorded measurements, then new ones."""
+    """A context that records measurements; measure() first returns those in the file."""
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Checkpoint:
                 )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # # Write a new file beside the old one, which stays until all of its useful records
+            # Write a new file beside the old one, which stays until all of its useful records
             # were read.
             self._file = self._part.open("w", encoding="utf-8")
         except OSError as error:
@@ -126,10 +126,7 @@ def replayed(
 
 
 def recorded(path: Path) -> tuple[Job, Measure]:
-    """Return a checkpoint's job, and a function that returns the recorded measurement of a trial.
-
-    Both raise CheckpointError: for an unusable file, and for a trial that is not in the file.
-    """
+    """Return a checkpoint's job and a measure() for it; both raise CheckpointError."""
     job, records = _read(path)
 
     def missing(_trial: Trial) -> Measurement:
@@ -146,7 +143,6 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "seconds": trial.seconds,
         "batch_size": trial.batch_size,
     }
-    # # JSON has lists in place of tuples.
     plain: dict[str, Any] = json.loads(json.dumps(document))
     return plain
 
@@ -175,7 +171,7 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    # # Fields about when and how the run was started do not change the search.
+    # Fields about when and how the run was started do not change the search.
     other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
     b = json.loads(json.dumps(b))
     return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

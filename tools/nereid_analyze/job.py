@@ -1,7 +1,4 @@
-"""The job of a search: everything that determines it, except for the measurements.
-
-The job is the first line of a checkpoint, so that a run or its reports can be continued.
-"""
+"""The job of a search: all that determines it but the measurements; first line of a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,11 +26,7 @@ ADAPTIVE: Final = "adaptive"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job of one search.
-
-    models: weights of the models that get requests. configs: original configurations of these
-    models and of all tuned models.
-    """
+    """The job of one search; `models` has the weights of the models that get requests."""
 
     title: str
     models: Mapping[str, int]
@@ -51,9 +44,9 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    # # Original text of each config.pbtxt; `None` if the model has no file.
+    # Original text of each config.pbtxt; `None` if the model has no file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
-    # # Gauges of the metrics page before there was any load.
+    # Gauges of the metrics page before there was any load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {

@@ -110,7 +110,7 @@ def _settings(
     configs: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Setting]:
     if not file.reloads or file.search_disabled:
-        # # If the user lists settings, vary only these.
+        # If the user lists settings, vary only these.
         automatic: frozenset[str] = frozenset()
     else:
         automatic = frozenset(settings.vary if file.mode == ADAPTIVE else MODEL_ANALYZER)

@@ -46,7 +46,6 @@ _UNMET: Final = 3
 _FAILED: Final = 1
 _USAGE: Final = 2
 _LOOK_S: Final = 5.0
-# # Flags that this command sets itself.
 _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 
 
@@ -61,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         return _USAGE
     for warning in file.warnings:
         print_error(_PROGRAM, warning)
-    # # Like Ctrl-C, so that models are restored if a supervisor ends the command.
+    # Like Ctrl-C, so that models are restored if a supervisor ends the command.
     signal.signal(signal.SIGTERM, _interrupt)
     run = _Run(settings, server, file, ("nereid", "analyze", *argv))
     code = 0
@@ -113,7 +112,6 @@ class _Run:
 
     def _target(self, group: Group) -> MeasuredTarget:
         file, server = self.file, self.server
-        # # Flags about the server take precedence over the file.
         protocol = server.protocol if not self.settings.config_file else file.protocol
         if any(argument.startswith(("-i", "--protocol")) for argument in self.command):
             protocol = server.protocol

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Return the change of each model's configuration.
-
-    Without the text of config.pbtxt, the change applies to the configuration that the server
-    reports. Raises ConfigTextError if a text cannot be changed.
-    """
+    """Return the changes of config.pbtxt files; where there is none, of the served configuration."""
     texts = dict(analysis.job.texts)
     for model, config in analysis.job.configs.items():
         if model not in texts:

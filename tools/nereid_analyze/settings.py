@@ -152,10 +152,7 @@ class AnalyzeSettings:
 
 
 def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
-    """Return the file's contents, with overrides by flags.
-
-    Raises ConfigFileError if the file cannot be used.
-    """
+    """Return the file's contents, with overrides by flags; raise ConfigFileError."""
     if settings.config_file:
         given = read_config_file(Path(settings.config_file))
     else:
@@ -192,7 +189,7 @@ def _limited(given: tuple[int, int], most: int) -> tuple[int, int]:
 
 
 def _aimed(spec: ModelSpec, settings: AnalyzeSettings) -> ModelSpec:
-    """Return the spec with the limits on the command line in place of those for the same metrics."""
+    """Return the spec, in which the command line's limits replace those of the same metrics."""
     own = {constraint.metric for constraint in settings.target}
     others = tuple(
         constraint for constraint in spec.goal.constraints if constraint.metric not in own

@@ -36,14 +36,11 @@ class Server:
     metrics_url: str
     headers: Mapping[str, str]
     timeout_s: float
-    # # Certificates of a private authority; "" means the system's.
+    # Certificates of a private authority; "" means the system's.
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """Return what the gateway says about a model; `earlier` gives the increases of counters.
-
-        Raises CannotAskError if the gateway cannot be reached, or refuses.
-        """
+        """Return what the gateway says; counters count since `earlier`. Raise CannotAskError."""
         entries = self._json("POST", "/v2/repository/index")
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
         versions = tuple(
@@ -63,10 +60,7 @@ class Server:
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the response body for this path.
-
-        Raises CannotAskError on a failure, or if the body exceeds max_bytes.
-        """
+        """Return the response body; raise CannotAskError on failures, and beyond max_bytes."""
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
         if status != _OK:
@@ -84,7 +78,7 @@ class Server:
         ready, _ = self._fetch("GET", f"{path}/ready")
         facts = VersionFacts(number, state, reason, ready == _OK)
         if not facts.in_memory:
-            # # Do not ask for the configuration, because that request may load the version.
+            # Do not ask for the configuration, because that request may load the version.
             return facts
         config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
         stats = None if statistics is None else statistics.get("model_stats") or None
@@ -156,10 +150,7 @@ def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> N
 def server_of(
     parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
 ) -> Server:
-    """Return the server that the arguments name; print the usage and exit if they are invalid.
-
-    An empty metrics_url means port 8002 of the same host.
-    """
+    """Return the server that the arguments name, or exit; metrics_url "" means port 8002."""
     try:
         base, headers = _base(given.url), _headers_of(given.header)
         metrics = _metrics_url(base, metrics_url)
@@ -190,7 +181,7 @@ def _headers_of(texts: Sequence[str]) -> dict[str, str]:
 def _base(url: str) -> str:
     base = (url if "://" in url else f"http://{url}").rstrip("/")
     parts = urlsplit(base)
-    # # parts.port raises ValueError if the port is not valid.
+    # parts.port raises ValueError if the port is not valid.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"'{url}': expected host:port, or an http or https URL")
     return base

@@ -1,7 +1,4 @@
-"""Computes statistics of histograms with numpy. Histograms have times in ns, statistics are in us.
-
-The histogram library takes 10 ms for each figure, and a report needs hundreds of figures.
-"""
+"""Statistics of histograms (in ns) with numpy, in us; the histogram library takes 10 ms each."""
 
 from __future__ import annotations
 
@@ -69,5 +66,5 @@ def recorded_us(histogram: HdrHistogram) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _counts(histogram: HdrHistogram) -> NDArray[np.int64]:
-    # # The array of a decoded histogram ends with its last value.
+    # The array of a decoded histogram ends with its last value.
     return np.ctypeslib.as_array(histogram.counts).astype(np.int64)

@@ -14,10 +14,7 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS files in PEM; "" means no file.
-
-    server_name: the name in the certificate, if it differs from the host in the address.
-    """
+    """TLS files in PEM; "" means no file. server_name: if the certificate has another host."""
 
     root: str = ""
     cert: str = ""
@@ -27,10 +24,10 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Port of a server for one protocol.
+    """Port of a server for one protocol; tls `None` means no encryption.
 
-    address: host:port, [v6]:port or unix:/path. tls: `None` means no encryption. headers: sent with
-    each request (as metadata over gRPC).
+    address: host:port, [v6]:port or unix:/path. headers: sent with each request (over gRPC as
+    metadata).
     """
 
     protocol: Protocol

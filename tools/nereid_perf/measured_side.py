@@ -1,7 +1,4 @@
-"""A server with everything that is needed to measure it: inputs, shared memory, workers.
-
-A run has one side; a comparison has two sides.
-"""
+"""A server with everything that is needed to measure it: inputs, shared memory, workers."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# # For connections and the server, in seconds, at the beginning of each level.
+# # Connections and the server warm up at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
@@ -60,7 +57,7 @@ class MeasuredSide:
             version=self.version,
             models=tuple(f"{m.name}:{m.version}" if m.version else m.name for m in models),
             measurements=tuple(measurements),
-            # # If a mix has batches of different sizes, count requests and not inferences.
+            # If a mix has batches of different sizes, count requests and not inferences.
             batch_size=sizes.pop() if len(sizes) == 1 else 1,
             is_decoupled=_is_decoupled(self.inputs),
         )
@@ -70,11 +67,7 @@ class MeasuredSide:
 def open_side(
     settings: RunSettings, on_progress: Callable[[Progress], None]
 ) -> Iterator[MeasuredSide]:
-    """Open a side, and close it at the end of the context.
-
-    Raises InputError for flags or data that do not fit, ServerError from the server, and OSError
-    for files or shared memory.
-    """
+    """Open a side until the context ends; raise InputError, ServerError or OSError."""
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
     name, version = server.name_and_version()
@@ -94,10 +87,9 @@ def open_side(
 
 
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
-    """Ask the server for its models' metadata, and return the inputs completed with it.
+    """Return the inputs completed with the server's metadata; raise InputError or ServerError.
 
-    Also makes the first worker's requests, to find errors before any worker starts. Raises
-    InputError if flags or data do not fit, ServerError if the server does not describe its models.
+    Also makes the first worker's requests, to find errors before any worker starts.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)

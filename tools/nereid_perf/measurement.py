@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """A level of load.
-
-    kind: "concurrency" (value: requests in flight), "rate" (requests per second) or "trace" (1).
-    """
+    """A level of load. kind: "concurrency" (in flight), "rate" (per second) or "trace" (value 1)."""
 
     kind: str
     value: float
@@ -26,9 +23,9 @@ class LoadLevel:
 class Latencies:
     """Histograms of latencies, in ns.
 
-    response: from the schedule's (intended) time to the last response. service: from the write to
-    the socket to the last response; equal to response in a closed loop. first: from the intended
-    time to the first response. between: times between the responses of one request.
+    response: from the intended time to the last response. service: from the write to the socket to
+    the last response; in a closed loop the same. first: from the intended time to the first
+    response. between: from one response to the next.
     """
 
     response: HdrHistogram
@@ -39,9 +36,9 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Mean times of one model's requests in us, from the statistics before and after the load.
+    """Mean times of one model's requests in us; `None` is not reported.
 
-    Times of the cache are per hit and per miss. `None`: the server does not report the time.
+    Times of the cache are per hit and per miss.
     """
 
     model: str
@@ -63,8 +60,8 @@ class ServerSplit:
 class PhaseTiming:
     """A phase in the responses' Server-Timing, or the service time that no phase covers.
 
-    mean_us: over all requests with Server-Timing, so that the phases' means add up. p99_us,
-    requests: only of requests with this phase.
+    mean_us: over all requests with Server-Timing, so that means add up. p99_us: over requests with
+    this phase.
     """
 
     requests: int
@@ -74,11 +71,10 @@ class PhaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ClientCost:
-    """The cost of the load generator.
+    """The cost of the load generator; cpu_us is per request.
 
-    cpu_us: user and system time of all workers, per request. busy: largest share of a CPU that a
-    worker used. delayed: requests sent over 1 ms late, although they did not wait for the server.
-    is_bottleneck: the load generator limited the measurement.
+    busy: largest share of a CPU of a worker. delayed: requests sent over 1 ms late, although they
+    did not wait for the server.
     """
 
     cpu_us: float
@@ -102,11 +98,11 @@ class Measurement:
     latencies: Latencies
     client: ClientCost
     server: tuple[ServerSplit, ...] = ()
-    # # /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
+    # /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    # # Requests, failures and latencies of each model of a mix.
+    # # Results of each model of a mix.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # # By phase, in the order in which the phases first came.
+    # # By phase, in order of appearance.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property

@@ -18,7 +18,7 @@ Compression = Literal["none", "gzip", "deflate"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model that requests are sent to; Request.workload is its index. version "" is the server's."""
+    """A model that requests are sent to; with version "" the server chooses one."""
 
     model: str
     version: str = ""
@@ -26,16 +26,12 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    r"""The source of the requests, and how they are sent.
+    """The source of the requests, and how they are sent.
 
-    make_source: takes a worker's number and the number of workers, once per level, in each worker
-    process. It must be picklable (a function of a module, a partial of one, an instance with
-    __call__).
-    streaming: over ModelStreamInfer (gRPC). decoupled: a request may have any number of responses.
-    checks_responses: find_mismatch() gets responses, which costs client time; not possible if
-    decoupled. compression: of requests; responses may use it too. max_in_flight: of an open loop,
-    over all workers; response times include the wait for it. streams_per_connection: gRPC calls on
-    a connection, or requests on a stream.
+    make_source: picklable; takes a worker's number and the number of workers, once per level in
+    each worker process. checks_responses: costs client time; not possible if decoupled.
+    max_in_flight: of an open loop, over all workers; response times include the wait for it.
+    streams_per_connection: gRPC calls on a connection, or requests on a stream.
     """
 
     endpoint: Endpoint

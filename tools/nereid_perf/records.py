@@ -26,7 +26,6 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file; raise OSError if it cannot be written."""
         self._file = path.open("w", encoding="utf-8")
         self._file.write(_HEADER)
 

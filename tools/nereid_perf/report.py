@@ -18,7 +18,6 @@ from nereid_perf.output.summary import summary_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# # The usage text also begins with this text.
 _PROGRAM: Final = "nereid perf report RESULT..."
 
 

@@ -10,10 +10,10 @@ from typing import Protocol
 class Request:
     """A request whose bytes a client can send any number of times; the client adds the framing.
 
-    message: serialized ModelInferRequest (gRPC) or body (HTTP). json_bytes: over HTTP, length of
-    the JSON before binary tensors; 0 if there are none. sequence: index of the source's sequence,
-    or -1. id: unique in the run, or "". data: index for find_mismatch(). at_ns: when a trace sends
-    it, in ns since the beginning of the run, or -1.
+    message: serialized ModelInferRequest (gRPC) or body (HTTP). json_bytes: over HTTP, the JSON's
+    length before binary tensors, or 0. sequence: the source's index, or -1. id: unique in the run,
+    or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's beginning,
+    or -1.
     """
 
     message: bytes
@@ -37,25 +37,25 @@ class RequestSource(Protocol):
         ...
 
     def set_draining(self, *, draining: bool) -> None:
-        """Start or stop draining, in which only the last request of each open sequence is returned."""
+        """Start or stop draining, which gives only the last requests of open sequences."""
         ...
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """Return how a response (without framing) differs from the user's validation data, or "".
+        """Return how a response (without framing) differs from the validation data, or "".
 
-        json_bytes: over HTTP, the length of the JSON, as the response's header says.
+        json_bytes: the length of the JSON from the header (HTTP).
         """
         ...
 
 
 class TimedSource(RequestSource, Protocol):
-    """A source of a trace's requests, which have times relative to the beginning of the trace.
+    """A source of a trace's requests, with times since the beginning of the trace.
 
     next_request() ignores these times; it returns `None` while the next request's sequence is busy.
     """
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """Return the next request whose time (its at_ns) has come and whose sequence is not busy."""
+        """Return the next request whose at_ns has come and whose sequence is not busy."""
         ...
 
     def next_due_ns(self) -> int | None:

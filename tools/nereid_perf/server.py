@@ -1,7 +1,7 @@
 """The tool's calls to a server, except inference requests, over HTTP or gRPC.
 
-Results are documents as in Triton's HTTP. Calls block, and must not be made in a running event
-loop. Each uses a new connection, so that none has to be kept alive.
+Calls block, and must not be made in a running event loop. Each uses a new connection, so that none
+has to be kept alive. Results are documents as in Triton's HTTP.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Message = TypeVar("_Message", bound="Message")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-# # Statuses for an unknown URL. Triton's "unsupported" is 501 or 400.
+# Statuses for an unknown URL. Triton's "unsupported" is 501 or 400.
 _NO_SUCH_CALL: Final = frozenset({404, 405, 501})
 
 
@@ -74,24 +74,18 @@ class Server:
         return tuple(self._unary("ServerMetadata", request, response).extensions)
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
-        """Return a model's document: name, versions, platform, and inputs and outputs with their shapes.
-
-        Raises ServerError if the call fails, or the model is not ready.
-        """
+        """Return name, versions, platform, inputs and outputs of a model; raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", _model_path(model, version))
             for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
-                # # MLServer and Triton write sizes as strings or as numbers.
+                # MLServer and Triton write sizes as strings or as numbers.
                 tensor["shape"] = [int(size) for size in tensor["shape"]]
             return document
         request = pb.ModelMetadataRequest(name=model, version=version)
         return message_json(self._unary("ModelMetadata", request, pb.ModelMetadataResponse()))
 
     def config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """Return the model's configuration, as Triton's JSON.
-
-        `None`: the server has no configurations, because it is not like Triton. Raises ServerError.
-        """
+        """Return the configuration as Triton's JSON, or `None` if the server is not like Triton."""
         try:
             if self.endpoint.protocol == "http":
                 return self._json("GET", f"{_model_path(model, version)}/config")
@@ -102,10 +96,7 @@ class Server:
         return message_json(response.config)
 
     def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]] | None:
-        """Return `model_stats`, one entry for each version, of one model or of all.
-
-        `None`: the server has no statistics. Raises ServerError.
-        """
+        """Return `model_stats` of one model or of all; `None` if the server has no statistics."""
         try:
             if self.endpoint.protocol == "http":
                 path = _model_path(model, version) if model else "/v2/models"
@@ -117,7 +108,7 @@ class Server:
         return [message_json(entry) for entry in response.model_stats]
 
     def repository_index(self) -> list[dict[str, Any]]:
-        """Return an entry for each version: name, version, state, reason; raise ServerError.
+        """Return an entry (name, version, state, reason) for each version; raise ServerError.
 
         For a model that was never loaded, the entry has only the name.
         """
@@ -132,7 +123,7 @@ class Server:
     def load_model(self, model: str, config: str = "") -> None:
         """Load a model, and wait until it is loaded; raise ServerError if that fails.
 
-        config: JSON that replaces the repository's configuration; "" keeps the repository's.
+        config: JSON that replaces the repository's configuration; "" keeps it.
         """
         if self.endpoint.protocol == "http":
             body = {"parameters": {"config": config}} if config else {}

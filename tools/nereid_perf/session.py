@@ -1,7 +1,4 @@
-"""Measures one server at any number of levels of load.
-
-Calls block, and must not be made in a running event loop.
-"""
+"""Measures a server at levels of load. Calls block: do not call it in a running event loop."""
 
 from __future__ import annotations
 
@@ -40,19 +37,19 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# # From the start message to the load, so that all workers begin together.
+# # From the start message to the load: all workers begin together.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# # Without any worker's report for this long, the workers are stopped or get no CPU.
+# # If no worker reports for this long, the workers are stopped or get no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _MAX_WARM_UP_S: Final = 10.0
-# # Limits a window that counts requests, in interval_s: the server may have stopped responding.
+# # Bound of a window that counts requests, as a multiple of interval_s: the server may be stuck.
 _MAX_COUNT_WINDOW: Final = 10
-# # Without an ended request for this many windows, the server counts as not responding.
+# # If no request ends in this many windows, the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# # If the figures never become stable, this number of last windows is used.
+# # Windows that are used if the figures never become stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
@@ -66,9 +63,9 @@ class WindowSettings:
 
     mode: "time" (a window lasts interval_s) or "count" (until request_count requests have ended,
     but at most ten times interval_s). percentile: latency that must be stable; `None` means the
-    mean. warm_up: "auto", or a number of requests before the first window. total_requests: if not
-    0, one window of exactly this many. drain_s: seconds to wait at the end for requests in flight;
-    with total_requests, maximum seconds without an ended request.
+    mean. warm_up: "auto", or a number of requests. total_requests: if not 0, measure one window of
+    this many. drain_s: seconds to wait at the end; with total_requests, maximum seconds without an
+    ended request.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -84,10 +81,7 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Figures of about the last second of a level, for a live view.
-
-    Latencies are in ns; 0 means no response. windows: finished ones. is_warm: windows have begun.
-    """
+    """Figures of about the last second of a level; latencies are in ns, 0 without responses."""
 
     level: LoadLevel
     elapsed_s: float
@@ -103,9 +97,8 @@ class Progress:
 class Session:
     """The worker processes of a run, which measure one level at a time.
 
-    measure() measures windows until they are stable; measure_for() measures one window, for callers
-    that interleave servers or search. Between calls there is no load; workers and connections stay.
-    Several sessions may be open at once.
+    Between calls there is no load; workers and connections stay. Several sessions may be open at
+    once.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -122,10 +115,9 @@ class Session:
     ) -> None:
         """Prepare a session; entering it starts the workers.
 
-        server: for statistics; `None` leaves Measurement.server empty. bls_models: called models,
-        in addition to an ensemble's. metrics_url: Prometheus page; "" means no gauges. records: CSV
-        file with a row per request. on_progress: called about twice a second, in measure()'s
-        thread.
+        server: for statistics. bls_models: called models, in addition to an ensemble's.
+        metrics_url: "" means no gauges. records: CSV file with a row per request. on_progress:
+        called about twice a second, in measure()'s thread.
         """
         self._plan = plan
         self._windows = windows
@@ -163,8 +155,8 @@ class Session:
     def measure(self, level: LoadLevel) -> Measurement:
         """Measure windows until they are stable, or the maximum number is reached.
 
-        Raises SessionError if the measurement cannot go on: in a closed loop, also if all requests
-        fail or none ends. In an open loop, the measurement contains the failures.
+        Raises SessionError: in a closed loop, also if all requests fail or none ends. In an open
+        loop, the measurement contains the failures.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -172,10 +164,7 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """Measure one window of this many seconds after a warm-up; is_stable is always `True`.
-
-        Raises SessionError as measure() does.
-        """
+        """Measure one window after a warm-up; is_stable is always `True`. Raise SessionError."""
 
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
@@ -203,7 +192,7 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except Exception:
-            # # After any error, end the load, because the next level must begin without it.
+            # # The next level must begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
@@ -241,7 +230,7 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # # An event loop's timer may fire less than a millisecond early, and a request with it.
+            # # Requests may be early, because an event loop's timer may fire almost 1 ms early.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
@@ -301,10 +290,7 @@ class Session:
         return run.collected.watermark_ns
 
     def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
-        """Receive reports until a condition holds; in a closed loop, raise if the server is silent.
-
-        In an open loop, the server's silence is part of the measurement.
-        """
+        """Receive reports until a condition holds. In a closed loop, raise if none end for long."""
         settings = self._windows
         most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
         while not condition():
@@ -353,8 +339,6 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The part of a run that is measured."""
-
     start_ns: int
     end_ns: int
     before: Statistics
@@ -364,8 +348,6 @@ class _Span:
 
 
 class _Run:
-    """One level of load, from its beginning to its end."""
-
     def __init__(
         self,
         plan: Plan,
@@ -426,10 +408,7 @@ class _Run:
             self.receive_report(silence_s)
 
     def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
-        """Receive reports until a condition holds, or no request has ended for most_s seconds.
-
-        Time without requests in flight does not count.
-        """
+        """Receive reports until a condition holds, or no request in flight has ended for most_s."""
         ended, since_ns = self.ended_requests, monotonic_ns()
         while not condition():
             self.receive_report()

@@ -1,7 +1,4 @@
-"""A program with several commands, of which the first is the default.
-
-This module must not import packages that only an extra installs.
-"""
+"""A program with several commands; must not import packages that only an extra installs."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ _USAGE: Final = 2
 
 @dataclass(frozen=True)
 class Subcommands:
-    """The commands of one program, which users type as `program`.
+    """The commands of one program, which users type as `program`; an extra installs what they need.
 
-    modules: by command, a module with main() and a description. extra: installs what the modules
-    need. ending: last lines of the help.
+    modules: maps a command to its module, with a main(), and a description.
     """
 
     program: str

@@ -27,8 +27,7 @@ class Intervals:
                 self.starts.append(start)
                 self.ends.append(end)
         lengths = map(int.__sub__, self.ends, self.starts)
-        # # The time that all earlier intervals cover, for each interval; the last entry is the
-        # total.
+        # # Time covered by all intervals before each one; the last entry is the total.
         self._before = [0, *accumulate(lengths)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Joins the records of all services of a mesh: requests, batches, executions and instances.
 
-Records may be missing. An unknown value is then None, empty or zero, and a record without its
-counterpart is kept alone. The join takes time linear in the number of records.
+Records may be missing: an unknown value is None, empty or zero. The join takes time linear in the
+number of records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# # Steps of a request, in order. Each kind of wait is a separate step.
+# # Steps of a request, in order.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -42,30 +42,27 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
-# # A request's whole time at the scheduler, if the scheduler has no record of the request.
+# # A request's time at a scheduler that has no record of it.
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
-# # Key: Wait.reason. Value: a step.
+# Key: Wait.reason. Value: a step.
 _WAITS: Final = {
     DELAY: "wait for delay",
     RATE_LIMITER: "wait for rate limiter",
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
-# # Reasons for which requests wait even before they are queued.
+# Reasons for which requests wait even before they are queued.
 _BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
-# # A ServiceTimeline.kind.
 EXECUTOR: Final = "executor"
-# # Values of Event.what.
+# Values of Event.what.
 LOST_EXECUTOR: Final = "executor lost"
 LOST_INSTANCE: Final = "instance lost"
 JOINED_EXECUTOR: Final = "executor joined"
 
-# # Name and version.
 Model: TypeAlias = tuple[str, str]
 
-# # Fields of BatchRecord that are durations.
 _DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
 
 
@@ -76,7 +73,7 @@ class Batch:
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
-    # # The batch was still executing at the end of the timeline, which then counts as its end.
+    # # The batch was executing at the end of the timeline, which counts as its end.
     executing: bool = False
 
     @property
@@ -118,7 +115,7 @@ class Attempt(NamedTuple):
 class Request:
     """A request: the records of its gateway and its scheduler, and the batches that it was in."""
 
-    # # Unique in the whole mesh.
+    # Unique in the whole mesh.
     number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
@@ -128,7 +125,7 @@ class Request:
     def model(self) -> Model:
         """Name and version of the request's model; empty if they are not known."""
         # # The gateway's record lacks the version if the scheduler chose it. An ensemble's batches
-        # belong to the models of its steps.
+        # are of other models.
         if self.ended is not None:
             return self.ended.model, self.ended.version
         if self.attempts:
@@ -168,7 +165,7 @@ class Instance:
 class Joined:
     """Everything that a mesh did; all times are by the clock of the service that was asked.
 
-    label() makes the names of services. alone: executions without a known batch, by executor.
+    alone: executions without a known batch, by executor.
     """
 
     epoch_ns: int = 0
@@ -181,7 +178,7 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # # When requests waited, by model and then by reason.
+    # # Key: a model. Value: by reason, when requests waited.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -189,7 +186,7 @@ class Joined:
     def span(self) -> tuple[int, int]:
         """Start and end of the time in which the gateways' and schedulers' records are complete."""
         known = [service for service in self.services if service.to_ns > service.from_ns]
-        # # An executor that joined late had nothing to record before.
+        # An executor that joined late had nothing to record before.
         known = [service for service in known if service.kind != EXECUTOR] or known
         if not known:
             return 0, 0
@@ -206,7 +203,7 @@ class Joined:
                 yield request
 
     def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
-        """Return the events of lost instances by (executor, instance), the executor's own event first."""
+        """Map (executor, instance) to the events of its loss, the executor's own event first."""
         lost: dict[tuple[str, str], list[Event]] = {}
         for service, event in self.events:
             if event.what != LOST_INSTANCE:
@@ -215,7 +212,7 @@ class Joined:
             if kind == EXECUTOR:
                 lost.setdefault((name, event.subject), []).insert(0, event)
             else:
-                # # In a scheduler's event, the detail is the name of the executor.
+                # In a scheduler's event, the detail is the name of the executor.
                 lost.setdefault((event.detail, event.subject), []).append(event)
         return lost
 
@@ -289,7 +286,7 @@ def joined(timeline: Timeline) -> Joined:
         batch.execution = _execution_of(batch.record, executions)
         for member in batch.record.members:
             if not member.number:
-                # # The scheduler itself made this request.
+                # The scheduler itself made this request.
                 continue
             request = _request(whole, member.number)
             request.attempts = (*request.attempts, Attempt(batch, member))
@@ -323,7 +320,7 @@ def _sort_in(
                 _request(whole, record.number).ended = record
                 whole.ended.append((own, record))
             case ExecutionRecord():
-                # # Batch numbers begin again with each new stream of an instance.
+                # Batch numbers begin again with each new stream of an instance.
                 key = own, record.instance, record.number
                 executions.setdefault(key, []).append(record)
             case Wait():
@@ -344,9 +341,8 @@ def _execution_of(
 ) -> ExecutionRecord | None:
     candidates = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, execution in enumerate(candidates):
-        # # Several executions may have the batch's number: the right one was received while the
-        # batch was at the instance. The time of a single one is not checked, because clocks differ
-        # a little.
+        # # Several executions may have this number; ours was received while the batch was at the
+        # instance. For a single one the time is not checked, because clocks differ a little.
         near = len(candidates) == 1 or batch.sent_ns <= execution.received_ns <= batch.finished_ns
         if near and (execution.model, execution.version) == (batch.model, batch.version):
             return candidates.pop(at)
@@ -373,7 +369,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
         }
         loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
-            # # A load first waits for memory, which tells the user more. Count that time only once.
+            # # A load first waits for memory, which tells the user more. Count that time once.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
             by_reason[LOADING] = loading.common(rest)
     return waited
@@ -403,7 +399,7 @@ def _instances(whole: Joined) -> list[Instance]:
         if instance is None:
             instance = instances[key] = Instance(batch.model, record.instance, record.executor)
             instance.from_ns, instance.to_ns = spans[batch.scheduler]
-        # # An instance may have had several schedulers.
+        # An instance may have had several schedulers.
         instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
         instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
         instance.batches.append(batch)
@@ -416,7 +412,7 @@ def _instances(whole: Joined) -> list[Instance]:
             ends.setdefault(event.subject, []).append(event.from_ns)
     lost = whole.lost_instances()
     for (_, executor, name), instance in instances.items():
-        # # An instance cannot be idle before its executor joined or after the instance was lost.
+        # An instance cannot be idle before its executor joined or after the instance was lost.
         last = max(batch.record.finished_ns for batch in instance.batches)
         losses = [
             *ends.get(executor, ()),
@@ -448,7 +444,7 @@ def _ends(request: Request) -> Iterator[_End]:
             yield QUEUE, batch.record.sent_ns, batch
             for name, end in _execution_ends(batch):
                 yield name, end, None
-            # # The next step of an ensemble, or the request is executed again.
+            # The next step of an ensemble, or the request is executed again.
             arrival = BETWEEN
     elif ended is not None:
         yield AT_GATEWAY, ended.received_ns, None
@@ -481,10 +477,7 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
-    """Return name, start and end of each phase in the scheduler's record of a batch.
-
-    Only durations are known; the last phase is assumed to end with the batch.
-    """
+    """Return name, start and end of each phase; the last is assumed to end with the batch."""
     record, parts = batch.record, []
     phases = record.input_ns, record.infer_ns, record.output_ns
     since = max(record.finished_ns - sum(phases), batch.began_ns)
@@ -495,7 +488,7 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# # For each type of record, its fields that are times (and not durations).
+# # Fields that are times, not durations, of each type of record.
 _TIMES: Final = {
     kind: tuple(
         name

@@ -29,7 +29,7 @@ def within_lifetime(whole: Joined, number: int) -> Joined:
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}
-    # # Waits with an empty version concern any version of the model.
+    # Waits with an empty version concern any version of the model.
     waiting = {*models, *((name, "") for name, _ in models)}
 
     def meanwhile(since: int, until: int) -> bool:

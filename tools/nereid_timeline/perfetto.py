@@ -1,7 +1,6 @@
 """Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
 
-Messages are encoded by hand, because a trace has millions of small, similar packets. Constants are
-encoded tags of fields in Perfetto's perfetto_trace.proto.
+Encoded by hand, because a trace has millions of small packets. Tags are of perfetto_trace.proto.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ if TYPE_CHECKING:
 
     from nereid_timeline.tracks import Arguments, Flow, Item
 
-# # Field of Trace: packet.
+# Field of Trace: packet.
 _PACKET: Final = b"\x0a"
-# # TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
+# TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
 _TIMESTAMP: Final = b"\x40"
 _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# # trusted_packet_sequence_id (1) and sequence_flags: `_SEQUENCE` keeps names that earlier packets
-# declared, `_FIRST` begins.
+# # trusted_packet_sequence_id 1 and sequence_flags: 2 keeps declared names, 1 is the first packet.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
-# # TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
+# TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
 _TYPE: Final = b"\x48"
 _TRACK_UUID: Final = b"\x58"
 _NAME_IID: Final = b"\x50"
@@ -39,21 +37,18 @@ _BEGIN: Final = 1
 _END: Final = 2
 _INSTANT: Final = 3
 _COUNTER: Final = 4
-# # InternedData: event_names, debug_annotation_names.
+# InternedData: event_names, debug_annotation_names.
 _EVENT_NAME: Final = b"\x12"
 _ANNOTATION_NAME: Final = b"\x1a"
-# # The clock of the trace, and UNIX time.
+# The clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# # The track id of a process is its own id plus this. The ids of other tracks are smaller.
+# # Added to a process's id for its track id. Ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """Yield the content of a trace file, in pieces; at_ns is any time in the trace.
-
-    epoch_ns: nanoseconds from the trace's times to UNIX time; 0 if unknown.
-    """
+    """Yield a trace file in pieces. epoch_ns plus at_ns is a UNIX time; epoch_ns may be 0."""
     writer = _Writer()
     yield _packet(_FIRST)
     if epoch_ns:
@@ -77,13 +72,11 @@ def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterat
 
 
 class _Writer:
-    """Encodes items; remembers which names are declared, and the encoded bytes of tracks."""
-
     def __init__(self) -> None:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # # Encoded names that the next packet has to declare.
+        # # Names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 

@@ -1,7 +1,7 @@
 """Summarizes a timeline in plain statements with figures, problems first.
 
-A problem must be large in proportion, and long enough for a client to notice. So a mesh that serves
-its load well has no problems.
+A problem must be large in proportion, and long enough for a client to notice: a mesh that serves
+its load well has none.
 """
 
 from __future__ import annotations
@@ -25,31 +25,30 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Batch, Instance, Joined, Model, Request
 
 _MS: Final = 1_000_000
-# # A stall took at least this many times the usual time for its size, and at least this long.
+# # A stall takes at least this many times the usual time for its size, and this long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# # Stalls are at most this share of all executions, and this many times as long as any other one.
-# Otherwise the time probably depends on the inputs. `_STALL_GAP_OF_SOME` applies if only some of
-# the long executions are stalls.
+# # Stalls are at most this share of executions, and this many times as long as any other one.
+# Otherwise inputs probably differ. `_STALL_GAP_OF_SOME` is for a part of the long ones.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
-# # Executors on busy machines are often held up for a moment. Shorter times are not reported.
+# Executors on busy machines are often held up for a moment. Shorter times are not reported.
 _HELD_UP_NS: Final = 500 * _MS
-# # Minimum number of executions from which a usual time is derived.
+# # Executions from which a usual time is derived, at least.
 _FEWEST: Final = 8
-# # A wait is a problem at this share of the requests' time (`_DELAY_SHARE` for the batching delay),
-# and `_WAIT_NS` on average over at least `_WAIT_REQUESTS` requests.
+# # A wait is a problem at this share of the requests' time (`_DELAY_SHARE`: batching delay), and
+# `_WAIT_NS` on average over `_WAIT_REQUESTS` requests.
 _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
-# # Copies are a problem if they take longer than the model, and on average this long per batch.
+# # Copies are a problem if they take longer than the model, and this long per batch.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
-# # About as many requests, at most, give the usual steps.
+# # Approximate maximum of requests for the usual steps.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
 ANOTHER: Final = "another instance"
@@ -84,12 +83,10 @@ class Summary:
 
 @dataclass(slots=True)
 class _ModelWork:
-    """Batches and instances of one model, and the waits of its requests."""
-
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    # # The model's requests, and the sum of their times in the mesh.
+    # # The sum of the requests' times in the mesh.
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
@@ -108,8 +105,6 @@ class _ModelWork:
 
 
 class _Lost(NamedTuple):
-    """Lost executors, each with the reason, and lost instances, each with its events."""
-
     executors: dict[str, str]
     instances: dict[tuple[str, str], list[Event]]
 
@@ -146,7 +141,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
             waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
             work.waits_ns.update(waits)
     for request in whole.timed():
-        # # An ensemble's requests count for the ensemble, not for the models of its steps.
+        # An ensemble's requests count for the ensemble, not for the models of its steps.
         own_work = models.get(request.model)
         if own_work is not None and request.attempts:
             early = whole.early_waits(request)
@@ -158,7 +153,6 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 
 
 def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
-    """Yield statements about lost executors and instances, with the number of failed requests."""
     for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
@@ -171,8 +165,7 @@ def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
             for batch in whole.batches
             if (batch.record.executor, batch.record.instance) == (executor, name)
         ]
-        # # A scheduler reports an unloaded instance as lost too. Only the executor knows the
-        # reason.
+        # # A scheduler reports unloaded instances too. Only the executor knows a loss's reason.
         reason = events[0].detail if events[0].detail != executor else ""
         if reason or any(batch.record.error for batch in batches):
             yield _loss("instance", f"{name} of executor {executor}", reason, batches)
@@ -199,7 +192,7 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
         events = [(service, event) for service, event in whole.events if event.what == what]
-        # # Executors report each instance, schedulers each version. Prefer the schedulers' events.
+        # Executors report each instance, schedulers each version. Prefer the schedulers' events.
         of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
             event.subject: event.detail for _, event in of_schedulers or events
@@ -236,8 +229,6 @@ def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
 
 
 class _Stall(NamedTuple):
-    """An execution that took far longer than usual."""
-
     batch: Batch
     usual_ns: float
     work: _ModelWork
@@ -282,7 +273,7 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
     """Return a model's stalls, or a statement that its execution times vary too much."""
     by_size: dict[int, list[int]] = {}
     for batch in work.executed:
-        # # The time of an execution depends on its size.
+        # The time of an execution depends on its size.
         by_size.setdefault(batch.record.size.bit_length(), []).append(_duration(batch))
     executed = [duration for some in by_size.values() for duration in some]
     if len(executed) < _FEWEST:
@@ -317,9 +308,9 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
 
 
 def _shared(stalls: Sequence[_Stall]) -> tuple[list[_Stall], list[_Stall]]:
-    """Return the stalls that the executor causes, and the stalls of single instances.
+    """Return the stalls that the executor causes, and those of single instances.
 
-    The executor is the cause if several instances stall together, or the time is outside the model.
+    It is the executor if several instances stall together, or the time is outside the model.
     """
     groups: list[list[_Stall]] = []
     end = 0
@@ -427,7 +418,7 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
     )
 
 
-# # Key: reason. Value: the problem's code, text and advice.
+# Key: reason. Value: the problem's code, text and advice.
 _WAIT_PROBLEMS: Final = {
     DELAY: (
         "delay-too-long",
@@ -465,10 +456,10 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
         idle = sum(instance.idle.total for instance in work.instances)
         held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
         if reason == DELAY and idle < held / 2:
-            # # Busy instances make the delay useful: larger batches take less time per request.
+            # Busy instances make the delay useful: larger batches take less time per request.
             continue
         if reason == LOADING and (lost.executors or lost.instances):
-            # # The models are loaded again because of the loss, which is reported already.
+            # The models are loaded again because of the loss, which is reported already.
             continue
         rows = sum(batch.record.size for batch in work.batches) / len(work.batches)
         yield Statement(
@@ -575,7 +566,7 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # # When a batch waited for its own instance. Other instances may have been idle.
+    # # Batches that waited for their own instance, while others may have been idle.
     bound = Intervals(
         (
             min(
@@ -689,10 +680,7 @@ def described(whole: Joined, request: Request) -> SlowRequest:
 
 
 def request_summary(whole: Joined, number: int) -> Summary:
-    """Return the summary of one request: its batches, its end, and its steps.
-
-    whole: the result of within_lifetime().
-    """
+    """Return the summary of one request from the result of within_lifetime()."""
     request = whole.requests[number]
     statements = [_execution(batch, member) for batch, member in request.attempts]
     if request.ended is not None:

@@ -1,7 +1,6 @@
-"""Lays out a timeline for trace viewers: processes with tracks of slices, counters and marks.
+"""Lays out a timeline for trace viewers, item by item: all at once would not fit in memory.
 
-It knows no file format. Items come one by one, so that they never are in memory all at once. Slices
-of a track never overlap, except with their children: lanes are tracks with the same name.
+Slices of a track never overlap, except with their children: lanes are tracks with the same name.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ REQUEST: Final = "request"
 BATCH: Final = "batch"
 EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
-# # Between two points of a counter.
+# # Between two points of a counter, at least.
 _COUNTER_NS: Final = 100_000
 # # Added to a batch's index for the id of its flow. Requests' flows have smaller ids.
 _BATCH_FLOWS: Final = 1 << 63
@@ -127,7 +126,7 @@ class _Lanes:
 
     tracks: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    # # Heap of (end of a slice, its lane's number).
+    # Heap of (end of a slice, its lane's number).
     taken: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -135,7 +134,7 @@ class _Lanes:
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
     lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
-    # # To be yielded before the next item.
+    # # New lanes to yield before the next item.
     new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
@@ -284,7 +283,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
         some.sort(key=lambda item: item[0].received_ns)
         before = 0
         for record, number in some:
-            # # The executor may receive a batch while the instance is busy with the previous one.
+            # # The executor may receive a batch while the instance is busy.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
             track = layout.lane(executor, instance, start, end)
@@ -334,8 +333,7 @@ def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        # # At equal times, starts come first, so that a span without a duration begins before it
-        # ends.
+        # # At equal times, starts come first: an empty span begins before it ends.
         while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level

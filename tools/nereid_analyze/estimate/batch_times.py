@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# # Shorter measured times are implausible.
+# # Shorter times are ignored as implausible.
 _MIN_US: Final = 1.0
 # Relative error that is assumed if only one point was measured.
 _UNKNOWN: Final = 0.5
@@ -40,10 +40,7 @@ class BatchTimes:
 
 
 def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
-    """Fit points (batch size, us), or return `None` without points.
-
-    The fit minimises the squared relative errors, with both parameters at least 0.
-    """
+    """Fit points (batch size, us) by their relative errors; return `None` without points."""
     usable = [(size, us) for size, us in points if us >= _MIN_US and size > 0]
     if not usable:
         return None

@@ -1,7 +1,7 @@
 """Estimates the rates of all candidates: the capacity model, corrected by measurements.
 
-A Gaussian process over the settings' values models the log errors of the capacity model. Far from
-all measured candidates the correction is zero with a large uncertainty.
+A Gaussian process models the errors of the capacity model in log rates. Far from all measured
+candidates the correction is zero with a large uncertainty.
 """
 
 from __future__ import annotations
@@ -69,16 +69,12 @@ class Correction:
 
 
 def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correction:
-    """Fit the correction to the errors of the capacity model.
-
-    misses: log measured minus log predicted rates. The length scale of each setting maximises the
-    likelihood of the measurements.
-    """
+    """Fit the correction; `misses` are log measured rates minus log predicted rates."""
     settings = places.shape[1]
     lengths, scale = np.full(settings, _LENGTHS[-1]), _SCALES[0]
     best = -np.inf
     for _ in range(_ROUNDS):
-        # # First fit a common length scale for all settings, then one for each setting.
+        # First fit a common length scale for all settings, then one for each setting.
         for index in (None, *range(settings)):
             for length in _LENGTHS:
                 for spread in _SCALES:
@@ -93,7 +89,7 @@ def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correc
 
 def _kernel(a: Floats, b: Floats, lengths: Floats, scale: float) -> Floats:
     squares = (((a[:, None, :] - b[None, :, :]) / lengths) ** 2).sum(axis=2)
-    # # Matern 5/2, because rates have bends and are not infinitely smooth.
+    # Matern 5/2, because rates have bends and are not infinitely smooth.
     distance = np.sqrt(5 * squares)
     covariance: Floats = scale**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
     return covariance
@@ -111,6 +107,6 @@ def _likelihood(
     places: Floats, misses: Floats, deviations: Floats, lengths: Floats, scale: float
 ) -> float:
     factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
-    # # Prefer long length scales, because few measurements say little about a setting.
+    # Prefer long length scales, because few measurements say little about a setting.
     preference = 0.1 * float(np.log(lengths).sum())
     return float(-0.5 * misses @ weights - np.log(np.diag(factor[0])).sum()) + preference

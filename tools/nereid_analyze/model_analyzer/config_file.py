@@ -1,7 +1,4 @@
-"""Reads Model Analyzer's YAML configuration file.
-
-Unknown keys, and keys without effect in Nereid, cause warnings. All errors are reported at once.
-"""
+"""Reads Model Analyzer's YAML file. Keys without effect cause warnings; errors come all at once."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ class ModelSpec:
     """A model in the file; empty tuples mean not given.
 
     alternatives: values to try for fields of the configuration; `None` chooses them automatically.
-    flags: of nereid perf.
     """
 
     name: str
@@ -310,7 +306,6 @@ class _Reader:
         return None
 
     def _perf_flags(self, name: str, given: Any) -> list[str]:
-        """Convert perf_analyzer's flags to arguments of nereid perf."""
         arguments = []
         for key, value in (given if isinstance(given, dict) else {}).items():
             if key not in PERF_FLAGS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# # Keys with an effect. As in Model Analyzer, one file may have keys of `profile` and `report`.
+# Keys with an effect. As in Model Analyzer, one file may have keys of `profile` and `report`.
 USED: Final = frozenset(
     {
         "batch_sizes",
@@ -59,7 +59,6 @@ USED: Final = frozenset(
         "use_concurrency_formula",
     }
 )
-# # Accepted keys without effect.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "always_report_gpu_metrics",
@@ -112,8 +111,7 @@ MODEL_KEYS_WITHOUT_EFFECT: Final = frozenset(
     {"genai_perf_flags", "triton_docker_args", "triton_server_environment", "triton_server_flags"}
 )
 PARAMETERS: Final = frozenset({"batch_sizes", "concurrency", "request_rate"})
-# # Flags that nereid perf shares with perf_analyzer. The search itself sets load, windows and
-# server.
+# Flags that nereid perf shares with perf_analyzer. The search itself sets load, windows and server.
 PERF_FLAGS: Final = frozenset(
     {
         "grpc-compression-algorithm",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
-# # Smaller relative effects count as no effect.
+# Smaller relative effects count as no effect.
 _VISIBLE: Final = 0.02
 _CONFIDENCE: Final = 0.9
 
@@ -200,7 +200,6 @@ class Analysis:
         return "the best has it; it was not measured alone"
 
     def _measured_beside(self, model: str, name: str, before: Value) -> str | None:
-        """Return a reason based on a measured candidate that differs only in this setting."""
         rates = {
             evaluation.candidate: evaluation
             for evaluation in self.result.evaluations
@@ -213,7 +212,7 @@ class Analysis:
             return None
         gain = own.rate / other.rate - 1
         if other.is_raced:
-            # # The race ended early, so the candidate's rate is at most this figure.
+            # # The race ended early, so the rate is at most this.
             return f"at least {gain:+.0%}, measured beside the other settings"
         return f"{gain:+.0%}, measured beside the other settings"
 

@@ -76,10 +76,7 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """Return the changes of `texts`: each model's config.pbtxt, or `None`.
-
-    Raises ConfigTextError if a text cannot be changed.
-    """
+    """Return the changes of `texts`, each model's config.pbtxt; raise ConfigTextError."""
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
         if change.name != EXECUTORS:
@@ -111,10 +108,7 @@ def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str 
 
 
 def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
-    """Write all files or none; return the backups' paths.
-
-    Raises ApplyError if a file has changed since the search began.
-    """
+    """Write all files or none, and return the backups; raise ApplyError if a file has changed."""
     for change in changes:
         path = repository / change.model / CONFIG
         present = path.read_text(encoding="utf-8") if path.exists() else None

@@ -35,10 +35,9 @@ class _Field:
 def changed_text(
     text: str, model: str, values: Mapping[str, Value], served: Mapping[str, Any], *, cpu_only: bool
 ) -> str:
-    """Return the text with these values of fields.
+    """Return the text with these values; raise ConfigTextError if it cannot be changed.
 
     served: the configuration as the server completed it, for fields that the text leaves out.
-    Raises ConfigTextError if the text cannot be changed.
     """
     try:
         before = parse_config(text, model_name=model)
@@ -52,7 +51,7 @@ def changed_text(
     ]
     made = _replaced(text, {name: _rendered(wanted, name) for name in changed})
     if parse_config(made, model_name=model) != wanted:
-        # # The scan does not understand this text. Write the whole message, without comments.
+        # The scan does not understand this text. Write the whole message, without comments.
         made = text_format.MessageToString(wanted)
     return made
 
@@ -72,7 +71,7 @@ def _wanted(
     if any(name in values for name in (DELAY, PREFERRED)) and served.get("dynamic_batching"):
         document.setdefault("dynamic_batching", {})
     if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
-        # # Preferred batch sizes, for example, must not exceed max_batch_size.
+        # Preferred batch sizes, for example, must not exceed max_batch_size.
         document[MAX_BATCH] = served[MAX_BATCH]
     overridden_document = overridden(document, values, cpu_only=cpu_only)
     if MAX_BATCH not in values and not before.max_batch_size:
@@ -104,7 +103,6 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
         parts.append(missing.pop(field.name, ""))
         at = field.end
         if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
-            # # The field's line is empty now.
             at += 1
     parts.append(text[at:])
     replaced_text = "".join(parts)
@@ -148,7 +146,7 @@ def _value_end(text: str, at: int) -> int:
         return _bracket_end(text, at)
     if text[at : at + 1] in "\"'":
         end = _string_end(text, at)
-        # # Adjacent strings form one value.
+        # Adjacent strings form one value.
         while text[(after := _skipped(text, end)) : after + 1] in ('"', "'"):
             end = _string_end(text, after)
         return end

@@ -1,15 +1,9 @@
-"""Nereid's own search, which uses a model of all candidates to choose what to measure.
-
-The steps of the search:
+r"""Nereid's own search, which uses a model of all candidates to choose what to measure.
 
 1. Requests of several batch sizes, one at a time, show the models' batch times.
-2. The default is evaluated.
-3. A few candidates far from each other are evaluated, first the one that the model predicts as the
-   best. After that, the candidate with the largest expected gain is evaluated next. Each candidate
-   races against the best so far, and each measured rate corrects the model.
-4. The search goes on until no candidate is expected to gain enough and the search is sure of the
-   best, or until a maximum number of candidates is reached. Then settings of the best candidate
-   that gain nothing go back to the default's values.
+2. The default is evaluated, then a few candidates far from each other.
+3. The candidate with the largest expected gain is next, until the search is sure of the best.
+4. Settings of the best candidate that gain nothing go back to the default's values.
 5. The best three are measured again, together with the default.
 """
 
@@ -47,18 +41,18 @@ if TYPE_CHECKING:
 # # Candidates within this relative distance of the best count as equally good.
 _NEAR: Final = 0.05
 _DRAWS: Final = 400
-# # Maximum number of candidates whose rates are drawn, which takes time.
+# # Candidates whose rates are drawn. More would take too long.
 _DRAWN: Final = 150
-# # Maximum number of candidates that are spread out before expected gains decide.
+# # Candidates that are spread out before expected gains decide.
 _SPREAD: Final = 6
-# # Maximum evaluated share of a small space, and the number that may be evaluated in any case.
+# # Largest evaluated share of a small space; the number below may be evaluated in any case.
 _SHARE: Final = 0.2
 _MIN_CANDIDATES: Final = 10
-# # Share of a setting's range. Within it, neighbours of a failed candidate probably fail too.
+# Share of a setting's range. Within it, neighbours of a failed candidate probably fail too.
 _NEARNESS: Final = 0.15
-# # Log rates that differ by less count as equal.
+# Log rates that differ by less count as equal.
 _EQUAL: Final = 0.02
-# # Assumed rate of candidates without one, as a share of the best.
+# Assumed rate of candidates without one, as a share of the best.
 _FLOOR: Final = 0.05
 
 
@@ -66,9 +60,9 @@ _FLOOR: Final = 0.05
 class AdaptiveRules:
     """The rules of the search.
 
-    gain: minimum expected relative gain that is worth another evaluation. sureness: probability, at
-    which the search ends, that no other candidate is more than 5 % better. pool: maximum number of
-    candidates that are considered, a random sample of a larger space.
+    gain: expected relative gain that is worth another evaluation. sureness: probability, at which
+    the search ends, that no other candidate is more than 5 % better. pool: maximum number of
+    candidates.
     """
 
     inner: InnerRules = field(default_factory=InnerRules)
@@ -83,10 +77,7 @@ class AdaptiveRules:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of one setting on the rate; the other settings are the winner's.
-
-    rates: (value, estimated rate, relative deviation) of each value.
-    """
+    """The effect of one setting; `rates` has (value, estimated rate, relative deviation)."""
 
     model: str
     name: str
@@ -101,10 +92,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class AdaptiveResult:
-    """The result of the search.
+    """The result of the search; `winner` is an index in finalists, of which the default is first.
 
-    winner: index in finalists, of which the default is the first. sureness: probability that no
-    candidate is more than 5 % better. miss: typical relative error of predicted rates.
+    sureness: probability that no candidate is more than 5 % better. miss: typical relative error of
+    predicted rates.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -145,7 +136,7 @@ class _Adaptive:
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
         self._noise = EXACT
-        # # `None` until it is fitted to all measurements so far.
+        # `None` until it is fitted to all measurements so far.
         self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:
@@ -174,7 +165,7 @@ class _Adaptive:
         return self._result(finalists, winner, pool)
 
     def _simplify(self) -> Search[None]:
-        """Evaluate the best candidate again, with the default's values for settings without a gain."""
+        """Evaluate the best again, with the default's values for settings without a gain."""
         ranked = self._ranked(without=self._space.default)
         if not ranked:
             return
@@ -190,7 +181,7 @@ class _Adaptive:
             self._refit()
 
     def _probe(self) -> Search[None]:
-        """Measure batch times with requests of several sizes, one request in flight."""
+        """Measure batch times, with one request in flight."""
         candidate, largest = self._probed()
         size, rules = 1, self._rules.inner
         while size <= largest:
@@ -199,18 +190,16 @@ class _Adaptive:
             try:
                 measurement = yield trial
             except CandidateError:
-                # # Larger requests would fail as well. The evaluation of the default shows what is
-                # wrong.
+                # # Larger requests would fail too. The default's evaluation shows what is wrong.
                 return
             self._probes.append(Sample(trial, measurement))
             if size == 1:
                 self._single_us = mean_us(measurement.latencies.service)
             self._learn_times(measurement, size)
-            # # A few sizes are enough to fit a line.
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the default with one instance and the largest batches, and their largest common size."""
+        """Return the default with one instance and the largest batches, and the batch size."""
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -233,7 +222,7 @@ class _Adaptive:
                 self._points[split.model].append((size, sum(filter(None, phases))))
                 known = True
         if not known and len(self._points) == 1:
-            # # Without statistics of the server, the whole response time counts.
+            # Without statistics of the server, the whole response time counts.
             us = mean_us(measurement.latencies.service)
             next(iter(self._points.values())).append((size, us))
 
@@ -252,8 +241,8 @@ class _Adaptive:
     def _start(self, candidate: Candidate, predicted: float) -> float:
         """Return where the inner search begins: a rate, or a number of requests in flight."""
         if self._goal.slo is not None:
-            # # Limit the prediction: it may be much too high far from measured candidates, and an
-            # overload disturbs later measurements. The rate of one request at a time is known to be
+            # # Far from measured candidates the prediction may be much too high, and an overload
+            # disturbs later measurements. The rate of one request at a time is known to be
             # possible.
             measured = [
                 evaluation.rate for evaluation in self._evaluations.values() if evaluation.rate
@@ -265,7 +254,7 @@ class _Adaptive:
         return min(most, self._rules.inner.most_concurrency)
 
     def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
-        """Learn from the finals, whose differences from earlier rates show the error of all rates."""
+        """Learn from the finals, whose rates show how exact the earlier rates are."""
         misses = []
         for finalist in finalists:
             evaluation = self._evaluations[finalist.candidate]
@@ -300,12 +289,12 @@ class _Adaptive:
         return self._fitted
 
     def _fit(self) -> Correction:
-        # # Candidates that could not be loaded have no rate.
+        # Candidates that could not be loaded have no rate.
         every = list(self._evaluations.values())
         measured = [evaluation for evaluation in every if not evaluation.failure] or every
         known = self._predicted([evaluation.candidate for evaluation in measured])
         best = max(evaluation.rate for evaluation in measured)
-        # # A candidate that meets the target at no rate counts with this low rate.
+        # A candidate that meets the target at no rate counts with this low rate.
         floor = max(best * _FLOOR, 1e-3)
         logs = np.log([max(evaluation.rate, floor) for evaluation in measured])
         deviations = np.array([evaluation.deviation for evaluation in measured])
@@ -325,7 +314,7 @@ class _Adaptive:
             places = self._space.places([open_[int(index)] for index in half])
             seen = self._space.places(list(self._evaluations))
             distances = np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2).min(axis=1)
-            # # Take the best candidate by the capacity model first.
+            # Take the best candidate by the capacity model first.
             if len(self._evaluations) == 1:
                 distances = means[half]
             yield from self._evaluate(open_[int(half[int(np.argmax(distances))])])
@@ -333,8 +322,7 @@ class _Adaptive:
     def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate to evaluate next, or `None` once the search is sure of the best.
 
-        The largest expected gain decides while it is large enough. After that, the candidate that
-        most likely exceeds the best by more than 5 % comes next.
+        If no expected gain is large enough, it is the one that most likely exceeds the best by 5 %.
         """
         best = max(self._evaluations.values(), key=lambda evaluation: evaluation.rate)
         beside = self._space.neighbours(best.candidate)
@@ -358,7 +346,7 @@ class _Adaptive:
     def _draws(
         self, best: Candidate, others: Sequence[Candidate]
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
-        """Draw random log rates of candidates that may exceed the best; the best itself comes first."""
+        """Draw random log rates of the best (first), and of candidates that may exceed it."""
         others = [
             candidate
             for candidate, share in zip(others, self._loadable(others), strict=True)
@@ -398,7 +386,6 @@ class _Adaptive:
         return np.log([self._capacity.rate(candidate) for candidate in candidates])
 
     def _ranked(self, without: Candidate) -> list[Evaluation]:
-        """Return the evaluations with a fully measured rate, the best first."""
         evaluations = [
             evaluation
             for evaluation in self._evaluations.values()

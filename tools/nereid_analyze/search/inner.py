@@ -1,7 +1,7 @@
-"""Finds the best load of one candidate: the highest rate within a target, or the best concurrency.
+"""The best load of one candidate: the highest rate within a target, or the best concurrency.
 
-With a target, the search is that of `nereid perf --find-max-rate`. Otherwise the concurrency
-doubles until the rate no longer grows. A race in short windows first drops bad candidates.
+A race in short windows first drops bad candidates. With a target, the search is then that of
+`nereid perf --find-max-rate`; otherwise the concurrency doubles until the rate no longer grows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import Measurement
     from nereid_perf.questions.slo import Slo
 
-# # Minimum gain, as a factor, that is worth doubling the load again.
+# Minimum gain, as a factor, that is worth doubling the load again.
 _GAIN: Final = 1.03
-# # Shares of the best rate that a candidate must reach in a race's first and second window.
+# # Shares of the best rate to reach in a race's first and second window.
 _RACE: Final = (0.85, 0.95)
-# # Share of the best rate at which a race checks the target. Noise must not end an equal's race.
+# # Share of the best rate at which a race checks the target: noise must not end it.
 _RACED: Final = 0.9
-# # Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
+# Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
 _MAX_ERRORS: Final = 0.01
@@ -52,11 +52,10 @@ class InnerRules:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result for a candidate.
+    """The result for a candidate; `rate` is 0 if no rate keeps the constraints.
 
-    rate: 0 if no rate keeps the constraints. deviation: standard deviation of the rate's logarithm.
-    is_raced: a race ended the evaluation, so the rate is an estimate that is surely below the best.
-    failure: reason why there is no measurement.
+    deviation: standard deviation of the log rate. is_raced: a race ended the evaluation, so the
+    rate is an estimate below the best. failure: why there is no measurement.
     """
 
     candidate: Candidate
@@ -76,10 +75,9 @@ def evaluate(
     start: float,
     best_rate: float = 0.0,
 ) -> Search[Evaluation]:
-    """Search for a candidate's best load.
+    """Search for the best load, near `start`: a rate with a target, otherwise a concurrency.
 
-    start: near the expected result; a rate with a target, otherwise a concurrency. best_rate: rate
-    to beat in a race; 0 means no race.
+    best_rate: rate to beat in a race; 0 means no race.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -107,7 +105,7 @@ class _Inner:
                     break
                 reached = attempts(found) / found.duration_s
                 if reached < least * level.value or share == 0.5:
-                    # # The rate that the candidate reached is an upper bound.
+                    # The rate that the candidate reached is an upper bound.
                     return self.ended(min(reached, level.value), level, found, raced=True)
             start = best_rate
         search = find_max_rate(
@@ -128,7 +126,7 @@ class _Inner:
             result = end.value
         level = LoadLevel(RATE, result.rate)
         at_rate = [sample.measurement for sample in self._samples if sample.trial.level == level]
-        # # The search has checked the target. Check the other constraints, such as memory.
+        # # The search has checked the target, but not the other constraints, such as memory.
         kept = [measurement for measurement in at_rate if self._goal.is_met(measurement)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0
@@ -155,11 +153,11 @@ class _Inner:
                 measured[beside] = yield from self._measure(LoadLevel(CONCURRENCY, beside))
                 gain = self._rate(measured[beside]) / max(self._rate(measured[at]), 1e-9)
                 at = beside
-                # # Go upwards while the rate gains enough, and downwards while it loses little.
+                # Go upwards while the rate gains enough, and downwards while it loses little.
                 if gain < (_GAIN if factor > 1 else 1 / _GAIN):
                     break
         top = max(map(self._rate, measured.values()))
-        # # The lowest of the equally good levels has the lowest latency.
+        # The lowest of the equally good levels has the lowest latency.
         at = min(
             level
             for level, measurement in measured.items()

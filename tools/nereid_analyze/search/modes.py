@@ -1,8 +1,4 @@
-"""The search modes of Model Analyzer: brute, quick and optuna.
-
-brute measures all candidates. quick climbs from neighbour to neighbour. optuna uses its TPE
-sampler. Finals follow.
-"""
+"""Model Analyzer's search modes: brute (all candidates), quick (neighbours) and optuna (TPE)."""
 
 from __future__ import annotations
 
@@ -32,17 +28,17 @@ if TYPE_CHECKING:
 BRUTE: Final = "brute"
 QUICK: Final = "quick"
 OPTUNA: Final = "optuna"
-# # Name of optuna's parameter; its value is the exponent of a power of two.
+# Name of optuna's parameter; its value is the exponent of a power of two.
 _LEVEL: Final = "concurrency"
 
 
 @dataclass(frozen=True)
 class ModeRules:
-    """The rules of the modes.
+    """The rules of the modes; `sweep` is for all candidates in brute, otherwise for the best ones.
 
-    sweep: for all candidates in brute, otherwise for the best ones. least_share, most_share: bounds
-    of optuna's trials, as shares of the space. patience: trials without improvement that end the
-    search. uses_formula: the concurrency is twice the sum of all instances' largest batches.
+    least_share, most_share: bounds of optuna's trials, as shares of the space. patience: trials
+    without improvement that end the search. uses_formula: the concurrency is twice the sum of all
+    instances' largest batches.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)

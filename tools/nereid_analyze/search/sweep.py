@@ -1,7 +1,4 @@
-"""Sweeps over levels of load for one candidate, as Model Analyzer does.
-
-The levels double, or are listed. A bisection then finds the highest level within the constraints.
-"""
+"""Sweeps over levels of load for one candidate, and a bisection, as Model Analyzer does."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ if TYPE_CHECKING:
     from nereid_analyze.search.trial import Search
     from nereid_analyze.space.candidate import Candidate
 
-# # The doubling ends after `_TRIES` levels in a row that do not raise the best rate by `_GAIN`.
+# The doubling ends after `_TRIES` levels in a row that do not raise the best rate by `_GAIN`.
 _TRIES: Final = 4
 _GAIN: Final = 1.05
 
 
 @dataclass(frozen=True)
 class SweepRules:
-    """The rules of a sweep.
+    """The rules of a sweep; `listed` gives exact levels.
 
-    listed: exactly these levels. binary_steps: maximum levels of the bisection. early_exit: also
-    end a listed sweep when the rate no longer grows.
+    binary_steps: maximum levels of the bisection. early_exit: end a listed sweep when the rate no
+    longer grows.
     """
 
     seconds: float = 1.0

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class CandidateError(Exception):
-    """Raised if a candidate cannot be loaded, or all of its requests fail; thrown into the search."""
+    """Raised if a candidate cannot be loaded, or all of its requests fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ Measure: TypeAlias = Callable[[Trial], Measurement]
 
 
 def resolve(search: Search[T], measure: Measure) -> T:
-    """Measure what the search asks for, and return its result; it catches measure()'s CandidateError."""
+    """Measure what the search asks for; throw measure()'s CandidateError into it."""
     try:
         trial = next(search)
         while True:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# # A number, a text, several numbers, or the JSON text of a whole field.
+# A number, a text, several numbers, or the JSON text of a whole field.
 Value: TypeAlias = int | str | tuple[int, ...]
 
 INSTANCES: Final = "instance_group.count"
 MAX_BATCH: Final = "max_batch_size"
 DELAY: Final = "dynamic_batching.max_queue_delay_microseconds"
 PREFERRED: Final = "dynamic_batching.preferred_batch_size"
-# # The number of executors, a setting of the mesh and not of a model.
+# The number of executors, a setting of the mesh and not of a model.
 EXECUTORS: Final = "executors"
 
 
@@ -23,8 +23,7 @@ EXECUTORS: Final = "executors"
 class Setting:
     """A setting that is varied; `model` is "" for a setting of the mesh.
 
-    name: path of the field in the configuration. values: ordered, so that neighbours are adjacent;
-    include the default.
+    name: path of the field. values: in order, so that neighbours are adjacent; include the default.
     """
 
     model: str

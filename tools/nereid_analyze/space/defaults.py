@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelDefaults:
-    """Default values of a model.
-
-    max_batch: maximum rows that execute together. weight: executions per request.
-    """
+    """Default values; max_batch: rows that execute together, weight: executions per request."""
 
     instances: int = 1
     max_batch: int = 1

@@ -14,7 +14,7 @@ from nereid_analyze.space.override import OFF, UNSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# # Key: a name of --vary. Value: the setting's name.
+# Key: a name of --vary. Value: the setting's name.
 NAMES: Final[Mapping[str, str]] = {
     "instances": INSTANCES,
     "max_batch_size": MAX_BATCH,
@@ -25,17 +25,16 @@ NAMES: Final[Mapping[str, str]] = {
     "padding": "parameters.padding",
 }
 USUAL: Final = ("instances", "max_batch_size", "delay", "intra_op_threads", "padding")
-# # Settings that Model Analyzer varies by default.
 MODEL_ANALYZER: Final = ("instances", "max_batch_size")
 _DELAYS_US: Final = (0, 100, 500, 2000, 10_000)
-# # Maximum delay as a share of the target, so that time is left to execute.
+# Maximum delay as a share of the target, so that time is left to execute.
 _DELAY_SHARE: Final = 0.25
 _THREADED: Final = ("onnxruntime", "openvino", "pytorch")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the settings' values: (minimum, maximum), or the maximum; `vary` has keys of NAMES."""
+    """Limits of values: (minimum, maximum), or the maximum; `vary` has keys of NAMES."""
 
     instances: tuple[int, int] = (1, 5)
     batches: tuple[int, int] = (1, 128)
@@ -107,8 +106,7 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # # If the parameter is not set, the backend chooses. This choice counts as the largest
-            # value.
+            # # Unset, the backend chooses the number of threads. This counts as the largest value.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))
@@ -145,7 +143,7 @@ def _batch_settings(
 def _paddings(text: str) -> tuple[Value, ...]:
     """Return the present padding, every second size of it, and additional sizes between.
 
-    Padding is varied only if the model has it: only the author knows which tensors belong together.
+    A model without padding gets none: only its author knows which tensors belong together.
     """
     paddings: dict[Value, None] = {text: None}
     for change in (lambda sizes: sizes[1::2] if len(sizes) > 1 else sizes, _between):

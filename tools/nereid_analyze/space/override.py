@@ -11,7 +11,7 @@ from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# # OFF switches dynamic batching (DELAY) off. UNSET leaves PREFERRED or a parameter out.
+# OFF switches dynamic batching (DELAY) off. UNSET leaves PREFERRED or a parameter out.
 OFF: Final = -1
 UNSET: Final = "unset"
 _PARAMETERS: Final = "parameters."
@@ -22,7 +22,7 @@ def overridden(
 ) -> dict[str, Any]:
     """Return the configuration with other values; values: maps a setting's name to its value."""
     document: dict[str, Any] = copy.deepcopy(dict(config))
-    # # Set whole fields first, because single values may lie within them.
+    # Set whole fields first, because single values may lie within them.
     for name, value in sorted(values.items(), key=lambda item: "." in item[0]):
         _set(document, name, value)
     if MAX_BATCH in values:
@@ -58,7 +58,7 @@ def _set(config: dict[str, Any], name: str, value: Value) -> None:
         whole = json.loads(str(value))
         present = config.get(name)
         if isinstance(whole, dict) and isinstance(present, dict):
-            # # As in Model Analyzer, nested fields that the value does not name keep their values.
+            # As in Model Analyzer, nested fields that the value does not name keep their values.
             whole = {**present, **whole}
         config[name] = whole
 

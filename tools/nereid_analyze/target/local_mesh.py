@@ -61,8 +61,7 @@ class LocalMesh:
             *self._flags,
         ]
         with self._log.open("ab") as output:
-            # # In its own process group, Ctrl-C does not end the mesh before its models are
-            # restored.
+            # # In a process group of its own: Ctrl-C must not end it before models are restored.
             self._process = subprocess.Popen(
                 argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -114,7 +113,6 @@ class LocalMesh:
             with contextlib.suppress(ServerError):
                 if server.is_ready():
                     return
-            # # Poll: the process does not report its state.
             time.sleep(_LOOK_S)
         raise TargetError(f"nereid serve is not ready after {_START_S:g} s; its log is {self._log}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
-# # Marks models that are loaded without a candidate's values and are not restored yet.
+# Marks models that are loaded without a candidate's values and are not restored yet.
 _ORIGINAL: Final[dict[str, Value]] = {"": ""}
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -33,10 +33,7 @@ class TargetError(Exception):
 
 
 class ServedModels:
-    """A context for models and their composing models; the end always restores each configuration.
-
-    A model that was not loaded before is loaded, and unloaded at the end.
-    """
+    """A context for models and their composing models. Its end restores what was loaded before."""
 
     def __init__(
         self,
@@ -51,7 +48,7 @@ class ServedModels:
         self._cpu_only = cpu_only
         self._reloads = reloads
         self._loaded_by_us: list[str] = []
-        # # Values of each model that differ from its original configuration.
+        # Values of each model that differ from its original configuration.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
 
@@ -166,13 +163,13 @@ class ServedModels:
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
         before = self._values.get(model, {})
-        # # Note the values first, because an interrupt may come while the server loads the model.
+        # Note the values first, because an interrupt may come while the server loads the model.
         self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))
             found = self._server.config(model) or {}
         except ServerError as error:
-            # # The load failed, so the server still has the configuration that it had before.
+            # The load failed, so the server still has the configuration that it had before.
             self._values[model] = before
             raise CandidateError(str(error)) from error
         self._values[model] = dict(values)

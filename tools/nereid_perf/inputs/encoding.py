@@ -1,7 +1,4 @@
-"""Encodes requests as the bytes that clients send.
-
-Shared parts are encoded once, as two halves. The id and the sequence go between them.
-"""
+"""Encodes requests: shared parts once, as two halves; the id and the sequence go between them."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class RequestTemplate(Protocol):
     """An encoded request without the parts that differ each time it is sent."""
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
-        """Return the message and the length of its JSON, which is 0 over gRPC or without binary tensors.
+        """Return the message and its JSON's length, 0 over gRPC or without binary tensors.
 
         request_id: ASCII without quotation marks. sequence: from the encoder's sequence_part().
         """
@@ -49,10 +46,7 @@ class Encoder(Protocol):
         ranges: Sequence[RegionRange] = (),
         parameters: Iterable[tuple[str, Parameter]] = (),
     ) -> RequestTemplate:
-        """Return the template of requests with these inputs.
-
-        ranges: the inputs' places in shared memory; if empty, the request contains the inputs.
-        """
+        """Return a template with these inputs, which are in shared memory if there are `ranges`."""
         ...
 
     def sequence_part(self, identity: int | str, *, start: bool, end: bool) -> bytes:
@@ -65,8 +59,8 @@ def make_encoder(
 ) -> Encoder:
     """Return an encoder for a model's requests.
 
-    outputs: each requested output's place in shared memory, or `None` for outputs in the response.
-    If the map is empty, the response has all outputs.
+    outputs: each requested output's place in shared memory, or `None`; an empty map means all
+    outputs.
     """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)
@@ -146,7 +140,7 @@ class GrpcEncoder:
         flags = _GRPC_FLAGS[start, end]
         if isinstance(identity, str):
             return _map_entry("sequence_id", _parameter(identity)) + flags
-        # # Only the sequence id (int64_param) differs between sequences, so it is encoded by hand.
+        # Only the sequence id (int64_param) differs between sequences, so it is encoded by hand.
         number = b"\x10" + encode_varint(identity)
         value = b"\x12" + bytes((len(number),)) + number
         return _ID_ENTRY + bytes((len(_ID_KEY) + len(value),)) + _ID_KEY + value + flags
@@ -168,7 +162,7 @@ def _parameter(value: Parameter) -> kserve_pb2.InferParameter:
 def _add_parameters(written: Any, parameters: Mapping[str, Parameter]) -> None:
     for name, value in parameters.items():
         if name == "priority" and isinstance(value, int):
-            # # Triton's clients send uint64_param.
+            # Triton's clients send uint64_param.
             written[name].uint64_param = value
         else:
             written[name].CopyFrom(_parameter(value))
@@ -190,7 +184,7 @@ _GRPC_FLAGS: Final = {
 
 
 class _Document:
-    """Template of an HTTP request: tensors, and JSON without the id and the sequence's parameters."""
+    """Template of an HTTP request: tensors, and JSON without id and sequence."""
 
     __slots__ = ("_binary_bytes", "_parameters", "_rest")
 

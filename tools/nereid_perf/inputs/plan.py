@@ -14,7 +14,7 @@ Parameter = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class ShapeOption:
-    """Value of --shape for one input, without the batch dimension; datatype "" is the metadata's."""
+    """A value of --shape, without the batch dimension; datatype "" is the metadata's."""
 
     name: str
     dims: tuple[int, ...]
@@ -23,11 +23,10 @@ class ShapeOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model of the run, and the contents of its requests.
+    """A model of the run; input_data is "random", "zero", or JSON files and directories.
 
-    input_data: "random", "zero", or JSON files and directories. outputs: empty means all.
-    sequence_length: requests in a sequence; `None` means the data stream's length, or 20 without
-    data. sequence_length_variation: the largest relative deviation from it.
+    outputs: empty means all. sequence_length: requests in a sequence; `None` means the data
+    stream's length, or 20. sequence_length_variation: largest relative deviation from it.
     """
 
     name: str
@@ -51,11 +50,10 @@ class ModelPlan:
 class InputPlan:
     """Everything that the requests of a run are made from.
 
-    sequences: number of open sequences over all workers; `None` means as many as requests in
-    flight. sequence_ids: first and last id. text_ids: `None` means that the model's control input
-    decides. distinct_inputs: number of different random requests. region_prefix: beginning of the
-    names of shared-memory regions; "" means no shared memory. output_region_bytes: size of a
-    variable output, per element of a batch.
+    sequences: open at a time, over all workers; `None` means as many as requests in flight.
+    sequence_ids: first and last id. text_ids: `None` means that the model's control input decides.
+    distinct_inputs: number of different random requests. region_prefix: "" means no shared memory.
+    output_region_bytes: of a variable output, per element of a batch.
     """
 
     protocol: Literal["http", "grpc"]

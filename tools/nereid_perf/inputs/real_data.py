@@ -2,9 +2,8 @@ r"""Reads a user's own data: JSON files and directories in perf_analyzer's forma
 
 {"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}
 A step is the inputs of one request, without the batch dimension. An array of steps is a stream,
-which one sequence sends. "validation_data" has expected outputs in the same structure. A directory
-is one step, with a file of raw bytes, or of BYTES lines, for each input. A tensor may also have a
-"datatype", for servers whose metadata has no inputs.
+which one sequence sends. "validation_data" has expected outputs. A directory is one step, with a
+file for each input. A "datatype" is for servers whose metadata has no inputs.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ if TYPE_CHECKING:
 
 Dims = tuple[int, ...]
 
-# # Maximum total size of a run's files.
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# # Names the model for other kinds of servers. Ignored, unless a tensor has this name.
+# Names the model for other kinds of servers. Ignored, unless a tensor has this name.
 _NO_TENSOR: Final = "model"
 _MAX_DIMENSION: Final = 1 << 40
 
@@ -51,11 +49,7 @@ Stream = tuple[Step, ...]
 
 
 class DataReader:
-    """Reads the data files of one model.
-
-    inputs, outputs: empty if the server does not describe them. options: shapes that --shape gives,
-    by input.
-    """
+    """Reads the data files of one model; inputs, outputs are empty if the server has none."""
 
     def __init__(
         self,
@@ -71,10 +65,7 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files. Steps that are not in an array of steps form one stream.
-
-        Raises InputError if the data is invalid; the text names the place.
-        """
+        """Return the streams of all files; steps outside arrays form one. Raise InputError."""
         streams: list[Stream] = []
         single: list[Step] = []
         for text in paths:
@@ -173,7 +164,7 @@ class DataReader:
                     raise InputError(
                         f"{place}: expected a value of input '{spec.name}', found none"
                     )
-        # # The model's order, because the file's order may differ.
+        # The model's order, because the file's order may differ.
         places = {name: index for index, name in enumerate(specs)}
         return tuple(
             sorted(tensors, key=lambda tensor: (places.get(tensor.name, len(places)), tensor.name))

@@ -48,7 +48,7 @@ class _Model:
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # # For requests to a sequence model that have no sequence in the trace.
+        # For requests to a sequence model that have no sequence in the trace.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)
@@ -62,7 +62,7 @@ class _Model:
         return self._turn
 
     def tensors(self, record: TraceRecord, step: int) -> tuple[Tensor, ...]:
-        """Return the tensors of a record, or those of the plan's step if the record has no inputs."""
+        """Return the tensors of a record, or those of the plan's step if it has none."""
         if record.inputs is None:
             return self._steps[step]
         return tuple(self._tensor(record.place, tensor) for tensor in record.inputs)
@@ -108,24 +108,20 @@ class ReplaySource:
     def __init__(
         self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits = _LIMITS
     ) -> None:
-        """Read the traces, and encode this worker's requests.
-
-        Raises InputError if a trace cannot be read, or its requests do not fit the models.
-        """
+        """Read the traces, and encode this worker's requests; raise InputError."""
         self._plan = plan
         self._ids = RequestIds(worker) if plan.request_ids else None
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
         self._templates: list[RequestTemplate] = []
         self._sequence_ids: list[int | str] = []
-        # # Model, template, sequence and flags of each request.
+        # Model, template, sequence and flags of each request.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
         order = _Order(plan, worker, workers, limits)
         self.arrivals_ns = order.arrivals_ns
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # # Requests that wait until their sequence's request in flight has ended. Key: the
-        # sequence.
+        # # Requests whose sequence has one in flight. Key: the sequence.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 
@@ -233,15 +229,14 @@ class ReplaySource:
 
 
 class _Order:
-    """Selects and orders the requests of the traces that one worker sends.
+    """Selects and orders one worker's requests; workers take turns in time.
 
-    In order of time, workers take turns. If the traces have sequences, one worker sends all
-    requests of a sequence.
+    If the traces have sequences, one worker sends all requests of a sequence.
     """
 
     def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
         times = array("q")
-        # # Sequence number of each request; equal for the same sequence id.
+        # Sequence number of each request; equal for the same sequence id.
         sequences = array("q")
         for _, record in _chosen(plan, limits):
             times.append(record.at_ns)
@@ -261,7 +256,7 @@ class _Order:
         self._is_mine = bytearray(len(times))
         for index in chosen:
             self._is_mine[index] = True
-        # # Key: place among all requests in the files. Value: place among this worker's requests.
+        # Key: place among all requests in the files. Value: place among this worker's requests.
         in_files = {index: number for number, index in enumerate(sorted(chosen))}
         self.mine = array("l", (in_files[index] for index in chosen))
         self._next = 0

@@ -1,4 +1,4 @@
-"""Completes a plan with what the server says about its models, and refuses one that does not fit."""
+"""Completes a plan with what the server says about its models, or refuses it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MetadataServer(Protocol):
 
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
-    """Complete the plan with metadata and its traces' models; raise InputError if it does not fit."""
+    """Complete the plan with metadata and its traces' models; raise InputError."""
     models = plan.models
     if plan.traces:
         if plan.region_prefix:

@@ -1,7 +1,4 @@
-"""The sequences that a worker keeps open at a server, and the choice of the next request.
-
-A sequence has at most one request in flight.
-"""
+"""The sequences that a worker keeps open, each with at most one request in flight."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ class RandomNumbers(Protocol):
 
 
 class SequenceIds:
-    """A worker's share of a range of sequence ids, used in turn; no other worker has these ids.
+    """A worker's own share of a range of sequence ids, used in turn.
 
     All models of a worker share it, because models of an ensemble see each other's ids.
     """
@@ -72,15 +69,14 @@ class _Slot:
         self.id = 0
         self.stream = 0
         self.step = 0
-        # # Requests until the sequence ends; 0 means that no sequence is open.
+        # Requests until the sequence ends; 0 means that no sequence is open.
         self.left = 0
 
 
 class StreamChoice:
-    """Chooses the data stream and the length of each new sequence.
+    """Chooses the data stream and the length of each new sequence; `None` is the stream's length.
 
-    turn: first stream and distance to the next; workers begin with different streams. length:
-    requests in a sequence; `None` means the stream's length.
+    turn: first stream and distance to the next; workers begin with different streams.
     """
 
     def __init__(
@@ -115,20 +111,19 @@ class Sequences:
     """The sequences of one model in one worker."""
 
     def __init__(self, ids: SequenceIds, limit: int | None, choice: StreamChoice) -> None:
-        """Prepare sequences, at most `limit` of them open; `None` means as many as requests in flight."""
+        """Keep at most `limit` sequences open; `None` means as many as requests in flight."""
         self._ids = ids
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # # Indexes of slots without a request in flight: `_open` with a sequence, the longest
-        # waiting first; `_free` without one.
+        # # Slots without a request in flight: `_open` has sequences, the longest waiting first.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 
     def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
         """Return the next step; `None` if open sequences are all busy and no sequence can begin.
 
-        may_begin: if false, no sequence begins, and the step is the last one of its sequence.
+        may_begin: if false, no sequence begins, and the step ends its sequence.
         """
         if self._open:
             index = self._open.popleft()

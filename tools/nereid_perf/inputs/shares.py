@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
 
-# # As in perf_analyzer.
+# # perf_analyzer's default.
 _DEFAULT_LENGTH: Final = 20
 MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
+    """Identifies a share: the plan, the model, the worker, and the number of workers."""
+
     plan: InputPlan
     workload: int
     worker: int
@@ -119,7 +121,7 @@ class SequenceShare:
         message, json_bytes = self._templates[data].encode(
             identity.encode(), sequence_part(self._encoder, self._with_id, step)
         )
-        # # Unique among the sequences of all models.
+        # Unique among the sequences of all models.
         sequence = step.sequence * len(self._place.plan.models) + self._place.workload
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 

@@ -35,7 +35,7 @@ class ModelSignature:
     """The inputs and outputs of a model, and the kind of its requests.
 
     max_batch_size: `None` means no batch dimension, 0 any size. has_text_ids: sequence ids are
-    texts. is_decoupled: a request may have any number of responses.
+    texts.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -49,8 +49,8 @@ class ModelSignature:
 def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelSignature:
     """Return the signature for metadata and configuration, both as Triton's JSON.
 
-    Without a configuration, a first dimension that is variable in all inputs is the batch
-    dimension. Raises InputError if a datatype or a shape breaks the protocol.
+    Without a configuration, a variable first dimension of all inputs is the batch dimension. Raises
+    InputError if a datatype or a shape breaks the protocol.
     """
     name = str(metadata.get("name", ""))
     inputs = [_spec(name, tensor) for tensor in metadata.get("inputs") or ()]
@@ -97,7 +97,7 @@ def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
             f"the server's metadata of model '{model}' gives tensor '{name}' the datatype "
             f"'{datatype}', which KServe v2 does not have"
         )
-    # # protobuf's JSON has 64-bit numbers as texts.
+    # protobuf's JSON has 64-bit numbers as texts.
     return TensorSpec(name, datatype, tuple(int(size) for size in tensor.get("shape") or ()))
 
 

@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from nereid_perf.request import Request, RequestSource
 
 # # While all sequences of a model are busy, its turns are held. At this many, the other models wait
-# too, so that proportions stay exact.
+# too: proportions stay exact.
 _MAX_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
-    """Return the source of the worker with this index; the plan must be resolved.
-
-    Raises InputError if the data cannot be read, or does not fit the models.
-    """
+    """Return a worker's source of a resolved plan; raise InputError for data that does not fit."""
     if plan.traces:
         return ReplaySource(plan, worker, workers)
     sequence_ids = SequenceIds(plan.sequence_ids, worker, workers)
@@ -54,20 +51,14 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Return whether the plan has expected outputs for find_mismatch().
-
-    Raises InputError as make_source() does.
-    """
+    """Return whether the plan has expected outputs for find_mismatch(); raise InputError."""
     if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
         return False
     return any(any(workload.expected) for workload in _workloads(plan))
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """Return the regions that must exist before the workers send; none without shared memory.
-
-    Raises InputError as make_source() does.
-    """
+    """Return the regions that must exist before workers send, if any; raise InputError."""
     if not plan.region_prefix:
         return []
     return [
@@ -75,7 +66,7 @@ def make_regions(plan: InputPlan) -> list[Region]:
     ]
 
 
-# # Cached, because a worker makes a source from the same data for each level of load.
+# # A worker makes a source from the same data for each level of load.
 @lru_cache(1)
 def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(
@@ -98,7 +89,7 @@ class MixedSource:
         self._deck = deck
         self._expected = expected
         self._draining = False
-        # # Number of held turns of each model.
+        # Number of held turns of each model.
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:
@@ -111,7 +102,7 @@ class MixedSource:
             request = self._shares[index].next_request()
             if request is not None:
                 self._held[index] -= 1
-                # # The unary plus drops the models that have no held turns.
+                # The unary plus drops the models that have no held turns.
                 self._held = +self._held
                 return request
         while self._held.total() < _MAX_HELD:

@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# # Neither HTTP nor gRPC requests can be larger.
+# Neither HTTP nor gRPC requests can be larger.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", np.uint8
 )
-# # Maximum nesting of a JSON array.
 _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a request; `shape` has a batch dimension only after steps are joined to a batch."""
+    """A tensor of a request; only joined steps have the batch dimension in `shape`."""
 
     name: str
     datatype: str
@@ -92,10 +91,7 @@ class TensorMaker:
 
 
 def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    """Return an input's dimensions by --shape, or else the metadata's.
-
-    Raises InputError if --shape contradicts the metadata, or is missing.
-    """
+    """Return an input's dimensions by --shape, or else the metadata; raise InputError on conflict."""
     if option is None:
         if VARIABLE in spec.dims:
             example = ",".join(str(1 if dim == VARIABLE else dim) for dim in spec.dims)
@@ -113,10 +109,7 @@ def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tup
 
 
 def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
-    """Return the raw bytes of a JSON array's elements, nested or not, and their number.
-
-    Raises ValueError if an element is not of the datatype.
-    """
+    """Return the raw bytes and the number of a JSON array's elements; raise ValueError."""
     flat = _flattened(values)
     if datatype == BYTES:
         for index, element in enumerate(flat):
@@ -171,7 +164,7 @@ def _narrowed(numbers: Array, datatype: str) -> Array:
     if datatype != "BF16":
         return numbers.astype(NUMPY_TYPE[datatype])
     bits = numbers.astype("<f4").view("<u4")
-    # # Round to the nearest BF16, ties to even. NaN and infinity just keep their upper bits.
+    # Round to the nearest BF16, ties to even. NaN and infinity just keep their upper bits.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), (bits >> 16) | 0x40, rounded).astype("<u2")
 

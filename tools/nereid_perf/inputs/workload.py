@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# # Of one model's requests. A worker keeps them twice, with and without the variable parts.
+# Of one model's requests. A worker keeps them twice, with and without the variable parts.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
@@ -39,10 +39,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(plan: InputPlan, index: int) -> Workload:
-    """Return the requests of the plan's model with this index; they are the same in every process.
-
-    Raises InputError if the data does not fit the model, or is missing.
-    """
+    """Return the requests of a model, which are the same in every process; raise InputError."""
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
     requests = [request for stream in streams for request in stream]
@@ -70,10 +67,7 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
 
 
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
-    """Return the inputs of the model's requests, with the batch dimension, stream after stream.
-
-    Raises InputError as make_workload() does.
-    """
+    """Return the inputs of the model's requests, with the batch dimension; raise InputError."""
     model = plan.models[index]
     return [step for stream in _batched(model, _streams(plan, model)) for step in stream]
 
@@ -117,7 +111,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
     steps = [Step(tuple(map(maker.make, made, shapes)))]
-    # # Check the size before the other steps are made.
+    # # Before the other steps are made.
     _check_size(model, count * _size(steps))
     steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
     return (tuple(steps),)
@@ -136,10 +130,7 @@ def _check_size(model: ModelPlan, size: int) -> None:
 
 
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
-    """Join batch_size consecutive steps of a stream to each request, with a batch dimension.
-
-    For models without sequences, all steps form one stream.
-    """
+    """Join batch_size consecutive steps of a stream to each request. Add the batch dimension."""
     signature = model.signature
     assert signature is not None, "the plan is resolved"
     if not signature.is_sequence:
@@ -150,8 +141,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # # In a sequence, each request begins one step after the previous one, whatever the batch
-        # size. Otherwise it begins after the last step of the previous one.
+        # # In a sequence, each request begins one step after the previous one. Otherwise it begins
+        # after the last step of the previous one.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)
@@ -201,7 +192,7 @@ def _joined_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _shared_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a batch's shape tensor, which has no batch dimension and holds for the whole batch."""
+    """Return a batch's shape tensor, which holds for the whole batch."""
     if any(tensor != tensors[0] for tensor in tensors):
         raise InputError(
             f"-b: shape tensor '{tensors[0].name}' of model '{model.name}' differs between steps, "

@@ -1,8 +1,7 @@
 """Checks whether the load generator, and not the server, limits what was measured.
 
-It does if the busiest worker used or wanted a CPU nearly all the time, or if over 1 % of requests
-were late while a worker was fairly busy. If an almost idle worker is late, the machine is noisy:
-such requests are only counted.
+It does if a worker used or wanted a CPU nearly all the time, or if over 1 % of requests were late
+while a worker was fairly busy. If an almost idle worker is late, the machine is noisy.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from nereid_perf.measurement import ClientCost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# # At this share of a CPU, used or waited for, delays inside the worker distort the latencies.
+# # Share of a CPU, used or waited for, at which delays in the worker distort latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
-# # A worker that uses less than this share of a CPU is not the reason for late requests.
+# # A worker below this share of a CPU is not the reason for late requests.
 _BUSY_IF_DELAYED: Final = 0.25
 
 
@@ -28,7 +27,7 @@ def client_cost(
     taken = list(workers)
     cpu_s = sum(cpu for cpu, _ in taken)
     busy = max((cpu for cpu, _ in taken), default=0.0) / wall_s
-    # # Waiting for a CPU counts like using one: such a worker is as late as a busy one.
+    # Waiting for a CPU counts like using one: such a worker is as late as a busy one.
     wanted = max((cpu + waited for cpu, waited in taken), default=0.0) / wall_s
     return ClientCost(
         cpu_us=cpu_s * 1e6 / max(1, requests),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    r"""Shape of the load at any level; which fields count depends on the level's kind.
+    """Shape of the load at any level; which fields count depends on the level's kind.
 
     "rate": `distribution` is of the gaps. The rate grows from ramp_from in ramp_s seconds. Bursts
     of burst_s seconds begin every burst_period_s seconds.
@@ -51,10 +51,7 @@ class LoadShape:
 def arrivals_of(
     level: LoadLevel, shape: LoadShape, *, seed: int, worker: int, workers: int
 ) -> Iterator[Times] | None:
-    """Yield the times at which a worker sends, in ns since the start.
-
-    Returns `None` for a closed loop, and for a trace whose requests have their own times.
-    """
+    """Yield the times at which a worker sends, in ns; `None` if requests have their own times."""
     if level.kind == "concurrency":
         return None
     if level.kind == "trace":

@@ -1,1 +1,1 @@
-"""The mock server `nereid perf mock`: a KServe v2 server with set response times, for calibration."""
+"""The mock server `nereid perf mock`: KServe v2 with set response times, for calibration."""

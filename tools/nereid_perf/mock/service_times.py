@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Periods without service: for_ns long, after_ns after the first request, then every every_ns.
-
-    every_ns 0 means only once; for_ns 0 means no stalls.
-    """
+    """Periods without service; every_ns 0 means only one, for_ns 0 none."""
 
     after_ns: int = 0
     for_ns: int = 0
@@ -44,10 +41,7 @@ class ServiceTimes:
         stalls: Stalls = Stalls(),
         seed: int = 0,
     ) -> None:
-        """Set the service time: `delay_ns`, plus or minus a random time of up to `jitter_ns`.
-
-        concurrency: number of requests served at a time; if it is 0, no request waits.
-        """
+        """Serve in delay_ns, plus or minus up to jitter_ns; concurrency 0 serves all at once."""
         self._delay_ns = delay_ns
         self._jitter_ns = jitter_ns
         self._concurrency = concurrency

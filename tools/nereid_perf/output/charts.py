@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-# # Readable on white and on near-black, and for people who cannot tell red from green.
+# Readable on white and on near-black, and for people who cannot tell red from green.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
-# # For levels, from little load to much load.
+# # From little to much load.
 _RAMP: Final = (
     "#6fb1e0",
     "#4f93d2",
@@ -212,7 +212,7 @@ def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Fi
 def ratios(comparison: Comparison) -> Figure:
     """Return the chart of all ratios of B to A with their intervals."""
     shown = list(reversed(comparison.ratios))
-    # # Without an interval, the error bars end at the estimate.
+    # Without an interval, the error bars end at the estimate.
     ends = [(ratio.low or ratio.ratio, ratio.high or ratio.ratio) for ratio in shown]
     trace = {
         "type": "scatter",
@@ -256,24 +256,20 @@ def ratios(comparison: Comparison) -> Figure:
 
 
 _LOG_TICKS: Final = {"exponentformat": "none"}
-# # Line styles of a server's levels if there are several servers: least, medium, most load.
+# # For least, medium and most load, if colours show servers.
 _DASHES: Final = ("dot", "dash", "solid")
 
 
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
-    """Return the levels to draw, with names and line styles.
-
-    With one server, colours show the load. With several, colours show the server, and dashes the
-    load.
-    """
+    """Return the levels to draw; colours show the load, or with several servers the server."""
     styled: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)
         if len(servers) > 1:
             colour = COLOURS[index % len(COLOURS)]
-            # # Nobody could tell all levels apart; the table has all of them.
+            # Nobody could tell all levels apart; the table has all of them.
             some = [series[place] for place in _ends_and_middle(len(series))]
             for figures, dash in zip(some, _DASHES[3 - len(some) :], strict=True):
                 line = {"color": colour, "width": 2, "dash": dash}

@@ -1,7 +1,4 @@
-"""The frame of all pages: one HTML file that contains plotly, its data and its style.
-
-A content security policy forbids the page to load anything else.
-"""
+"""The frame of all pages: one HTML file that contains plotly, its data and its style."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# # A text, or (CSS class, text).
+# A text, or (CSS class, text).
 Cell: TypeAlias = str | tuple[str, str]
 
-# # The page loads nothing, whatever its code (or plotly) requests.
+# The page loads nothing, whatever its code (or plotly) requests.
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -98,7 +95,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
             f"<title>{escaped(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n",
             f"<h1>{escaped(title)}</h1>\n",
             *body,
-            # # Escaped, so that no name in the JSON can end the script element.
+            # Escaped, so that no name in the JSON can end the script element.
             '<script type="application/json" id="figures">',
             json.dumps(figures, allow_nan=False).replace("<", "\\u003c"),
             f"</script>\n<script>{_plotly()}</script>\n<script>{_SCRIPT}</script>\n",

@@ -1,8 +1,4 @@
-"""Makes the HTML page of results, which contains plotly and all data.
-
-Plotly adds 5 MB to each page, which interactive charts are worth. Tables show all figures without
-it.
-"""
+"""Makes the HTML page of results; plotly adds 5 MB, which interactive charts are worth."""
 
 from __future__ import annotations
 
@@ -51,10 +47,7 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """Return the servers in the results, keyed by display name.
-
-    The servers of a comparison are A and B. With several results, the result's name comes first.
-    """
+    """Map display names to servers: A and B of a comparison, after the result's name if needed."""
     servers = {}
     for name, result in results.items():
         for index, server in enumerate(result.servers):
@@ -85,7 +78,7 @@ def _findings(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
         for line in finding_lines(result):
-            # # The page has tables of ratios and goodputs.
+            # # The page has tables of them.
             if line.startswith(("  ", "B to A")) or ": goodput " in line:
                 continue
             bad = ' class="bad"' if line.startswith("Failed: ") else ""

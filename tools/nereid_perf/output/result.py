@@ -25,9 +25,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServer:
-    """A measured server with all of its measurements.
+    """A measured server; `models` are names or name:version, as in the flags.
 
-    models: name or name:version, as in the flags. batch_size: inferences per request.
+    batch_size: inferences per request.
     """
 
     url: str
@@ -66,10 +66,9 @@ class FoundRate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run.
+    """The result of a run on one server, or on A and B; `started` is ISO 8601 with time zone.
 
-    servers: one server, or A and B. violations: the conditions of --fail-if that hold. started: ISO
-    8601 with time zone. percentile: of the curve's knee. slo: "" means none.
+    violations: the conditions of --fail-if that hold. percentile: of the curve's knee.
     """
 
     command: tuple[str, ...]

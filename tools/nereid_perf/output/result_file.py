@@ -1,7 +1,7 @@
 """Writes results as JSON and reads them. Histograms have HdrHistogram's base64 form (V2).
 
-A reader of version N reads all documents of version N: it skips unknown fields, and missing fields
-get their defaults. If a field is removed or changes its meaning, the version becomes N + 1.
+A reader of version N reads all documents of version N: it skips unknown fields, and missing ones
+get defaults. If a field is removed or changes its meaning, the version becomes N + 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "nereid-perf/1"
 
-# # Annotations use these names, which the modules import only for type checking.
+# # Annotations use these names, which modules import only for type checking.
 _NAMES: Final = {
     type_.__name__: type_ for type_ in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
 }
@@ -153,7 +153,7 @@ def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
         return HdrHistogram.decode(value)
     except RecursionError:
         raise
-    # # The decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
+    # The decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
     except Exception as error:
         raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error
 
@@ -169,6 +169,6 @@ _KINDS: Final = {
 
 
 def _expect(value: Any, kind: type, where: str) -> None:
-    # # A bool is an int, but not a number here.
+    # A bool is an int, but not a number here.
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ResultFileError(f"{where or 'the document'}: expected {_KINDS[kind]}")

@@ -29,8 +29,8 @@ _KINDS = {CONCURRENCY: " in flight", RATE: "/s"}
 class LevelFigures:
     """Figures of a level, which are medians over its rounds.
 
-    values_us, counts: latencies of all rounds, and their numbers of requests. phases_us: a
-    request's mean time in each phase of the server; last comes the rest of the client's mean time.
+    counts: requests with each latency of values_us. phases_us: mean time in each phase of the
+    server; last comes the rest of the client's time.
     """
 
     level: LoadLevel
@@ -65,10 +65,7 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 
 
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
-    """Return percentiles, denser towards 100, and their latencies.
-
-    The more requests there are, the higher is the last percentile.
-    """
+    """Return percentiles, denser towards 100, and their latencies; more requests reach further."""
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)
     shares = np.unique(np.append(1 - 10**-nines, 0.5))

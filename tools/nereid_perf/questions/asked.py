@@ -80,7 +80,7 @@ def _compared(
     sides: tuple[Sequence[Measurement], Sequence[Measurement]],
     comparisons: tuple[Comparison, ...],
 ) -> Findings:
-    # # A is the reference, so conditions that are not on a ratio apply only to B.
+    # A is the reference, so conditions that are not on a ratio apply only to B.
     broken = violations(settings.conditions, sides[1], comparisons)
     return Findings(
         (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(broken)

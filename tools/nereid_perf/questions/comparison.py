@@ -1,7 +1,7 @@
 """Compares two servers, or two results: ratios of B to A with confidence intervals.
 
-In each round A and B are measured one after the other, in turns, so that drift affects both
-equally. Rounds of two earlier results cannot be paired.
+In each round A and B are measured in turns, so that drift affects both equally. Rounds of two
+earlier results cannot be paired.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from nereid_perf.questions.intervals import Interval
     from nereid_perf.questions.metrics import Metric
 
-# # With this, about one in 33 comparisons of equal servers finds a difference in a judged ratio.
+# # About one in 33 comparisons of equal servers then finds a difference in a judged ratio.
 CONFIDENCE: Final = 0.99
-# # Enough to find a difference of 3 % if measurements scatter by 1 % and one in twenty is
-# disturbed.
+# # Finds a difference of 3 % if measurements scatter by 1 % and one in twenty is disturbed.
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
-# # A figure of the load generator, which is not judged. Between equal servers, differences of 8 %
-# for minutes were seen, because each server has its own workers. Pairing does not remove them.
+# # Not judged. Equal servers have differed by 8 % for minutes: their workers are separate
+# processes. Pairing does not help.
 _OF_CLIENT: Final = "cpu"
-# # Prefixes of the compared gauges.
+# # Prefixes.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 
@@ -45,10 +44,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio of B to A of one metric.
-
-    a, b: medians over the rounds. low, high: the interval; `None` if there is none.
-    """
+    """The ratio of B to A of one metric, with medians a and b; `None` if there is no interval."""
 
     metric: str
     a: float

@@ -63,8 +63,8 @@ def violations(
 ) -> list[str]:
     """Return a line for each condition that holds, and for each figure that is not known.
 
-    A figure is the median of a level's rounds. A ratio is the interval's end that is nearer to 1,
-    so that noise alone does not make a run fail.
+    A figure is the median of a level's rounds. A ratio is the interval's end nearer to 1, so that
+    noise alone does not make a run fail.
     """
     broken = []
     for condition in conditions:

@@ -1,7 +1,7 @@
 """Finds the knee of a curve of rate against latency: the level with the most rate per latency.
 
-This is Kleinrock's power (1979), largest where a line from the origin touches the curve. Kneedle
-was not chosen: its knee moves with the ends of the measured range, and it needs a smooth curve.
+This is Kleinrock's power (1979). Kneedle was not chosen: its knee moves with the ends of the
+measured range, and it needs a smooth curve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
     from nereid_perf.questions.metrics import Metric
 
-# # A level at which a larger share of requests fails lies beyond the knee.
+# # With a larger share of failures, a level lies beyond the knee.
 _MAX_ERRORS: Final = 0.01
 _MIN_LEVELS: Final = 3
 
@@ -33,7 +33,10 @@ class Knee:
 
 
 def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | None:
-    """Return the knee, or `None` with fewer than three usable levels; a level's best measurement counts."""
+    """Return the knee, or `None` with fewer than three usable levels.
+
+    If a level was measured several times, its best measurement counts.
+    """
     points = [
         (found.requests_per_s / us, found, us)
         for found in measurements
@@ -43,7 +46,7 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     values = {found.level.value for _, found, _ in points}
     if len(values) < _MIN_LEVELS:
         return None
-    # # Among equally good levels, the one with less load.
+    # # Of equally good levels, take the one with less load.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
     measured = {found.level.value for found in measurements}
     is_inside = min(measured) < best.level.value < max(measured)

@@ -1,8 +1,7 @@
 """Finds the highest rate at which a server keeps an SLO, by bisection with confirmation.
 
-The load is an open loop, so that it shows if a server falls behind. Measurements are noisy, so a
-rate is met if k of n measurements meet it. One decides on the way up; the result is confirmed at
-the end, or the search continues below it.
+The load is an open loop, so that it shows if a server falls behind. Measurements are noisy: a rate
+is met if k of n measurements meet it. On the way up one decides, and the result is confirmed.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# # Share of the intended rate below which the server (or the client) did not keep up. Latencies of
-# finished requests alone can be low in short windows.
+# # Share of the intended rate that shows that server and client kept up. Low latencies alone do
+# not, in short windows.
 _KEEPS_UP: Final = 0.9
-# # In standard deviations of a Poisson count: the rate may fall short by chance.
+# # By chance, a rate falls short by up to this many standard deviations of a Poisson count.
 _SCATTER: Final = 3.0
 
 
@@ -58,10 +57,9 @@ class SearchRules:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """The result of the search.
+    """The result of the search; rate 0 means that no rate kept the SLO.
 
-    rate: the highest rate that kept the SLO; 0 if none did. missed_at: the lowest missed rate.
-    goodput: mean requests per second within the SLO at `rate`.
+    missed_at: the lowest missed rate. goodput: mean requests per second within the SLO at `rate`.
     """
 
     slo: str
@@ -84,8 +82,6 @@ def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRat
 
 
 class _Ended(Exception):
-    """Raised at any depth of the search to end it."""
-
     def __init__(self, outcome: RateOutcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
@@ -99,7 +95,7 @@ class _Search:
         self._missed: Counter[float] = Counter()
         self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
-        # # Bracket of the search: the highest met rate, and the lowest missed rate above it.
+        # # The highest met rate, and the lowest missed rate above it.
         self._low: float | None = None
         self._high: float | None = None
 
@@ -127,7 +123,7 @@ class _Search:
                 return
 
     def _settle(self) -> Steps:
-        """Bisect the bracket until it is narrow, and confirm its lower end; return False if that fails."""
+        """Bisect the bracket and confirm its lower end; return False if that fails."""
         rules = self._rules
         low, high = self._low, self._high
         assert low is not None, "a bracket has a lower end, or the search has ended"
@@ -170,8 +166,7 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # # The client must have caused most misses. A single miss may have another reason, such as
-        # a busy machine.
+        # # The client must have caused most misses: a single one may have another reason.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:
@@ -183,7 +178,7 @@ class _Search:
         return is_met
 
     def _is_by_client(self, measurement: Measurement) -> bool:
-        """Return whether the client was the bottleneck, and latencies since sending keep the SLO."""
+        """Return whether the client was the bottleneck, and service times keep the SLO."""
         latencies = replace(measurement.latencies, response=measurement.latencies.service)
         by_server = replace(measurement, latencies=latencies)
         return measurement.client.is_bottleneck and self._slo.is_met(by_server)

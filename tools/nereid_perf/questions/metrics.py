@@ -52,7 +52,6 @@ class Metric:
     name: str
     unit: Unit
     value: Callable[[Measurement], float | None]
-    # # Set only for percentiles; `share` is of the requests.
     histogram: Callable[[Latencies], HdrHistogram] | None = None
     share: float | None = None
 
@@ -118,7 +117,6 @@ def rate_text(rate: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    # # All digits before the point, and no exponent as in 1.23e+03.
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 

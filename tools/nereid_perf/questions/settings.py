@@ -43,7 +43,7 @@ def _votes(text: str) -> tuple[int, int]:
 
 
 def _checked(parse: Parse) -> Parse:
-    """Return a parser that checks a text and returns it unchanged; "" means a flag not given."""
+    """Return a parser that checks a text and returns it unchanged; "" means not given."""
 
     def check(text: str) -> str:
         if text:

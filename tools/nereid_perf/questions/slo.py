@@ -1,7 +1,6 @@
 """Service level objectives: limits that a server must keep, and goodput within them.
 
-A percentile is of all requests that were sent. A failed request keeps no limit, so a server cannot
-look better by failing.
+Percentiles are of all sent requests. A failed request keeps no limit: failing does not help.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Limit:
     def is_kept(self, measurement: Measurement) -> bool:
         """Return whether the limit is kept; it is not if nothing was measured.
 
-        A limit on the time between responses is also kept if each request had only one response.
+        A limit on the time between responses is kept if each request had only one response.
         """
         metric = self.metric
         if metric.histogram is None or metric.share is None:
@@ -69,8 +68,8 @@ class Slo:
     def goodput(self, measurement: Measurement) -> float:
         """Return a lower bound of the requests per second that kept all limits.
 
-        It is exact for one limit on single requests. For several, each miss counts as a different
-        request. Limits of a mean, or of the time between responses, are not on single requests.
+        It is exact for one limit on single requests. With several, each miss counts as a different
+        request. Limits of a mean, or between responses, do not count.
         """
         missed = sum(measurement.requests - limit.within(measurement) for limit in self.limits)
         return max(0, measurement.requests - missed) / measurement.duration_s

@@ -1,7 +1,4 @@
-"""Parses Server-Timing (W3C), in which a server says where a request's time went.
-
-Parsing takes bounded work for any text, and skips parts that are not entries.
-"""
+"""Parses Server-Timing (W3C), with bounded work for any text."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from typing import Final
 # # Asks Nereid for Server-Timing. Other servers may send it anyway.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# # Responses of a stream have no separate trailers, so a parameter has the Server-Timing.
+# # A stream's responses have no separate trailers.
 STREAM_PARAMETER: Final = "server_timing"
-# # The server's whole time; the other entries are parts of it.
+# The server's whole time; the other entries are parts of it.
 TOTAL: Final = "total"
 
 MAX_ENTRIES: Final = 32
@@ -28,7 +25,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?")
 def parse_server_timing(text: str) -> dict[str, int]:
     """Return the durations of entries in ns by name; entries with the same name are added up."""
     durations: dict[str, int] = {}
-    # # Descriptions may contain separators.
+    # # Quoted descriptions may contain separators.
     plain = _QUOTED.sub(_unquoted, text[:_MAX_CHARACTERS])
     for entry in plain.split(",")[:MAX_ENTRIES]:
         name, *parameters = (part.strip(" \t") for part in entry.split(";"))

@@ -36,8 +36,8 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # # One entry per worker. `_samples`: (time, CPU seconds used, seconds waited for a CPU,
-        # delayed requests). `_outcomes`: the outcome number for each of the worker's error texts.
+        # # Per worker: `_samples` of (time, CPU s used, CPU s waited, delayed requests), and
+        # `_outcomes`, the outcome number for each of the worker's error texts.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -110,7 +110,6 @@ class Collected:
         return timings[(timings["last"] >= start_ns) & (timings["last"] < end_ns)]
 
     def _add_timings(self, worker: int, report: Report) -> None:
-        """Add a report's timings, with phases numbered for the whole level."""
         for name in report.new_phases:
             if name not in self.phases:
                 self.phases.append(name)
@@ -149,16 +148,16 @@ def measurement_of(
     workloads: Sequence[Workload],
     **more: Any,
 ) -> Measurement:
-    """Return the measurement of a span of time; `more` has the fields that do not come from rows.
+    """Return the measurement of a span of time; `more` has the fields that rows do not give.
 
     The rate counts requests that ended in the span. In an open loop, latencies and failures are of
-    requests scheduled in it, so that those held back by a stall are not missing.
+    requests scheduled in it, so that those held back by a stall count.
     """
     start_ns, end_ns = span_ns
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # # Also count requests in flight that failed later, for example because no response came.
+        # # Requests that failed later count too, for example because no response came.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -187,7 +186,7 @@ def measurement_of(
 def _measurement(
     tables: Sequence[NDArray[np.void]], collected: Collected, **more: Any
 ) -> Measurement:
-    """Make a measurement from tables: requests for the rate, requests for latencies, gaps, timings."""
+    """Make a measurement from tables: requests for rate and for latencies, gaps, timings."""
     ended, timed, gaps, timings = tables
     texts = collected.texts
     good = ended[ended["outcome"] == OK]
@@ -212,8 +211,7 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # # The phase of the time that the other phases leave comes last. Every request with timings has
-    # it.
+    # # Every request with timings has this phase, which is the rest, so it comes last.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

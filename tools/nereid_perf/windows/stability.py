@@ -33,7 +33,7 @@ class StabilityRule(Protocol):
 class LastThree:
     """perf_analyzer's rule: rate and latency of the last three windows are within s %.
 
-    If the latency of the last window exceeds max_latency, the measurement ends: it only gets worse.
+    A last window above max_latency ends the measurement: it only gets worse.
     """
 
     stability_percent: float = 10.0
@@ -59,8 +59,8 @@ class LastThree:
 class ConfidenceInterval:
     """A rule that measures until the means of rate and latency are known to within s %.
 
-    The intervals have 95 % confidence by Student's t, if windows are independent. A load that
-    drifts never meets the rule.
+    With 95 % confidence (Student's t) if windows are independent. A load that drifts never meets
+    it.
     """
 
     stability_percent: float = 5.0

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 class PendingRequest:
     """A request in flight. Times are in ns of the monotonic clock, and 0 until they are known.
 
-    between: times between responses. carrier: connection or stream; `None` while the request waits.
-    message: the response, if responses are checked. json_bytes: of the response, from the HTTP
-    header.
+    carrier: connection or stream; `None` while the request waits. json_bytes: of the response.
     """
 
     __slots__ = (
@@ -58,23 +56,17 @@ class PendingRequest:
 
 
 class OnEnd(Protocol):
-    """A callback that is called once for each request, never within send() or cancel().
-
-    error: "" means success.
-    """
+    """A callback that is called once for each request, never within send() or cancel()."""
 
     def __call__(self, pending: PendingRequest, error: str, /) -> None:
-        """Report the end of a request."""
+        """Report the end of a request; error "" means success."""
 
 
 class WireClient(Protocol):
     """The connections of one worker to one server."""
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight.
-
-        Raises OSError if there is no connection; its text is for users.
-        """
+        """Open connections for so many requests in flight; raise OSError with a text for users."""
         ...
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:

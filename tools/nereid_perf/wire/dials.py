@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # # Opens one connection, which reports itself to the client, or raises OSError.
+    # # Opens a connection, which reports itself to the client, or raises OSError.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
 _REDIAL_S: Final = 0.1
@@ -31,7 +31,7 @@ class Dials:
     ) -> None:
         """Prepare to dial the plan's server; raise OSError if a TLS file cannot be used."""
         self.queue: deque[PendingRequest] = deque()
-        # # Why the last attempt failed, or "".
+        # Why the last attempt failed, or "".
         self.error = ""
         self.closed = False
         self._on_end = on_end
@@ -78,5 +78,5 @@ class Dials:
 
     def _on_dialled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # # Dial for requests that arrived during this attempt and relied on it.
+        # # Requests that arrived during this attempt relied on it.
         self.dial_for_queue()

@@ -36,15 +36,11 @@ class Carrier(Protocol):
 
 
 class GrpcConnections:
-    """Connections with a number of slots each.
-
-    The slot that became free last is used next: its connection is about to be written to anyway.
-    """
+    """Connections with slots. The slot that became free last is used next."""
 
     def __init__(
         self, plan: Plan, on_end: OnEnd, new_carrier: Callable[[GrpcConnection], Carrier]
     ) -> None:
-        """Prepare connections for a plan; raise OSError if a TLS file cannot be used."""
         self.on_end = on_end
         self.slots_per_connection = plan.streams_per_connection
         self._new_carrier = new_carrier
@@ -52,15 +48,12 @@ class GrpcConnections:
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
         self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
-        # # Includes those whose settings have not come and those that take no more requests.
+        # # Also those whose settings have not come, and those that take no more requests.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight.
-
-        Raises OSError if there is no connection; its text is for users.
-        """
+        """Open connections for so many requests in flight; raise OSError with a text for users."""
         while sum(connection.slots for connection in self._open) < in_flight:
             missing = in_flight - sum(connection.slots for connection in self._open)
             dials = -(-missing // self.slots_per_connection)

@@ -34,10 +34,8 @@ class GrpcStreamClient:
     """A client for requests with one response each, or with any number from decoupled models."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan; raise OSError if a TLS file cannot be used."""
         if plan.cancel_percent:
-            # # Cancelling a stream cancels all of its requests, so each request gets its own
-            # stream.
+            # # Cancelling a stream cancels all of its requests, so each gets its own stream.
             plan = replace(plan, streams_per_connection=1)
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
@@ -117,12 +115,11 @@ class _Stream:
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # # Some servers send errors without the request's id. Take the oldest request in
-            # flight.
+            # # Some servers send errors without an id. Take the oldest request in flight.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:
-            # # The request was cancelled or has failed.
+            # The request was cancelled or has failed.
             return
         if not response.is_empty:
             pending.on_response(now_ns)

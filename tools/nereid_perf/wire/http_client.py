@@ -34,7 +34,6 @@ class HttpClient:
     """A client that uses an idle connection for a request, or dials another connection."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan; raise OSError if a TLS file cannot be used."""
         self.on_end = on_end
         self.wire_bytes = KeptBytes(HttpRequests(plan).wire_bytes).bytes_of
         self.heads = PlainHeads()
@@ -43,7 +42,7 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # # With checks or timings, heads differ and cannot be recognised by their bytes.
+        # # Heads then differ, and cannot be recognised by their bytes.
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
@@ -72,7 +71,7 @@ class HttpClient:
         if connection is None:
             self._dials.queue.remove(pending)
         elif connection.pending is pending:
-            # # HTTP/1.1 has no other way to cancel a request.
+            # HTTP/1.1 has no other way to cancel a request.
             connection.abandon()
 
     async def close(self) -> None:
@@ -121,9 +120,9 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # # Bytes still to come of a body whose content is not used.
+        # # Bytes still to come of an unused body.
         self._missing = 0
-        # # For a response that PlainHeads does not know, or whose head came in pieces.
+        # For a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
@@ -141,7 +140,7 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # # uvloop's transports are not subclasses of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         sock = transport.get_extra_info("socket")
@@ -153,7 +152,7 @@ class _HttpConnection(asyncio.Protocol):
         now = monotonic_ns()
         pending = self.pending
         if pending is None:
-            # # No request is in flight, so these bytes are no response.
+            # No request is in flight, so these bytes are no response.
             self._transport.abort()
             return
         if self._missing:

@@ -27,7 +27,7 @@ class ResponseParser:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes; raise httptools.HttpParserError if they are not an HTTP response."""
+        """Parse the next bytes; raise httptools.HttpParserError if they are no HTTP response."""
         self._parser.feed_data(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -38,14 +38,14 @@ class ResponseParser:
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
         elif key == _SERVER_TIMING:
-            # # Several headers with this name count as one with commas.
+            # # Several headers with this name count as one, with commas.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))
             self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
         """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # # Later, the parser refers to the next message.
+        # # After this callback, the parser refers to the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
@@ -54,7 +54,7 @@ class ResponseParser:
 
     def on_message_complete(self) -> None:
         """Note the end of the response; called by httptools."""
-        # # After 1xx, such as 100 Continue, the real response follows.
+        # After 1xx, such as 100 Continue, the real response follows.
         if self.status >= _OK:
             self.complete = True
 
@@ -66,12 +66,12 @@ class PlainHeads:
         self._lengths: dict[bytes, int] = {}
 
     def content_length(self, head: bytes) -> int:
-        """Return the body's length, or -1 for a head of another kind; `head` includes the empty line."""
+        """Return the body's length, or -1 for another kind of head; `head` has the empty line."""
         length = self._lengths.get(head)
         if length is None:
             length = _content_length(head)
             if len(self._lengths) >= _MAX_HEADS:
-                # # If heads contain a date, a new head comes every second.
+                # If heads contain a date, a new head comes every second.
                 self._lengths.clear()
             self._lengths[head] = length
         return length

@@ -1,7 +1,4 @@
-"""Reads which request a stream's response belongs to, and whether more responses will come.
-
-The module searches bytes: decoding takes longer than all other work for a response.
-"""
+"""Reads a stream's response from its bytes: decoding takes longer than all other work for it."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# # Tag and length: the id of requests and of responses is field 3, and has eight digits here.
+# # Tag and length of the id, field 3 of requests and responses; ids have eight digits here.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
-# # Entry of the map of parameters: the key, then InferParameter.bool_param.
+# Entry of the map of parameters: the key, then InferParameter.bool_param.
 _FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 _ERROR_TAG: Final = 0x0A
-# # Only lengths and the names of model and version come before the id.
+# # Only lengths, model and version come before the id.
 _LAST_ID_PLACE: Final = 1 << 10
 _WANTS_FINAL: Final = pb.ModelInferRequest(
     parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
@@ -24,10 +21,7 @@ _WANTS_FINAL: Final = pb.ModelInferRequest(
 
 
 class StreamResponse(NamedTuple):
-    """A response on a stream; is_empty: it says only that it is the last one.
-
-    key: id of the response, or b"".
-    """
+    """A response on a stream; is_empty: it says only that it is the last one. key may be b""."""
 
     key: bytes
     error: str
@@ -36,7 +30,7 @@ class StreamResponse(NamedTuple):
 
 
 def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
-    """Return a key, and the bytes that, appended to a serialized request, set it as its id.
+    """Return a key, and bytes to append to a serialized request, which set the key as its id.
 
     Protobuf takes the last value of a field that comes twice.
     """

@@ -1,4 +1,1 @@
-"""Worker processes, which send the requests, and their communication with the parent process.
-
-The parent's calls block. Messages are pickled, because both ends are the same program.
-"""
+"""Worker processes, which send the requests; messages are pickled, as both ends are one program."""

@@ -1,7 +1,4 @@
-"""Generators, which send the requests of one worker.
-
-They do not deal with processes, windows or protocols.
-"""
+"""Generators, which send one worker's requests; they know no processes, windows or protocols."""
 
 # layout: compiled
 
@@ -29,9 +26,9 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# # For the row of a request that was due but that the source never made.
+# # In the row of a due request that the source never made.
 _NO_REQUEST: Final = Request(b"")
-# # Error texts of requests that failed because of overload.
+# # Errors of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
 OVERFLOW: Final = "not sent: too many requests waited"
 
@@ -54,8 +51,8 @@ class GeneratorOptions:
 class Generator:
     """Sends the requests of one level of load; subclasses decide when a request is due.
 
-    delayed: requests sent late that waited neither for the server nor for their sequence. idle: set
-    when all requests, including the last ones of open sequences, have ended.
+    delayed: late requests that waited neither for the server nor for their sequence. idle: set when
+    all requests, including the last ones of open sequences, have ended.
     """
 
     def __init__(
@@ -80,7 +77,7 @@ class Generator:
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
-        # # Mean service time in seconds; cancellations come after half of it.
+        # # Mean service time in seconds. Cancellations come after half of it.
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
@@ -139,7 +136,6 @@ class Generator:
         if pending not in self._pending:
             return
         if not pending.sent_ns:
-            # # The request still waits for a connection.
             self._cancel_later(pending)
         else:
             self._client.cancel(pending)
@@ -149,7 +145,7 @@ class Generator:
 
     def _finish(self, pending: PendingRequest, outcome: int) -> None:
         if pending not in self._pending:
-            # # The request was abandoned.
+            # The request was abandoned.
             return
         self._pending.remove(pending)
         self.in_flight -= 1
@@ -249,7 +245,7 @@ class OpenLoop(TimedGenerator):
 
     def stop(self) -> None:
         """Stop sending, except for the last requests of open sequences."""
-        # # Requests that were due and not sent count as failures.
+        # Requests that were due and not sent count as failures.
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
             self.delayed += 1
@@ -328,7 +324,7 @@ class TraceLoop(TimedGenerator):
         super().__init__(client, source, rows, options)
         self._timed = source
         self._speed = speed
-        # # True if the next request has waited because of most_in_flight.
+        # True if the next request has waited because of most_in_flight.
         self._held = False
 
     def _on_time(self) -> None:
@@ -339,7 +335,7 @@ class TraceLoop(TimedGenerator):
         self._send_due(is_slot=True)
 
     def _send_due(self, *, is_slot: bool = False) -> None:
-        """Send the due requests; is_slot: a request has ended, for which the next may have waited."""
+        """Send the due requests; is_slot: the next one may have waited for one that has ended."""
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
             request = self._timed.due_request(round((now_ns - self._start_ns) * self._speed))

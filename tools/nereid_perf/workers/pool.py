@@ -41,7 +41,7 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
-            # # If the worker has ended, receive() reports why, which says more.
+            # # If the worker has ended, receive() reports why.
             self.socket.sendall(encoded(message))
 
     def ending(self) -> str:
@@ -82,13 +82,10 @@ class WorkerPool:
             worker.send(message)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Wait for messages, and return them with the numbers of their workers; empty after timeout_s.
-
-        Raises WorkerError if a worker has ended, or says that it cannot go on.
-        """
+        """Return messages by workers' numbers, or none after timeout_s; raise WorkerError."""
         received: list[tuple[int, Any]] = []
         limit_s = monotonic() + timeout_s
-        # # A large message comes in pieces.
+        # A large message comes in pieces.
         while not received and (ready := self._selector.select(max(0.0, limit_s - monotonic()))):
             for key, _ in ready:
                 received += self._messages(key.data)

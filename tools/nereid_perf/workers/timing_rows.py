@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# # Service time outside the server. With spaces, the name cannot be a server's phase.
+# # Service time outside the server. The spaces keep the name apart from a server's phases.
 CLIENT_AND_WIRE: Final = "client and wire"
 # # Further phases are left out.
 _MAX_NAMES: Final = 32
 
-# # phase: index of the name. last: when the request ended.
+# phase: index of the name. last: when the request ended.
 TIMING: Final = np.dtype(
     [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
 )
@@ -30,7 +30,7 @@ class TimingWriter:
 
     def __init__(self) -> None:
         self._rows = array("q")
-        # # This phase always has number 0, whatever phases servers report.
+        # This phase always has number 0, whatever phases servers report.
         self._phases = {CLIENT_AND_WIRE: 0}
         self._new_names = [CLIENT_AND_WIRE]
 

@@ -1,7 +1,4 @@
-"""The worker process, which follows its parent's commands and reports ended requests.
-
-The parent starts it by `python -c` with the descriptor of a pipe.
-"""
+"""The worker process, which its parent starts by `python -c` with a pipe's descriptor."""
 
 from __future__ import annotations
 
@@ -48,9 +45,9 @@ if TYPE_CHECKING:
     from nereid_perf.wire.client import PendingRequest
 
 _REPORT_S: Final = 0.25
-# # That an open loop opens at its beginning.
+# # Connections that an open loop opens at its beginning.
 _FIRST_CONNECTIONS: Final = 8
-# # The garbage collector should collect what a run leaks, not the objects of its requests.
+# # The collector should collect what a run leaks, not the objects of its requests.
 _GC_THRESHOLD: Final = 100_000
 
 
@@ -112,7 +109,7 @@ class Worker(asyncio.Protocol):
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
         source = plan.make_source(worker, workers)
-        # # A writer sends each error text only once, so each level needs a new one.
+        # A writer sends each error text only once, so each level needs a new one.
         self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
@@ -122,7 +119,7 @@ class Worker(asyncio.Protocol):
             most_in_flight=self._most_in_flight(),
         )
         arrivals = arrivals_of(level, plan.shape, seed=plan.seed, worker=worker, workers=workers)
-        # # Objects that exist now stay until the end, so exclude them from garbage collection.
+        # Objects that exist now stay until the end, so exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -138,7 +135,7 @@ class Worker(asyncio.Protocol):
         self._generator.start(message.start_ns)
         if message.most_requests == 0:
             self._generator.stop()
-        # # CPU time is counted from the first report to the last, so the first comes with the load.
+        # CPU time is counted from the first report to the last, so the first comes with the load.
         delay_s = max(0.0, (message.start_ns - monotonic_ns()) / 1e9)
         self._report_timer = self._loop.call_later(delay_s, self._report_again)
         self._end_report = self._run(self._report_end(self._generator))
@@ -216,12 +213,12 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report that the worker cannot go on: without the failed callback's request, load is missing."""
+        """Report a callback's error to the parent: without its request, load is missing."""
         error = context.get("exception")
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
-        # # The text of an unexpected error may be empty, so name its class.
+        # The text of an unexpected error may be empty, so name its class.
         module = type(error).__module__
         known = isinstance(error, OSError) or module.startswith(("nereid.", "nereid_"))
         text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
@@ -239,7 +236,7 @@ async def _serve(descriptor: int) -> None:
 
 def main() -> None:
     """Run the worker until its parent ends it."""
-    # # A terminal sends Ctrl-C to both processes, and the parent ends this one.
+    # A terminal sends Ctrl-C to both processes, and the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(int(sys.argv[1])))
 

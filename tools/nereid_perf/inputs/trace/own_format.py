@@ -1,4 +1,4 @@
-r"""Reads Nereid's own trace format: JSON Lines with one request in each line.
+"""Reads Nereid's own trace format: JSON Lines with one request in each line.
 
 {"at_s": 0.25, "model": "embed", "inputs": {"text": {"shape": [1, 1], "string_bytes": 40}}}
 Optional: "version", "inputs", "sequence" ({"id", "start", "end"}) and "parameters". An input may
@@ -63,7 +63,7 @@ def _record(place: str, document: Any) -> TraceRecord:
         round(at_s * 1e9),
         model,
         version,
-        # # Equal inputs mostly have equal JSON text.
+        # Equal inputs mostly have equal JSON text.
         json.dumps([inputs, parameters]) if inputs or parameters else "",
         None if inputs is None else _inputs(f"{place}: inputs", inputs),
         _parameters(f"{place}: parameters", {} if parameters is None else parameters),

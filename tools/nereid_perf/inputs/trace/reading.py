@@ -19,7 +19,7 @@ _PROBED_CHARS: Final = 4096
 
 
 def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator[TraceRecord]:
-    """Yield the requests of all files, in the files' order; raise InputError at an invalid place."""
+    """Yield the requests of all files, in the files' order; raise InputError."""
     count = 0
     for path in paths:
         for record in _read(path, limits):
@@ -32,13 +32,13 @@ def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator
 
 
 def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Return names and versions of requested models, by first request; raise as read_traces() does."""
+    """Return the names and versions of requested models in order; raise InputError."""
     return [*dict.fromkeys((record.model, record.version) for record in read_traces(paths))]
 
 
 def _read(path: str, limits: TraceLimits) -> Iterator[TraceRecord]:
     try:
-        # # Triton writes models' strings unchanged, and they need not be UTF-8.
+        # Triton writes models' strings unchanged, and they need not be UTF-8.
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             begin = file.read(_PROBED_CHARS).lstrip()
             file.seek(0)

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """Limits on the size of traces; reading a larger trace fails.
-
-    distinct_bytes: total bytes of the requests that differ from each other.
-    """
+    """Limits on traces; distinct_bytes is the total of requests that differ."""
 
     requests: int = 5_000_000
     object_chars: int = 64 << 20
@@ -20,11 +17,10 @@ class TraceLimits:
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """An input of a recorded request.
+    """An input of a recorded request; datatype "" means the metadata's.
 
-    shape: with the batch dimension. datatype: "" means the metadata's. values: JSON elements. If
-    values and raw are `None`, the tensor is made up, with texts of string_bytes bytes (`None`: the
-    plan's size).
+    If values and raw are `None`, the tensor is made up. Its texts have string_bytes bytes, or if
+    that is `None`, the plan's number.
     """
 
     name: str
@@ -45,11 +41,7 @@ class TraceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """A recorded request.
-
-    place: for error texts. key: equal for equal inputs and parameters. inputs: `None` means the
-    plan's.
-    """
+    """A recorded request; `key` is equal for equal inputs, which may be the plan's (`None`)."""
 
     place: str
     at_ns: int
