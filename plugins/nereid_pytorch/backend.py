@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# # RuntimeError is the usual one; the others are rare.
+# RuntimeError is the usual one; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 # Parameters for TorchScript's optimiser; they act on the whole process.
 _SWITCHES: Final = {

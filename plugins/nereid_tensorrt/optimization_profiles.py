@@ -33,7 +33,7 @@ Profile = dict[str, ShapeRange]
 def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """Return the profiles of the instance's group, or profile 0; raise InvalidArgument."""
+    """Return the profiles of the instance's group, or profile 0. May raise InvalidArgument."""
     group = instance_name.rpartition("_")[0]
     numbers: tuple[int, ...] = ()
     for index, written in enumerate(config.instance_group):

@@ -44,7 +44,7 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
 
     def value(measurement: Measurement) -> float | None:
         histogram = getattr(measurement.latencies, kind)
-        # # Model Analyzer has ms.
+        # In ms, as in Model Analyzer.
         return figure(histogram) / 1000 if histogram.get_total_count() else None
 
     return value

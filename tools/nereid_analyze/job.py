@@ -1,4 +1,4 @@
-"""The job of a search: all that determines it but the measurements; first line of a checkpoint."""
+"""The job of a search: all that determines the search, except for the measurements."""
 
 from __future__ import annotations
 

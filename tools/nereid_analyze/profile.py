@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         return _USAGE
     for warning in file.warnings:
         print_error(_PROGRAM, warning)
-    # Like Ctrl-C, so that models are restored if a supervisor ends the command.
+    # Treat SIGTERM like Ctrl-C, so that models are restored.
     signal.signal(signal.SIGTERM, _interrupt)
     run = _Run(settings, server, file, ("nereid", "analyze", *argv))
     code = 0

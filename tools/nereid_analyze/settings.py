@@ -152,7 +152,7 @@ class AnalyzeSettings:
 
 
 def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
-    """Return the file's contents, with overrides by flags; raise ConfigFileError."""
+    """Return the file's contents, with overrides by flags. May raise ConfigFileError."""
     if settings.config_file:
         given = read_config_file(Path(settings.config_file))
     else:

@@ -40,7 +40,7 @@ class Server:
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """Return what the gateway says; counters count since `earlier`. Raise CannotAskError."""
+        """Return what the gateway says, with counters since `earlier`. May raise CannotAskError."""
         entries = self._json("POST", "/v2/repository/index")
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
         versions = tuple(

@@ -1,4 +1,4 @@
-"""Statistics of histograms (in ns) with numpy, in us; the histogram library takes 10 ms each."""
+"""Computes figures in us from histograms in ns; the histogram library takes 10 ms for each."""
 
 from __future__ import annotations
 

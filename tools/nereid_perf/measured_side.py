@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# # Connections and the server warm up at the beginning of each level.
+# Connections and the server warm up at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
@@ -67,7 +67,7 @@ class MeasuredSide:
 def open_side(
     settings: RunSettings, on_progress: Callable[[Progress], None]
 ) -> Iterator[MeasuredSide]:
-    """Open a side until the context ends; raise InputError, ServerError or OSError."""
+    """Open a side until the context ends. May raise InputError, ServerError or OSError."""
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
     name, version = server.name_and_version()
@@ -87,9 +87,9 @@ def open_side(
 
 
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
-    """Return the inputs completed with the server's metadata; raise InputError or ServerError.
+    """Return the inputs completed with the server's metadata. May raise InputError or ServerError.
 
-    Also makes the first worker's requests, to find errors before any worker starts.
+    The function also makes the first worker's requests, to find errors before any worker starts.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """A level of load. kind: "concurrency" (in flight), "rate" (per second) or "trace" (value 1)."""
+    """A level of load: "concurrency" (in flight), "rate" (per second) or "trace" (value 1)."""
 
     kind: str
     value: float
@@ -36,7 +36,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Mean times of one model's requests in us; `None` is not reported.
+    """Mean times of one model's requests in us; `None` means not reported.
 
     Times of the cache are per hit and per miss.
     """
@@ -100,9 +100,9 @@ class Measurement:
     server: tuple[ServerSplit, ...] = ()
     # /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    # # Results of each model of a mix.
+    # Results of each model of a mix.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # # By phase, in order of appearance.
+    # By phase, in order of appearance.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property

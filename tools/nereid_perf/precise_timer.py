@@ -77,6 +77,6 @@ class PreciseTimer:
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:
-            # # The timer was set again after it had fired.
+            # The timer was set again after it had fired.
             return
         self._on_time()

@@ -49,7 +49,7 @@ def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
 
     The settings of two servers differ only in their targets. An error keeps the results so far.
     """
-    # Like Ctrl-C: keep the results and free the shared memory.
+    # Treat SIGTERM like Ctrl-C: keep the results and free the shared memory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(settings)
     started = now_text()
@@ -132,9 +132,9 @@ class _Run:
         self._view = LiveView(settings[0].output.view)
 
     def findings(self) -> Findings:
-        """Measure, and return findings; raise InputError, ServerError, SessionError or OSError."""
+        """Measure all. May raise InputError, ServerError, SessionError or OSError."""
         with ExitStack() as exits:
-            # Entered first, so that its table is gone before anything is printed.
+            # The view exits last if entered first: its table is gone before anything is printed.
             exits.enter_context(self._view)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)

@@ -58,7 +58,7 @@ class Server:
         return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
 
     def name_and_version(self) -> tuple[str, str]:
-        """Return the server's name and version, such as "triton", "2.60.0"; raise ServerError."""
+        """Return name and version, such as "triton", "2.60.0". May raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", "/v2")
             return str(document.get("name", "")), str(document.get("version", ""))
@@ -67,14 +67,14 @@ class Server:
         return metadata.name, metadata.version
 
     def extensions(self) -> tuple[str, ...]:
-        """Return extensions such as "statistics" or "system_shared_memory"; raise ServerError."""
+        """Return extensions, such as "system_shared_memory". May raise ServerError."""
         if self.endpoint.protocol == "http":
             return tuple(self._json("GET", "/v2").get("extensions") or ())
         request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
         return tuple(self._unary("ServerMetadata", request, response).extensions)
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
-        """Return name, versions, platform, inputs and outputs of a model; raise ServerError."""
+        """Return name, versions, platform, inputs and outputs of a model. May raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", _model_path(model, version))
             for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
@@ -108,7 +108,7 @@ class Server:
         return [message_json(entry) for entry in response.model_stats]
 
     def repository_index(self) -> list[dict[str, Any]]:
-        """Return an entry (name, version, state, reason) for each version; raise ServerError.
+        """Return an entry (name, version, state, reason) for each version. May raise ServerError.
 
         For a model that was never loaded, the entry has only the name.
         """
@@ -145,7 +145,7 @@ class Server:
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
     ) -> None:
-        """Register a region; `key` is for shm_open(), in the form "/name". Raise ServerError."""
+        """Register a region; `key` is shm_open()'s, in the form "/name". May raise ServerError."""
         if self.endpoint.protocol == "http":
             path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
             self._json("POST", path, {"key": key, "offset": offset, "byte_size": byte_size})
@@ -156,7 +156,7 @@ class Server:
         self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
 
     def unregister_system_shared_memory(self, name: str = "") -> None:
-        """Unregister a region, or even all clients' regions without a name; raise ServerError."""
+        """Unregister a region; "" means all, even other clients'. May raise ServerError."""
         if self.endpoint.protocol == "http":
             region = f"/region/{quote(name, safe='')}" if name else ""
             self._json("POST", f"/v2/systemsharedmemory{region}/unregister", {})

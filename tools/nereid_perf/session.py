@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# # From the start message to the load: all workers begin together.
+# From the start message to the load: all workers begin together.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# # If no worker reports for this long, the workers are stopped or get no CPU.
+# If no worker reports for this long, the workers are stopped or get no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _MAX_WARM_UP_S: Final = 10.0
-# # Bound of a window that counts requests, as a multiple of interval_s: the server may be stuck.
+# Bound of a window that counts requests, as a multiple of interval_s: the server may be stuck.
 _MAX_COUNT_WINDOW: Final = 10
-# # If no request ends in this many windows, the server counts as not responding.
+# If no request ends in this many windows, the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# # Windows that are used if the figures never become stable.
+# Windows that are used if the figures never become stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
@@ -164,7 +164,7 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """Measure one window after a warm-up; is_stable is always `True`. Raise SessionError."""
+        """Measure one window after a warm-up; is_stable is `True`. May raise SessionError."""
 
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
@@ -192,7 +192,7 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except Exception:
-            # # The next level must begin without this level's load.
+            # The next level must begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
@@ -230,7 +230,7 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # # Requests may be early, because an event loop's timer may fire almost 1 ms early.
+            # Requests may be early, because an event loop's timer may fire almost 1 ms early.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
@@ -253,7 +253,7 @@ class Session:
             run.windows = len(windows)
             if not windows[-1].rate and (failed := rows[rows["outcome"] >= FAILED]).size:
                 if run.level.kind != "concurrency":
-                    # # The load is too high for the server, so further windows would not be better.
+                    # The load is too high for the server, so further windows would not be better.
                     break
                 text = run.collected.texts[int(failed[-1]["outcome"]) - FAILED]
                 _refuse_failure(0, {text: len(failed)})
@@ -290,7 +290,7 @@ class Session:
         return run.collected.watermark_ns
 
     def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
-        """Receive reports until a condition holds. In a closed loop, raise if none end for long."""
+        """Receive until a condition holds; in a closed loop, raise if the server is silent."""
         settings = self._windows
         most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
         while not condition():
@@ -386,7 +386,7 @@ class _Run:
         pool.send(Connect(self.level))
         self.receive_until(lambda: self._connected == workers, _CONNECT_S)
         self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
-        # # In a closed loop with fewer requests than workers, the other workers send nothing.
+        # In a closed loop with fewer requests than workers, the other workers send nothing.
         senders = (
             min(workers, int(self.level.value)) if self.level.kind == "concurrency" else workers
         )

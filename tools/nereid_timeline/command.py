@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Model
 
 SUMMARY: Final = "say where the last seconds of a running mesh went, and write them as a trace"
-# # New fields keep the version; no field is changed or removed.
+# New fields keep the version; no field is changed or removed.
 FORMAT: Final = "nereid.timeline/1"
 _PROGRAM = "nereid timeline"
 _DESCRIPTION = """\
@@ -49,9 +49,9 @@ output is one document, which docs/operators/timeline.md describes.
 """
 _WIDTH: Final = 100
 _SECONDS: Final = 5.0
-# # Models whose configurations the command asks for, at most.
+# Maximum number of models whose configurations the command asks for.
 _MAX_MODELS: Final = 50
-# # More than any service keeps.
+# More seconds than any service keeps records.
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
     "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
@@ -119,7 +119,7 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        # # One byte more than allowed: read_timeline() refuses a longer file.
+        # One byte more than allowed: read_timeline() refuses a longer file.
         return file.read(MAX_BYTES + 1)
 
 

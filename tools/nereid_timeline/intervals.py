@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Intervals:
-    """Time intervals in ascending order; overlapping ones are merged. within() takes log. time."""
+    """Time intervals in ascending order; overlapping ones are merged."""
 
     __slots__ = ("_before", "ends", "starts")
 
@@ -27,7 +27,7 @@ class Intervals:
                 self.starts.append(start)
                 self.ends.append(end)
         lengths = map(int.__sub__, self.ends, self.starts)
-        # # Time covered by all intervals before each one; the last entry is the total.
+        # Time covered by all intervals before each one; the last entry is the total.
         self._before = [0, *accumulate(lengths)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

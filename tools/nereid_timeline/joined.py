@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# # Steps of a request, in order.
+# Steps of a request, in order.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -42,7 +42,7 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
-# # A request's time at a scheduler that has no record of it.
+# A request's time at a scheduler that has no record of it.
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
 # Key: Wait.reason. Value: a step.
@@ -73,7 +73,7 @@ class Batch:
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
-    # # The batch was executing at the end of the timeline, which counts as its end.
+    # The batch was executing at the end of the timeline, which counts as its end.
     executing: bool = False
 
     @property
@@ -124,7 +124,7 @@ class Request:
     @property
     def model(self) -> Model:
         """Name and version of the request's model; empty if they are not known."""
-        # # The gateway's record lacks the version if the scheduler chose it. An ensemble's batches
+        # The gateway's record lacks the version if the scheduler chose it. An ensemble's batches
         # are of other models.
         if self.ended is not None:
             return self.ended.model, self.ended.version
@@ -178,7 +178,7 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # # Key: a model. Value: by reason, when requests waited.
+    # Key: a model, then a reason. Value: when requests waited for that reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -341,8 +341,8 @@ def _execution_of(
 ) -> ExecutionRecord | None:
     candidates = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, execution in enumerate(candidates):
-        # # Several executions may have this number; ours was received while the batch was at the
-        # instance. For a single one the time is not checked, because clocks differ a little.
+        # Several executions may have this number; the right one was received while the batch was at
+        # the instance. For a single one the time is not checked, because clocks differ a little.
         near = len(candidates) == 1 or batch.sent_ns <= execution.received_ns <= batch.finished_ns
         if near and (execution.model, execution.version) == (batch.model, batch.version):
             return candidates.pop(at)
@@ -369,7 +369,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
         }
         loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
-            # # A load first waits for memory, which tells the user more. Count that time once.
+            # A load first waits for memory, which tells the user more. Count that time once.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
             by_reason[LOADING] = loading.common(rest)
     return waited
@@ -427,7 +427,7 @@ def _instances(whole: Joined) -> list[Instance]:
     )
 
 
-# # A step, its end, and, for the queue, the batch that the request waited for.
+# A step, its end, and, for the queue, the batch that the request waited for.
 _End: TypeAlias = "tuple[str, int, Batch | None]"
 
 
@@ -488,7 +488,7 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# # Fields that are times, not durations, of each type of record.
+# Fields that are times, not durations, of each type of record.
 _TIMES: Final = {
     kind: tuple(
         name

@@ -1,6 +1,6 @@
 """Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
 
-Encoded by hand, because a trace has millions of small packets. Tags are of perfetto_trace.proto.
+A trace has millions of small packets, so the encoding is by hand. Tags are perfetto_trace.proto's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# # trusted_packet_sequence_id 1 and sequence_flags: 2 keeps declared names, 1 is the first packet.
+# trusted_packet_sequence_id 1 and sequence_flags: 2 keeps declared names, 1 is the first packet.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
 # TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
@@ -43,12 +43,15 @@ _ANNOTATION_NAME: Final = b"\x1a"
 # The clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# # Added to a process's id for its track id. Ids of other tracks are smaller.
+# Added to a process's id for its track id. Ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """Yield a trace file in pieces. epoch_ns plus at_ns is a UNIX time; epoch_ns may be 0."""
+    """Yield a trace file in pieces; at_ns is any time in the trace.
+
+    epoch_ns: UNIX time minus the trace's time; 0 if unknown.
+    """
     writer = _Writer()
     yield _packet(_FIRST)
     if epoch_ns:
@@ -76,7 +79,7 @@ class _Writer:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # # Names that the next packet has to declare.
+        # Names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 

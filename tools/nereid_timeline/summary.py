@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Batch, Instance, Joined, Model, Request
 
 _MS: Final = 1_000_000
-# # A stall takes at least this many times the usual time for its size, and this long.
+# A stall takes at least this many times the usual time for its size, and this long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# # Stalls are at most this share of executions, and this many times as long as any other one.
+# Stalls are at most this share of executions, and this many times as long as any other one.
 # Otherwise inputs probably differ. `_STALL_GAP_OF_SOME` is for a part of the long ones.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
 # Executors on busy machines are often held up for a moment. Shorter times are not reported.
 _HELD_UP_NS: Final = 500 * _MS
-# # Executions from which a usual time is derived, at least.
+# Minimum number of executions for a usual time.
 _FEWEST: Final = 8
-# # A wait is a problem at this share of the requests' time (`_DELAY_SHARE`: batching delay), and
+# A wait is a problem at this share of the requests' time (`_DELAY_SHARE`: batching delay), and
 # `_WAIT_NS` on average over `_WAIT_REQUESTS` requests.
 _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
-# # Copies are a problem if they take longer than the model, and this long per batch.
+# Copies are a problem if they take longer than the model, and this long per batch.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
-# # Approximate maximum of requests for the usual steps.
+# Approximate maximum of requests for the usual steps.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
 ANOTHER: Final = "another instance"
@@ -86,7 +86,7 @@ class _ModelWork:
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    # # The sum of the requests' times in the mesh.
+    # The sum of the requests' times in the mesh.
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
@@ -165,7 +165,7 @@ def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
             for batch in whole.batches
             if (batch.record.executor, batch.record.instance) == (executor, name)
         ]
-        # # A scheduler reports unloaded instances too. Only the executor knows a loss's reason.
+        # A scheduler reports unloaded instances too. Only the executor knows a loss's reason.
         reason = events[0].detail if events[0].detail != executor else ""
         if reason or any(batch.record.error for batch in batches):
             yield _loss("instance", f"{name} of executor {executor}", reason, batches)
@@ -566,7 +566,7 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # # Batches that waited for their own instance, while others may have been idle.
+    # Batches that waited for their own instance, while others may have been idle.
     bound = Intervals(
         (
             min(

@@ -1,4 +1,4 @@
-"""Lays out a timeline for trace viewers, item by item: all at once would not fit in memory.
+"""Lays out a timeline for trace viewers, item by item, never all in memory.
 
 Slices of a track never overlap, except with their children: lanes are tracks with the same name.
 """
@@ -36,9 +36,9 @@ REQUEST: Final = "request"
 BATCH: Final = "batch"
 EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
-# # Between two points of a counter, at least.
+# Minimum time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# # Added to a batch's index for the id of its flow. Requests' flows have smaller ids.
+# Added to a batch's index for the id of its flow. Requests' flows have smaller ids.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 
@@ -134,7 +134,7 @@ class _Lanes:
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
     lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
-    # # New lanes to yield before the next item.
+    # New lanes to yield before the next item.
     new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
@@ -283,7 +283,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
         some.sort(key=lambda item: item[0].received_ns)
         before = 0
         for record, number in some:
-            # # The executor may receive a batch while the instance is busy.
+            # The executor may receive a batch while the instance is busy.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
             track = layout.lane(executor, instance, start, end)
@@ -333,7 +333,7 @@ def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        # # At equal times, starts come first: an empty span begins before it ends.
+        # At equal times, starts come first: an empty span begins before it ends.
         while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level

@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# # Shorter times are ignored as implausible.
+# Shorter times are ignored as implausible.
 _MIN_US: Final = 1.0
 # Relative error that is assumed if only one point was measured.
 _UNKNOWN: Final = 0.5

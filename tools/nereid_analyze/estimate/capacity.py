@@ -59,7 +59,7 @@ class Capacity:
                     self.times, self.defaults, self.target_us, float(front), float(sharing)
                 )
                 predicted = np.log([tried.rate(candidate) for candidate, _ in usable])
-                # # If the rates do not decide, prefer a sharing of 0.5.
+                # If the rates do not decide, prefer a sharing of 0.5.
                 miss = float(((predicted - logs) ** 2).mean()) + 1e-3 * float((sharing - 0.5) ** 2)
                 if miss < least:
                     best, least = tried, miss

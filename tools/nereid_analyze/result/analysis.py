@@ -212,7 +212,7 @@ class Analysis:
             return None
         gain = own.rate / other.rate - 1
         if other.is_raced:
-            # # The race ended early, so the rate is at most this.
+            # The race ended early, so the rate is at most this.
             return f"at least {gain:+.0%}, measured beside the other settings"
         return f"{gain:+.0%}, measured beside the other settings"
 

@@ -76,7 +76,7 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """Return the changes of `texts`, each model's config.pbtxt; raise ConfigTextError."""
+    """Return the changes of `texts`, each model's config.pbtxt. May raise ConfigTextError."""
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
         if change.name != EXECUTORS:

@@ -1,4 +1,4 @@
-r"""Nereid's own search, which uses a model of all candidates to choose what to measure.
+"""Nereid's own search, which uses a model of all candidates to choose what to measure.
 
 1. Requests of several batch sizes, one at a time, show the models' batch times.
 2. The default is evaluated, then a few candidates far from each other.
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from nereid_analyze.space.space import Space
     from nereid_perf.measurement import Measurement
 
-# # Candidates within this relative distance of the best count as equally good.
+# Candidates within this relative distance of the best count as equally good.
 _NEAR: Final = 0.05
 _DRAWS: Final = 400
-# # Candidates whose rates are drawn. More would take too long.
+# Candidates whose rates are drawn. More would take too long.
 _DRAWN: Final = 150
-# # Candidates that are spread out before expected gains decide.
+# Candidates that are spread out before expected gains decide.
 _SPREAD: Final = 6
-# # Largest evaluated share of a small space; the number below may be evaluated in any case.
+# Largest evaluated share of a small space; the number below may be evaluated in any case.
 _SHARE: Final = 0.2
 _MIN_CANDIDATES: Final = 10
 # Share of a setting's range. Within it, neighbours of a failed candidate probably fail too.
@@ -190,7 +190,7 @@ class _Adaptive:
             try:
                 measurement = yield trial
             except CandidateError:
-                # # Larger requests would fail too. The default's evaluation shows what is wrong.
+                # Larger requests would fail too. The default's evaluation shows what is wrong.
                 return
             self._probes.append(Sample(trial, measurement))
             if size == 1:
@@ -199,7 +199,7 @@ class _Adaptive:
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the default with one instance and the largest batches, and the batch size."""
+        """Return the default with one instance and the largest batches, and their common size."""
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -241,7 +241,7 @@ class _Adaptive:
     def _start(self, candidate: Candidate, predicted: float) -> float:
         """Return where the inner search begins: a rate, or a number of requests in flight."""
         if self._goal.slo is not None:
-            # # Far from measured candidates the prediction may be much too high, and an overload
+            # Far from measured candidates the prediction may be much too high, and an overload
             # disturbs later measurements. The rate of one request at a time is known to be
             # possible.
             measured = [
@@ -322,7 +322,8 @@ class _Adaptive:
     def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate to evaluate next, or `None` once the search is sure of the best.
 
-        If no expected gain is large enough, it is the one that most likely exceeds the best by 5 %.
+        If no expected gain is large enough, the candidate is the one that most likely exceeds the
+        best by more than 5 %.
         """
         best = max(self._evaluations.values(), key=lambda evaluation: evaluation.rate)
         beside = self._space.neighbours(best.candidate)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# # Factors for each pass that missed a constraint. After a drift the rate may be far too high.
+# Factors for each pass that missed a constraint. After a drift the rate may be far too high.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 # Minimum gain, as a factor, that is worth doubling the load again.
 _GAIN: Final = 1.03
-# # Shares of the best rate to reach in a race's first and second window.
+# Shares of the best rate to reach in a race's first and second window.
 _RACE: Final = (0.85, 0.95)
-# # Share of the best rate at which a race checks the target: noise must not end it.
+# Share of the best rate at which a race checks the target: noise must not end it.
 _RACED: Final = 0.9
 # Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
 ROUGH: Final = 0.08
@@ -126,7 +126,7 @@ class _Inner:
             result = end.value
         level = LoadLevel(RATE, result.rate)
         at_rate = [sample.measurement for sample in self._samples if sample.trial.level == level]
-        # # The search has checked the target, but not the other constraints, such as memory.
+        # The search has checked the target, but not the other constraints, such as memory.
         kept = [measurement for measurement in at_rate if self._goal.is_met(measurement)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0

@@ -75,7 +75,7 @@ class Candidate:
 
 
 def candidate_of(plain: Iterable[Iterable[Any]]) -> Candidate:
-    """Return the candidate that plain() has converted to lists; raise ValueError or TypeError."""
+    """Return the candidate that plain() has converted. May raise ValueError or TypeError."""
     choices = []
     for model, name, value in plain:
         choices.append((str(model), str(name), tuple(value) if isinstance(value, list) else value))

@@ -75,7 +75,7 @@ def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults
     """Return the configuration's values, for the capacity model."""
     batching = config.get("dynamic_batching")
     batches = int(config.get(MAX_BATCH) or 0)
-    # # Without a batcher, each request is executed alone.
+    # Without a batcher, each request is executed alone.
     is_batched = batching is not None or config.get("sequence_batching") is not None
     return ModelDefaults(
         instances=_instances(config),
@@ -106,7 +106,8 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # # Unset, the backend chooses the number of threads. This counts as the largest value.
+            # If it is not set, the backend chooses the number of threads. This counts as the
+            # largest value.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))

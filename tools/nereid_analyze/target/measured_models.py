@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.run_settings import RunSettings
 
-# After a load, in seconds: the first requests of an instance take longest.
+# Seconds of warm-up after a load: the first requests of an instance take longest.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
-# Long, because a load may build engines.
+# The limit is long, because a load may build engines.
 _LOAD_S: Final = 600.0
 _DRAIN_S: Final = 5.0
 
@@ -69,7 +69,7 @@ class MeasuredModels:
         self._default: Candidate | None = None
 
     def __enter__(self) -> Self:
-        """Start the mesh if needed, and load the models; raise TargetError."""
+        """Start the mesh if needed, and load the models. May raise TargetError."""
         self._open(None)
         return self
 
@@ -91,7 +91,7 @@ class MeasuredModels:
         self._default = default
 
     def measure(self, trial: Trial) -> Measurement:
-        """Load and measure a candidate; raise CandidateError, or TargetError if the server is gone."""
+        """Load and measure a candidate. May raise CandidateError, or TargetError (no server)."""
         candidate = trial.candidate
         assert self._default is not None, "use_default comes before trials"
         executors = candidate.values("").get(EXECUTORS)

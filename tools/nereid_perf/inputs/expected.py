@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.tensors import Tensor
 
-# # Relative tolerances: devices and batch sizes round differently.
+# Relative tolerances: devices and batch sizes round differently.
 _RELATIVE: Final = {"FP16": 1e-2, "BF16": 1e-2, "FP32": 1e-4, "FP64": 1e-6}
 _ABSOLUTE: Final = 1e-6
 _CONTENTS: Final = {
@@ -38,7 +38,7 @@ Outputs = dict[str, tuple[str, bytes]]
 
 
 def grpc_outputs(message: bytes) -> Outputs:
-    """Return the outputs of a ModelInferResponse; raise ValueError or DecodeError."""
+    """Return the outputs of a ModelInferResponse. May raise ValueError or DecodeError."""
     response = kserve_pb2.ModelInferResponse.FromString(message)
     raw = iter(response.raw_output_contents)
     outputs: Outputs = {}

@@ -211,7 +211,7 @@ class InputFlags:
     def input_plan(
         self, protocol: Literal["http", "grpc"], *, request_ids: bool = False
     ) -> InputPlan:
-        """Return the plan for resolve_plan() to complete; raise InputError.
+        """Return the plan for resolve_plan() to complete. May raise InputError.
 
         request_ids: the client needs an id in each request.
         """

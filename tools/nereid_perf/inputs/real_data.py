@@ -1,4 +1,4 @@
-r"""Reads a user's own data: JSON files and directories in perf_analyzer's format.
+"""Reads a user's own data: JSON files and directories in perf_analyzer's format.
 
 {"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}
 A step is the inputs of one request, without the batch dimension. An array of steps is a stream,
@@ -32,7 +32,7 @@ Dims = tuple[int, ...]
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# Names the model for other kinds of servers. Ignored, unless a tensor has this name.
+# This key names the model for other kinds of servers. Here it counts only for a tensor.
 _NO_TENSOR: Final = "model"
 _MAX_DIMENSION: Final = 1 << 40
 
@@ -65,7 +65,7 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files; steps outside arrays form one. Raise InputError."""
+        """Return the streams of all files; steps outside arrays form one. May raise InputError."""
         streams: list[Stream] = []
         single: list[Step] = []
         for text in paths:

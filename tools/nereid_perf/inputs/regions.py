@@ -109,7 +109,7 @@ def output_ranges(
 
 @contextlib.contextmanager
 def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[None]:
-    """Create and register the regions, and undo it at the end; raise InputError without memory."""
+    """Create and register the regions; undo both at the end. May raise InputError."""
     with contextlib.ExitStack() as stack:
         for region in regions:
             _create(region, stack)
@@ -130,7 +130,7 @@ def _create(region: Region, stack: contextlib.ExitStack) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         stack.callback(path.unlink, missing_ok=True)
         try:
-            # # After truncate() alone, a write to a full file system would kill the server.
+            # After truncate() alone, a write to a full file system would kill the server.
             os.posix_fallocate(descriptor, 0, region.byte_size)
             for offset, content in region.contents:
                 _write(descriptor, content, offset)

@@ -108,7 +108,7 @@ class ReplaySource:
     def __init__(
         self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits = _LIMITS
     ) -> None:
-        """Read the traces, and encode this worker's requests; raise InputError."""
+        """Read the traces, and encode this worker's requests. May raise InputError."""
         self._plan = plan
         self._ids = RequestIds(worker) if plan.request_ids else None
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
@@ -121,7 +121,7 @@ class ReplaySource:
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # # Requests whose sequence has one in flight. Key: the sequence.
+        # Requests whose sequence has one in flight. Key: the sequence.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 
@@ -229,7 +229,7 @@ class ReplaySource:
 
 
 class _Order:
-    """Selects and orders one worker's requests; workers take turns in time.
+    """Selects and orders one worker's requests; in order of time, workers take turns.
 
     If the traces have sequences, one worker sends all requests of a sequence.
     """

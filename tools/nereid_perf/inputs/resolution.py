@@ -29,7 +29,7 @@ class MetadataServer(Protocol):
 
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
-    """Complete the plan with metadata and its traces' models; raise InputError."""
+    """Complete the plan with metadata and its traces' models. May raise InputError."""
     models = plan.models
     if plan.traces:
         if plan.region_prefix:

@@ -116,7 +116,7 @@ class Sequences:
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # # Slots without a request in flight: `_open` has sequences, the longest waiting first.
+        # Slots without a request in flight: `_open` has sequences, the longest waiting first.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
 
-# # perf_analyzer's default.
+# perf_analyzer's default.
 _DEFAULT_LENGTH: Final = 20
 MADE_UP: Final = (("random",), ("zero",))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# # While all sequences of a model are busy, its turns are held. At this many, the other models wait
+# While all sequences of a model are busy, its turns are held. At this many, the other models wait
 # too: proportions stay exact.
 _MAX_HELD: Final = 64
 
@@ -51,14 +51,14 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Return whether the plan has expected outputs for find_mismatch(); raise InputError."""
+    """Return whether the plan has expected outputs for find_mismatch(). May raise InputError."""
     if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
         return False
     return any(any(workload.expected) for workload in _workloads(plan))
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """Return the regions that must exist before workers send, if any; raise InputError."""
+    """Return the regions that must exist before workers send, if any. May raise InputError."""
     if not plan.region_prefix:
         return []
     return [
@@ -66,7 +66,7 @@ def make_regions(plan: InputPlan) -> list[Region]:
     ]
 
 
-# # A worker makes a source from the same data for each level of load.
+# A worker makes a source from the same data for each level of load.
 @lru_cache(1)
 def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(

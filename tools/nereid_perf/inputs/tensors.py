@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# Neither HTTP nor gRPC requests can be larger.
+# HTTP and gRPC requests cannot be larger.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
@@ -91,7 +91,7 @@ class TensorMaker:
 
 
 def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    """Return an input's dimensions by --shape, or else the metadata; raise InputError on conflict."""
+    """Return an input's dimensions by --shape, or else the metadata's. May raise InputError."""
     if option is None:
         if VARIABLE in spec.dims:
             example = ",".join(str(1 if dim == VARIABLE else dim) for dim in spec.dims)
@@ -109,7 +109,7 @@ def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tup
 
 
 def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
-    """Return the raw bytes and the number of a JSON array's elements; raise ValueError."""
+    """Return the raw bytes and the number of a JSON array's elements. May raise ValueError."""
     flat = _flattened(values)
     if datatype == BYTES:
         for index, element in enumerate(flat):

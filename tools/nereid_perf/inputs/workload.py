@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Of one model's requests. A worker keeps them twice, with and without the variable parts.
+# Maximum size of one model's requests. A worker keeps them with and without variable parts.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
@@ -39,7 +39,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(plan: InputPlan, index: int) -> Workload:
-    """Return the requests of a model, which are the same in every process; raise InputError."""
+    """Return the requests of a model, which are the same in every process. May raise InputError."""
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
     requests = [request for stream in streams for request in stream]
@@ -67,7 +67,7 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
 
 
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
-    """Return the inputs of the model's requests, with the batch dimension; raise InputError."""
+    """Return the inputs of the model's requests, with the batch dimension. May raise InputError."""
     model = plan.models[index]
     return [step for stream in _batched(model, _streams(plan, model)) for step in stream]
 
@@ -111,7 +111,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
     steps = [Step(tuple(map(maker.make, made, shapes)))]
-    # # Before the other steps are made.
+    # Check the size before the other steps are made.
     _check_size(model, count * _size(steps))
     steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
     return (tuple(steps),)
@@ -141,7 +141,7 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # # In a sequence, each request begins one step after the previous one. Otherwise it begins
+        # In a sequence, each request begins one step after the previous one. Otherwise it begins
         # after the last step of the previous one.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)

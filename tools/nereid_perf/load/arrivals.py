@@ -53,7 +53,7 @@ class Ramp:
 
     def times_s(self, amounts: Amounts) -> Amounts:
         """For each amount n, return the time until n requests are due."""
-        # # Solve amount = first * t + slope * t^2 / 2 for t, exactly even for a slope of 0.
+        # Solve amount = first * t + slope * t^2 / 2 for t, exactly even for a slope of 0.
         slope = (self.last - self.first) / self.ramp_s
         in_ramp = (self.first + self.last) / 2 * self.ramp_s
         inside = np.minimum(amounts, in_ramp)

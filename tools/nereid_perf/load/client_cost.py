@@ -13,10 +13,10 @@ from nereid_perf.measurement import ClientCost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# # Share of a CPU, used or waited for, at which delays in the worker distort latencies.
+# Share of a CPU, used or waited for, at which delays in the worker distort latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
-# # A worker below this share of a CPU is not the reason for late requests.
+# A worker below this share of a CPU is not the reason for late requests.
 _BUSY_IF_DELAYED: Final = 0.25
 
 

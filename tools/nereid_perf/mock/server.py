@@ -65,7 +65,7 @@ class MockServer:
         grpc: tuple[str, int] | None,
         tls: TlsSettings | None = None,
     ) -> list[str]:
-        """Listen, and return the addresses; port 0 takes any free port. Raise OSError.
+        """Listen, and return the addresses; port 0 takes any free port. May raise OSError.
 
         tls: the server's certificate, and the authority whose certificates clients must have.
         """

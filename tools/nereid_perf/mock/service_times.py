@@ -48,7 +48,7 @@ class ServiceTimes:
         self._stalls = stalls
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self._first_ns = -1
-        # # End times of the latest requests, at most as many as are served at a time.
+        # End times of the latest requests, at most as many as are served at a time.
         self._ends_ns: list[int] = []
 
     def serve(self, now_ns: int) -> tuple[int, int]:

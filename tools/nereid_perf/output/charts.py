@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Readable on white and on near-black, and for people who cannot tell red from green.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
-# # From little to much load.
+# Colours from little to much load.
 _RAMP: Final = (
     "#6fb1e0",
     "#4f93d2",
@@ -256,7 +256,7 @@ def ratios(comparison: Comparison) -> Figure:
 
 
 _LOG_TICKS: Final = {"exponentformat": "none"}
-# # For least, medium and most load, if colours show servers.
+# Line styles for the least, medium and most load, if colours show servers.
 _DASHES: Final = ("dot", "dash", "solid")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def page_text(results: Mapping[str, Result]) -> str:
-    """Return the page; a result's name is shown only if there are several results."""
+    """Return the page, which names the results if there are several."""
     first = next(iter(results.values()))
     servers = named_servers(results)
     figures = _figures(servers, first)
@@ -78,7 +78,7 @@ def _findings(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
         for line in finding_lines(result):
-            # # The page has tables of them.
+            # The page has tables of them.
             if line.startswith(("  ", "B to A")) or ": goodput " in line:
                 continue
             bad = ' class="bad"' if line.startswith("Failed: ") else ""

@@ -21,7 +21,7 @@ class PictureError(Exception):
 
 
 def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Path) -> None:
-    """Write the page's first chart as PNG; raise PictureError or OSError."""
+    """Write the page's first chart as PNG. May raise PictureError or OSError."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - only pictures need it
     except ImportError:

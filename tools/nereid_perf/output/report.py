@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
-    """Write the files, and return their paths; raise PictureError or OSError."""
+    """Write the files, and return their paths. May raise PictureError or OSError."""
     written = []
-    # # First, because all other outputs can be made from it later.
+    # The result file is first, because all other outputs can be made from it.
     if settings.json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
@@ -28,7 +28,7 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
 
 
 def report(paths: Sequence[Path], settings: OutputSettings) -> list[Path]:
-    """Write one page, picture or set of tables; raise ResultFileError, PictureError or OSError."""
+    """Write a page, picture or tables. May raise ResultFileError, PictureError or OSError."""
     results = {name: read_result(path) for name, path in _names(paths).items()}
     if settings.json:
         raise ResultFileError("report writes no --json: the result files are that")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "nereid-perf/1"
 
-# # Annotations use these names, which modules import only for type checking.
+# Annotations use these names, which modules import only for type checking.
 _NAMES: Final = {
     type_.__name__: type_ for type_ in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
 }
@@ -35,7 +35,7 @@ class ResultFileError(ValueError):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result; raise OSError."""
+    """Write a result. May raise OSError."""
     path.write_text(result_text(result) + "\n", encoding="utf-8")
 
 

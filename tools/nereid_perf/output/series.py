@@ -65,7 +65,7 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 
 
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
-    """Return percentiles, denser towards 100, and their latencies; more requests reach further."""
+    """Return percentiles, denser towards 100, and their latencies."""
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)
     shares = np.unique(np.append(1 - 10**-nines, 0.5))

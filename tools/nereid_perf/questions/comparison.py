@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from nereid_perf.questions.intervals import Interval
     from nereid_perf.questions.metrics import Metric
 
-# # About one in 33 comparisons of equal servers then finds a difference in a judged ratio.
+# With 0.99, one in 33 comparisons of equal servers finds a difference in a judged ratio.
 CONFIDENCE: Final = 0.99
-# # Finds a difference of 3 % if measurements scatter by 1 % and one in twenty is disturbed.
+# 20 rounds show a difference of 3 % if measurements scatter by 1 % and one in 20 is disturbed.
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
-# # Not judged. Equal servers have differed by 8 % for minutes: their workers are separate
-# processes. Pairing does not help.
+# This figure is not judged. Equal servers have differed by 8 % for minutes: their workers are
+# separate processes. Pairing does not help.
 _OF_CLIENT: Final = "cpu"
-# # Prefixes.
+# Gauges with these prefixes are compared.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 

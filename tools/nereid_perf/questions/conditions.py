@@ -42,7 +42,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Parse p99>20ms, rate<1000, errors>1% or p99_ratio>1.05; raise ValueError."""
+    """Parse p99>20ms, rate<1000, errors>1% or p99_ratio>1.05. May raise ValueError."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ValueError("expected a metric, <, <=, > or >=, and a limit: 'p99>20ms'")

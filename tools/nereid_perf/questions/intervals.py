@@ -1,8 +1,8 @@
 """Confidence intervals of a ratio, based on ranks: signed ranks for pairs, rank sums otherwise.
 
 The estimates are Hodges-Lehmann's. In simulations, 95 % bootstrap intervals of ten pairs held the
-true ratio in only 88 % of runs. Twenty pairs, one in twenty disturbed, show a difference of 3 % in
-97 % of runs, with studentized bootstraps in at most 60 %.
+true ratio in only 88 % of runs. If one measurement in twenty is disturbed, twenty pairs find a
+difference of 3 % in 97 % of runs; studentized bootstraps find it in at most 60 %.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) ->
     """Return estimate and interval; `counts` has the number of cases for each test statistic."""
     values = np.sort(values)
     below = np.cumsum(counts) / counts.sum()
-    # # Each end may have half of the allowed error.
+    # Number of values to cut at each end, which may have half of the allowed error.
     cut = int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
     estimate = math.exp(float(np.median(values)))
     if cut == 0:

@@ -1,6 +1,6 @@
 """Finds the knee of a curve of rate against latency: the level with the most rate per latency.
 
-This is Kleinrock's power (1979). Kneedle was not chosen: its knee moves with the ends of the
+The measure is Kleinrock's power (1979). Kneedle was not chosen: its knee moves with the ends of the
 measured range, and it needs a smooth curve.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
     from nereid_perf.questions.metrics import Metric
 
-# # With a larger share of failures, a level lies beyond the knee.
+# With a larger share of failures, a level lies beyond the knee.
 _MAX_ERRORS: Final = 0.01
 _MIN_LEVELS: Final = 3
 
@@ -46,7 +46,7 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     values = {found.level.value for _, found, _ in points}
     if len(values) < _MIN_LEVELS:
         return None
-    # # Of equally good levels, take the one with less load.
+    # Among equally good levels, take the one with less load.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
     measured = {found.level.value for found in measurements}
     is_inside = min(measured) < best.level.value < max(measured)

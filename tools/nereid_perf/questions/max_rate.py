@@ -1,7 +1,8 @@
 """Finds the highest rate at which a server keeps an SLO, by bisection with confirmation.
 
 The load is an open loop, so that it shows if a server falls behind. Measurements are noisy: a rate
-is met if k of n measurements meet it. On the way up one decides, and the result is confirmed.
+is met if k of n measurements meet it. On the way up one measurement decides, and the result is
+confirmed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# # Share of the intended rate that shows that server and client kept up. Low latencies alone do
-# not, in short windows.
+# From this share of the intended rate, the server and the client keep up. Low latencies alone do
+# not show that in short windows.
 _KEEPS_UP: Final = 0.9
-# # By chance, a rate falls short by up to this many standard deviations of a Poisson count.
+# By chance, a rate falls short by up to this many standard deviations of a Poisson count.
 _SCATTER: Final = 3.0
 
 
@@ -95,7 +96,7 @@ class _Search:
         self._missed: Counter[float] = Counter()
         self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
-        # # The highest met rate, and the lowest missed rate above it.
+        # The highest met rate, and the lowest missed rate above it.
         self._low: float | None = None
         self._high: float | None = None
 
@@ -166,7 +167,7 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # # The client must have caused most misses: a single one may have another reason.
+        # The client must have caused most misses: a single one may have another reason.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:

@@ -75,7 +75,7 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_quantity(text: str, unit: Unit) -> float:
-    """Parse a limit on a metric that has this unit; a time must have a unit. Raise ValueError."""
+    """Parse a limit on a metric; a time must have a unit. May raise ValueError."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text}' is no quantity: expected one such as 20ms, 1000 or 0.1%")

@@ -69,7 +69,7 @@ class Slo:
         """Return a lower bound of the requests per second that kept all limits.
 
         It is exact for one limit on single requests. With several, each miss counts as a different
-        request. Limits of a mean, or between responses, do not count.
+        request. Limits on a mean, or on the time between responses, are not on single requests.
         """
         missed = sum(measurement.requests - limit.within(measurement) for limit in self.limits)
         return max(0, measurement.requests - missed) / measurement.duration_s

@@ -78,7 +78,7 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """Read this machine's GPUs by NVML; GPUs of another machine are on the metrics page."""
+        """Take `gpus` from NVML by default; other machines' GPUs are on the metrics page."""
         self._metrics_url = metrics_url
         self._interval_s = interval_s
         self._gpus = Gpus().gauges if gpus is None else gpus

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# # Asks Nereid for Server-Timing. Other servers may send it anyway.
+# Asks Nereid for Server-Timing. Other servers may send it anyway.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# # A stream's responses have no separate trailers.
+# A stream's responses have no separate trailers.
 STREAM_PARAMETER: Final = "server_timing"
 # The server's whole time; the other entries are parts of it.
 TOTAL: Final = "total"
@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?")
 def parse_server_timing(text: str) -> dict[str, int]:
     """Return the durations of entries in ns by name; entries with the same name are added up."""
     durations: dict[str, int] = {}
-    # # Quoted descriptions may contain separators.
+    # Quoted descriptions may contain separators.
     plain = _QUOTED.sub(_unquoted, text[:_MAX_CHARACTERS])
     for entry in plain.split(",")[:MAX_ENTRIES]:
         name, *parameters = (part.strip(" \t") for part in entry.split(";"))

@@ -9,7 +9,7 @@ from nereid_perf.measurement import ServerSplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    # # Key: (model, version). Value: its entry in `model_stats`.
+    # Key: (model, version). Value: its entry in `model_stats`.
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -29,7 +29,7 @@ def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[st
 
 
 def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, ...]:
-    """Return the time splits of versions with requests; a reload in between begins at zero."""
+    """Return each version's time split; a version that was loaded in between starts at 0."""
     splits = []
     for (model, version), entry in after.items():
         earlier = before.get((model, version), {})

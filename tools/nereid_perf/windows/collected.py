@@ -36,7 +36,7 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # # Per worker: `_samples` of (time, CPU s used, CPU s waited, delayed requests), and
+        # Per worker: `_samples` of (time, CPU s used, CPU s waited, delayed requests), and
         # `_outcomes`, the outcome number for each of the worker's error texts.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
@@ -157,7 +157,7 @@ def measurement_of(
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # # Requests that failed later count too, for example because no response came.
+        # Requests that failed later count too, for example because no response came.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -211,7 +211,7 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # # Every request with timings has this phase, which is the rest, so it comes last.
+    # Every request with timings has this phase, which is the rest, so it comes last.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

@@ -10,7 +10,7 @@ from hdrh.histogram import HdrHistogram
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# # An hour; longer times count as an hour.
+# An hour; longer times count as an hour.
 MAX_NS: Final = 3_600_000_000_000
 _DIGITS: Final = 3
 

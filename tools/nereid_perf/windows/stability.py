@@ -59,7 +59,7 @@ class LastThree:
 class ConfidenceInterval:
     """A rule that measures until the means of rate and latency are known to within s %.
 
-    With 95 % confidence (Student's t) if windows are independent. A load that drifts never meets
+    The confidence is 95 % (Student's t) if windows are independent. A load that drifts never meets
     it.
     """
 

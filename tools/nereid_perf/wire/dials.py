@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # # Opens a connection, which reports itself to the client, or raises OSError.
+    # Opens a connection or raises OSError. The connection reports itself to the client.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
 _REDIAL_S: Final = 0.1
@@ -78,5 +78,5 @@ class Dials:
 
     def _on_dialled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # # Requests that arrived during this attempt relied on it.
+        # Requests that arrived during this attempt relied on it.
         self.dial_for_queue()

@@ -40,7 +40,7 @@ class GrpcClient:
             self.message_of = kept_bytes.bytes_of
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:

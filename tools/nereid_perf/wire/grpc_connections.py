@@ -48,7 +48,7 @@ class GrpcConnections:
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
         self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
-        # # Also those whose settings have not come, and those that take no more requests.
+        # All connections, also those without settings and those that take no more requests.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
 
@@ -90,7 +90,7 @@ class GrpcConnections:
     def on_slot(self, connection: GrpcConnection) -> None:
         """Give a slot that has become free to a waiting request, or keep it as free."""
         if not connection.usable:
-            # # The connection got a GOAWAY, or is lost. Others are dialled when they are needed.
+            # The connection got a GOAWAY, or is lost. Others are dialled when they are needed.
             return
         if self._dials.queue:
             pending = self._dials.queue.popleft()

@@ -35,7 +35,7 @@ class GrpcStreamClient:
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         if plan.cancel_percent:
-            # # Cancelling a stream cancels all of its requests, so each gets its own stream.
+            # Cancelling a stream cancels all of its requests, so each gets its own stream.
             plan = replace(plan, streams_per_connection=1)
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
@@ -46,7 +46,7 @@ class GrpcStreamClient:
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
@@ -115,7 +115,7 @@ class _Stream:
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # # Some servers send errors without an id. Take the oldest request in flight.
+            # Some servers send errors without an id. Take the oldest request in flight.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:

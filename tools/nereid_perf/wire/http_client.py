@@ -42,11 +42,11 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # # Heads then differ, and cannot be recognised by their bytes.
+        # Heads then differ, and cannot be recognised by their bytes.
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         missing = in_flight - len(self._open)
         await asyncio.gather(*(self._dials.dial() for _ in range(missing)))
         if len(self._open) < in_flight:
@@ -120,7 +120,7 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # # Bytes still to come of an unused body.
+        # Bytes still to come of an unused body.
         self._missing = 0
         # For a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None

@@ -38,14 +38,14 @@ class ResponseParser:
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
         elif key == _SERVER_TIMING:
-            # # Several headers with this name count as one, with commas.
+            # Several headers with this name count as one, with commas.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))
             self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
         """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # # After this callback, the parser refers to the next message.
+        # After this callback, the parser refers to the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:

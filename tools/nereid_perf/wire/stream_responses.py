@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# # Tag and length of the id, field 3 of requests and responses; ids have eight digits here.
+# Tag and length of the id, field 3 of requests and responses; ids have eight digits here.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
 # Entry of the map of parameters: the key, then InferParameter.bool_param.
 _FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 _ERROR_TAG: Final = 0x0A
-# # Only lengths, model and version come before the id.
+# Only lengths, model and version come before the id.
 _LAST_ID_PLACE: Final = 1 << 10
 _WANTS_FINAL: Final = pb.ModelInferRequest(
     parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}

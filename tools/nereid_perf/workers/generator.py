@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# # In the row of a due request that the source never made.
+# In the row of a due request that the source never made.
 _NO_REQUEST: Final = Request(b"")
-# # Errors of requests that failed because of overload.
+# Errors of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
 OVERFLOW: Final = "not sent: too many requests waited"
 
@@ -77,7 +77,7 @@ class Generator:
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
-        # # Mean service time in seconds. Cancellations come after half of it.
+        # Mean service time in seconds. Cancellations come after half of it.
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
@@ -259,7 +259,7 @@ class OpenLoop(TimedGenerator):
         while self._sending:
             if not due:
                 due.extend((next(self._arrivals) + self._start_ns).tolist())
-                # # A block of the schedule may have no requests for this worker.
+                # A block of the schedule may have no requests for this worker.
                 continue
             now_ns = monotonic_ns()
             if due[0] > now_ns:
@@ -298,7 +298,7 @@ class OpenLoop(TimedGenerator):
 
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
-            # # The set number of requests is sent.
+            # The set number of requests is sent.
             self._due.clear()
             self._waiting.clear()
             self.stop()
@@ -335,7 +335,7 @@ class TraceLoop(TimedGenerator):
         self._send_due(is_slot=True)
 
     def _send_due(self, *, is_slot: bool = False) -> None:
-        """Send the due requests; is_slot: the next one may have waited for one that has ended."""
+        """Send the due requests. is_slot: a request has ended, so its sequence may go on."""
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
             request = self._timed.due_request(round((now_ns - self._start_ns) * self._speed))

@@ -41,7 +41,7 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
-            # # If the worker has ended, receive() reports why.
+            # If the worker has ended, receive() reports why.
             self.socket.sendall(encoded(message))
 
     def ending(self) -> str:
@@ -82,7 +82,7 @@ class WorkerPool:
             worker.send(message)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Return messages by workers' numbers, or none after timeout_s; raise WorkerError."""
+        """Return (worker's number, message) pairs, or [] after timeout_s. May raise WorkerError."""
         received: list[tuple[int, Any]] = []
         limit_s = monotonic() + timeout_s
         # A large message comes in pieces.

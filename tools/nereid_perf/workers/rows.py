@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OK: Final = 0
 CANCELLED: Final = 1
 FAILED: Final = 2
-# # Further texts count as one.
+# Further texts count as one.
 _MAX_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 
@@ -36,7 +36,7 @@ ROW: Final = np.dtype(
         ("outcome", np.int64),
     ]
 )
-# # `gap`: time between two responses. `last`: when the second one arrived.
+# `gap`: time between two responses. `last`: when the second one arrived.
 GAP: Final = np.dtype([("last", np.int64), ("workload", np.int64), ("gap", np.int64)])
 
 

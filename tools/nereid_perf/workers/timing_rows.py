@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# # Service time outside the server. The spaces keep the name apart from a server's phases.
+# Service time outside the server. The spaces keep the name apart from a server's phases.
 CLIENT_AND_WIRE: Final = "client and wire"
-# # Further phases are left out.
+# Further phases are left out.
 _MAX_NAMES: Final = 32
 
 # phase: index of the name. last: when the request ended.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """Limits on traces; distinct_bytes is the total of requests that differ."""
+    """Limits on traces; distinct_bytes is the total size of the requests that differ."""
 
     requests: int = 5_000_000
     object_chars: int = 64 << 20
@@ -41,7 +41,7 @@ class TraceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """A recorded request; `key` is equal for equal inputs, which may be the plan's (`None`)."""
+    """A recorded request. key: equal for equal inputs. inputs: `None` means the plan's."""
 
     place: str
     at_ns: int
