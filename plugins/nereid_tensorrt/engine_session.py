@@ -168,7 +168,7 @@ class EngineSession:
         return self._engine.create_context(profile, self._stream, self._scratch)
 
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
-        """Return the largest sizes in bytes; contexts keep the largest input shapes."""
+        """Return the outputs' largest sizes in bytes; contexts keep the largest input shapes."""
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
             for name, each in self._profiles[number].items():

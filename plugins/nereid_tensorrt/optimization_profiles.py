@@ -1,4 +1,4 @@
-"""Choice of the optimization profile of a TensorRT engine for a batch, without TensorRT."""
+"""Chooses a TensorRT engine's optimization profile for a batch; the module uses no TensorRT."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Return the changes of config.pbtxt, or without one of the served configuration."""
+    """Return each model's change of config.pbtxt, or else of the served configuration."""
     texts = dict(analysis.job.texts)
     for model, config in analysis.job.configs.items():
         if model not in texts:

@@ -14,7 +14,7 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS files in PEM; "" means no file. server_name: if the certificate has another host."""
+    """TLS files in PEM; "" means no file. server_name: the certificate's, if not the host."""
 
     root: str = ""
     cert: str = ""

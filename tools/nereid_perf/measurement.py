@@ -73,8 +73,8 @@ class PhaseTiming:
 class ClientCost:
     """The cost of the load generator; cpu_us is per request.
 
-    busy: largest share of a CPU of a worker. delayed: requests sent over 1 ms late, although they
-    did not wait for the server.
+    busy: largest share of a CPU that a worker used. delayed: requests sent over 1 ms late, although
+    they did not wait for the server.
     """
 
     cpu_us: float

@@ -11,9 +11,9 @@ class Request:
     """A request whose bytes a client can send any number of times; the client adds the framing.
 
     message: serialized ModelInferRequest (gRPC) or body (HTTP). json_bytes: over HTTP, the JSON's
-    length before binary tensors, or 0. sequence: the source's index, or -1. id: unique in the run,
-    or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's beginning,
-    or -1.
+    length before binary tensors, or 0. sequence: index of the source's, or -1. id: unique in the
+    run, or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's
+    beginning, or -1.
     """
 
     message: bytes
@@ -37,7 +37,7 @@ class RequestSource(Protocol):
         ...
 
     def set_draining(self, *, draining: bool) -> None:
-        """Start or stop draining, which gives only the last requests of open sequences."""
+        """Start or stop draining. Draining returns only the last requests of open sequences."""
         ...
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:

@@ -132,7 +132,7 @@ class _Run:
         self._view = LiveView(settings[0].output.view)
 
     def findings(self) -> Findings:
-        """Measure all. May raise InputError, ServerError, SessionError or OSError."""
+        """Measure and return findings. May raise InputError, ServerError, SessionError, OSError."""
         with ExitStack() as exits:
             # The view exits last if entered first: its table is gone before anything is printed.
             exits.enter_context(self._view)

@@ -1,7 +1,7 @@
 """The tool's calls to a server, except inference requests, over HTTP or gRPC.
 
 Calls block, and must not be made in a running event loop. Each uses a new connection, so that none
-has to be kept alive. Results are documents as in Triton's HTTP.
+has to be kept alive. Results have the form of Triton's HTTP documents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program with several commands; must not import packages that only an extra installs."""
+"""A program with several commands. The module must not import packages that an extra installs."""
 
 from __future__ import annotations
 

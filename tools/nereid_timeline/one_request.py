@@ -25,7 +25,7 @@ def lifetime(request: Request) -> tuple[int, int]:
 
 
 def within_lifetime(whole: Joined, number: int) -> Joined:
-    """Return the part of a timeline in the request's lifetime and about it. May raise KeyError."""
+    """Return the part of a timeline that concerns the request. May raise KeyError."""
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}

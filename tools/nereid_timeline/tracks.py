@@ -1,6 +1,7 @@
 """Lays out a timeline for trace viewers, item by item, never all in memory.
 
-Slices of a track never overlap, except with their children: lanes are tracks with the same name.
+Slices of a track never overlap, except with their children. Overlapping slices go to lanes, which
+are tracks with the same name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads Model Analyzer's YAML file. Keys without effect cause warnings; errors come all at once."""
+"""Reads Model Analyzer's YAML file. Unused keys cause warnings; errors are reported together."""
 
 from __future__ import annotations
 

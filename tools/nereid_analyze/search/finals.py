@@ -103,7 +103,7 @@ def run_finals(
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
     """Return the index of the best finalist that keeps the constraints, or 0 if none does.
 
-    Among about equally good ones, that with the fewest changes from the default wins.
+    Among about equally good ones, the one with the fewest changes from the default wins.
     """
     baseline = finalists[0].best
     kept = [index for index, finalist in enumerate(finalists) if finalist.is_kept and finalist.rate]

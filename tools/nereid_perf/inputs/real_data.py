@@ -49,7 +49,7 @@ Stream = tuple[Step, ...]
 
 
 class DataReader:
-    """Reads the data files of one model; inputs, outputs are empty if the server has none."""
+    """Reads the data files of one model; inputs and outputs are empty if the server names none."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files; steps outside arrays form one. May raise InputError."""
+        """Return all files' streams; steps outside arrays are one stream. May raise InputError."""
         streams: list[Stream] = []
         single: list[Step] = []
         for text in paths:

@@ -88,8 +88,8 @@ def arrivals(
 ) -> Iterator[Times]:
     """Yield blocks of the times at which requests are due, in ns since the start, without end.
 
-    gamma_variation: standard deviation of the gaps by their mean. 1 is a Poisson process; more
-    gives clusters.
+    gamma_variation: standard deviation of the gaps divided by their mean. 1 is a Poisson
+    process; larger values give clusters of requests.
     """
     random = np.random.default_rng(seed)
     shape = 1 / gamma_variation**2

@@ -51,7 +51,7 @@ class LoadShape:
 def arrivals_of(
     level: LoadLevel, shape: LoadShape, *, seed: int, worker: int, workers: int
 ) -> Iterator[Times] | None:
-    """Yield the times at which a worker sends, in ns; `None` if requests have their own times."""
+    """Yield a worker's times in ns; `None` for a closed loop, or a trace with its own times."""
     if level.kind == "concurrency":
         return None
     if level.kind == "trace":

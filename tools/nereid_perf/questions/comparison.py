@@ -44,7 +44,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio of B to A of one metric, with medians a and b; `None` if there is no interval."""
+    """The ratio of B to A of one metric. a, b: medians. low, high: the interval, or `None`."""
 
     metric: str
     a: float

@@ -59,8 +59,7 @@ class LastThree:
 class ConfidenceInterval:
     """A rule that measures until the means of rate and latency are known to within s %.
 
-    The confidence is 95 % (Student's t) if windows are independent. A load that drifts never meets
-    it.
+    The confidence is 95 % (Student's t) if windows are independent. A drifting load never meets it.
     """
 
     stability_percent: float = 5.0

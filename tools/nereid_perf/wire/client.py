@@ -66,7 +66,7 @@ class WireClient(Protocol):
     """The connections of one worker to one server."""
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight; raise OSError with a text for users."""
+        """Open connections for this many requests; raise OSError with a text for users."""
         ...
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:

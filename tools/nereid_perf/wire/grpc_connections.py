@@ -53,7 +53,7 @@ class GrpcConnections:
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for so many requests in flight; raise OSError with a text for users."""
+        """Open connections for this many requests; raise OSError with a text for users."""
         while sum(connection.slots for connection in self._open) < in_flight:
             missing = in_flight - sum(connection.slots for connection in self._open)
             dials = -(-missing // self.slots_per_connection)

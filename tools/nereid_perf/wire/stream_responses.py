@@ -21,7 +21,7 @@ _WANTS_FINAL: Final = pb.ModelInferRequest(
 
 
 class StreamResponse(NamedTuple):
-    """A response on a stream; is_empty: it says only that it is the last one. key may be b""."""
+    """A response on a stream; key may be b"". is_empty: it says only that it is the last one."""
 
     key: bytes
     error: str
