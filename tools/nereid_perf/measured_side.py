@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# Connections and the server warm up at the beginning of each level.
+# Seconds in which connections and the server warm up at the beginning of each level.
 _WARM_UP_S = 1.0
 
 

@@ -98,11 +98,11 @@ class Measurement:
     latencies: Latencies
     client: ClientCost
     server: tuple[ServerSplit, ...] = ()
-    # /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
+    # Gauges of /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # Results of each model of a mix.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # By phase, in order of appearance.
+    # Key: a phase, in order of appearance.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property

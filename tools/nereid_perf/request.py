@@ -11,8 +11,8 @@ class Request:
     """A request whose bytes a client can send any number of times; the client adds the framing.
 
     message: serialized ModelInferRequest (gRPC) or body (HTTP). json_bytes: over HTTP, the JSON's
-    length before binary tensors, or 0. sequence: index of the source's, or -1. id: unique in the
-    run, or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's
+    length before binary tensors, or 0. sequence: the source's index for it, or -1. id: unique in
+    the run, or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's
     beginning, or -1.
     """
 

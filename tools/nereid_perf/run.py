@@ -134,7 +134,7 @@ class _Run:
     def findings(self) -> Findings:
         """Measure and return findings. May raise InputError, ServerError, SessionError, OSError."""
         with ExitStack() as exits:
-            # The view exits last if entered first: its table is gone before anything is printed.
+            # The view enters first and exits last: its table is gone before anything is printed.
             exits.enter_context(self._view)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)

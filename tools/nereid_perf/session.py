@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# From the start message to the load: all workers begin together.
+# Time from the start message to the load, so that all workers begin together.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
@@ -49,7 +49,7 @@ _MAX_WARM_UP_S: Final = 10.0
 _MAX_COUNT_WINDOW: Final = 10
 # If no request ends in this many windows, the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# Windows that are used if the figures never become stable.
+# Number of last windows that are used if the figures never become stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
@@ -230,7 +230,7 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # Requests may be early, because an event loop's timer may fire almost 1 ms early.
+            # A request may be early, because an event loop's timer may fire almost 1 ms early.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)

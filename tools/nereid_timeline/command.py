@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Model
 
 SUMMARY: Final = "say where the last seconds of a running mesh went, and write them as a trace"
-# New fields keep the version; no field is changed or removed.
+# The version stays if fields are added; no field is changed or removed.
 FORMAT: Final = "nereid.timeline/1"
 _PROGRAM = "nereid timeline"
 _DESCRIPTION = """\

@@ -115,7 +115,7 @@ class Attempt(NamedTuple):
 class Request:
     """A request: the records of its gateway and its scheduler, and the batches that it was in."""
 
-    # Unique in the whole mesh.
+    # The number is unique in the whole mesh.
     number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
@@ -488,7 +488,7 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# Fields that are times, not durations, of each type of record.
+# For each type of record, the fields that are times and not durations.
 _TIMES: Final = {
     kind: tuple(
         name

@@ -43,7 +43,7 @@ _ANNOTATION_NAME: Final = b"\x1a"
 # The clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# Added to a process's id for its track id. Ids of other tracks are smaller.
+# A process's id plus this is its track id. Ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
@@ -79,7 +79,7 @@ class _Writer:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # Names that the next packet has to declare.
+        # Encoded names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 

@@ -28,8 +28,9 @@ _MS: Final = 1_000_000
 # A stall takes at least this many times the usual time for its size, and this long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# Stalls are at most this share of executions, and this many times as long as any other one.
-# Otherwise inputs probably differ. `_STALL_GAP_OF_SOME` is for a part of the long ones.
+# Stalls are at most this share of all executions, and this many times as long as the longest other.
+# Otherwise inputs probably differ. `_STALL_GAP_OF_SOME` is for stalls that are only some of the
+# long.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
@@ -48,7 +49,7 @@ _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
-# Approximate maximum of requests for the usual steps.
+# Approximate maximum number of requests from which the usual steps are computed.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
 ANOTHER: Final = "another instance"
@@ -86,7 +87,7 @@ class _ModelWork:
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    # The sum of the requests' times in the mesh.
+    # Number of the model's requests, and the sum of their times in the mesh.
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
@@ -566,7 +567,7 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # Batches that waited for their own instance, while others may have been idle.
+    # Times at which a batch waited for its own instance. Other instances may have been idle.
     bound = Intervals(
         (
             min(

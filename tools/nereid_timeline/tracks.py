@@ -39,7 +39,7 @@ EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
 # Minimum time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# Added to a batch's index for the id of its flow. Requests' flows have smaller ids.
+# A batch's index plus this is the id of its flow. Requests' flows have smaller ids.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 

@@ -45,7 +45,7 @@ _DRAWS: Final = 400
 _DRAWN: Final = 150
 # Candidates that are spread out before expected gains decide.
 _SPREAD: Final = 6
-# Largest evaluated share of a small space; the number below may be evaluated in any case.
+# Maximum share of a small space that is evaluated; _MIN_CANDIDATES may be evaluated anyway.
 _SHARE: Final = 0.2
 _MIN_CANDIDATES: Final = 10
 # Share of a setting's range. Within it, neighbours of a failed candidate probably fail too.
@@ -136,7 +136,7 @@ class _Adaptive:
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
         self._noise = EXACT
-        # `None` until it is fitted to all measurements so far.
+        # The correction is `None` until it is fitted to all measurements so far.
         self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:

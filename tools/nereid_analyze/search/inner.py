@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _GAIN: Final = 1.03
 # Shares of the best rate to reach in a race's first and second window.
 _RACE: Final = (0.85, 0.95)
-# Share of the best rate at which a race checks the target: noise must not end it.
+# A race checks the target at this share of the best rate, so that noise does not end the race.
 _RACED: Final = 0.9
 # Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
 ROUGH: Final = 0.08

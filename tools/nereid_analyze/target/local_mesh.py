@@ -61,7 +61,7 @@ class LocalMesh:
             *self._flags,
         ]
         with self._log.open("ab") as output:
-            # In a process group of its own: Ctrl-C must not end it before models are restored.
+            # The mesh has its own process group: Ctrl-C must not end it before models are restored.
             self._process = subprocess.Popen(
                 argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -121,7 +121,7 @@ class ReplaySource:
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # Requests whose sequence has one in flight. Key: the sequence.
+        # Key: a sequence with a request in flight. Value: its later requests, which wait.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 

@@ -121,7 +121,7 @@ class SequenceShare:
         message, json_bytes = self._templates[data].encode(
             identity.encode(), sequence_part(self._encoder, self._with_id, step)
         )
-        # Unique among the sequences of all models.
+        # The number is unique among the sequences of all models.
         sequence = step.sequence * len(self._place.plan.models) + self._place.workload
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# While all sequences of a model are busy, its turns are held. At this many, the other models wait
-# too: proportions stay exact.
+# While all sequences of a model are busy, its turns are held. At this maximum, the other models
+# wait too, so that proportions stay exact.
 _MAX_HELD: Final = 64
 
 

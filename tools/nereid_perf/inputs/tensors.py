@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# HTTP and gRPC requests cannot be larger.
+# Requests over HTTP or gRPC cannot be larger.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(

@@ -13,7 +13,7 @@ from nereid_perf.measurement import ClientCost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Share of a CPU, used or waited for, at which delays in the worker distort latencies.
+# Share of a CPU, used or waited for, from which delays in the worker distort latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
 # A worker below this share of a CPU is not the reason for late requests.

@@ -22,7 +22,7 @@ class DelayedCalls:
         self._numbers = count()
 
     def call_at(self, time_ns: int, call: Callable[[], None]) -> None:
-        """Call a function at a time, or at once if it has passed. Calls are in the order of times."""
+        """Call a function at a time, or at once if it has passed. Calls keep the times' order."""
         calls = self._calls
         if time_ns <= monotonic_ns() and not calls:
             call()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.mock.model import MockModel
 
-    # Serves a request. It gets a callback for the end; the argument True means a failure.
+    # Serves a request. It gets a callback for the end, which takes True for a failure.
     Serve = Callable[[Callable[[bool], None]], None]
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-# Readable on white and on near-black, and for people who cannot tell red from green.
+# Colours that are readable on white and on near-black, and for people who cannot tell red from
+# green.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
 # Colours from little to much load.
 _RAMP: Final = (

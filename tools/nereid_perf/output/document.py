@@ -95,7 +95,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
             f"<title>{escaped(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n",
             f"<h1>{escaped(title)}</h1>\n",
             *body,
-            # Escaped, so that no name in the JSON can end the script element.
+            # Escape the JSON, so that no name in it can end the script element.
             '<script type="application/json" id="figures">',
             json.dumps(figures, allow_nan=False).replace("<", "\\u003c"),
             f"</script>\n<script>{_plotly()}</script>\n<script>{_SCRIPT}</script>\n",

@@ -15,7 +15,7 @@ from nereid_perf.questions.metrics import attempts, rate_text, time_text
 if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
 
-# A long search must fit the screen.
+# Maximum number of levels in the table: a long search must fit the screen.
 _MAX_ROWS = 20
 
 

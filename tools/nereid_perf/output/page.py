@@ -78,7 +78,7 @@ def _findings(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
         for line in finding_lines(result):
-            # The page has tables of them.
+            # The page has tables of ratios and goodputs.
             if line.startswith(("  ", "B to A")) or ": goodput " in line:
                 continue
             bad = ' class="bad"' if line.startswith("Failed: ") else ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import FoundRate, MeasuredServer, Result
     from nereid_perf.questions.comparison import Comparison, Ratio
 
-# Each request may have its own text.
+# Maximum number of different failures: each request may have its own text.
 _MAX_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 

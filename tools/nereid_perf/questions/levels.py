@@ -34,7 +34,7 @@ class LevelRange:
         for value in self.listed:
             yield LoadLevel(self.kind, value)
         value, index = self.start, 0
-        # Slack for rounding: 0.1 added ten times is not exactly 1.
+        # The slack is for rounding: 0.1 added ten times is not exactly 1.
         while not self.listed and (self.end is None or value <= self.end * (1 + 1e-9)):
             yield LoadLevel(self.kind, self._whole(value))
             index += 1

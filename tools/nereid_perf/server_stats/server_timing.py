@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Asks Nereid for Server-Timing. Other servers may send it anyway.
+# This header asks Nereid for Server-Timing. Other servers may send Server-Timing anyway.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# A stream's responses have no separate trailers.
+# A stream's responses have no separate trailers, so this parameter has the Server-Timing.
 STREAM_PARAMETER: Final = "server_timing"
-# The server's whole time; the other entries are parts of it.
+# This entry is the server's whole time; the other entries are parts of it.
 TOTAL: Final = "total"
 
 MAX_ENTRIES: Final = 32

@@ -211,7 +211,7 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # Every request with timings has this phase, which is the rest, so it comes last.
+    # This phase is the rest of the time, so it comes last. Every request with timings has it.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

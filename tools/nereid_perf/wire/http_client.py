@@ -42,7 +42,7 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # Heads then differ, and cannot be recognised by their bytes.
+        # With checks or timings, heads differ and cannot be recognised by their bytes.
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
@@ -120,7 +120,7 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # Bytes still to come of an unused body.
+        # Number of bytes still to come of a body that is not used.
         self._missing = 0
         # For a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None

@@ -45,7 +45,7 @@ class ResponseParser:
     def on_headers_complete(self) -> None:
         """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # After this callback, the parser refers to the next message.
+        # Ask the parser now: later it refers to the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# In the row of a due request that the source never made.
+# Stands in the row of a due request that the source never made.
 _NO_REQUEST: Final = Request(b"")
 # Errors of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
@@ -298,7 +298,7 @@ class OpenLoop(TimedGenerator):
 
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
-            # The set number of requests is sent.
+            # The maximum number of requests is sent.
             self._due.clear()
             self._waiting.clear()
             self.stop()

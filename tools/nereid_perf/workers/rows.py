@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OK: Final = 0
 CANCELLED: Final = 1
 FAILED: Final = 2
-# Further texts count as one.
+# Maximum number of error texts; further texts count as one.
 _MAX_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Service time outside the server. The spaces keep the name apart from a server's phases.
 CLIENT_AND_WIRE: Final = "client and wire"
-# Further phases are left out.
+# Maximum number of phases; further phases are left out.
 _MAX_NAMES: Final = 32
 
 # phase: index of the name. last: when the request ended.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nereid_perf.wire.client import PendingRequest
 
 _REPORT_S: Final = 0.25
-# Connections that an open loop opens at its beginning.
+# Number of connections that an open loop opens at its beginning.
 _FIRST_CONNECTIONS: Final = 8
 # The collector should collect what a run leaks, not the objects of its requests.
 _GC_THRESHOLD: Final = 100_000

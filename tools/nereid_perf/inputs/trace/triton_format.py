@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.trace.record import TraceLimits
 
-# A request arrives at its first of these. At GRPC_WAITREAD_START, Triton only begins to wait.
+# The first that a request has is its arrival. At GRPC_WAITREAD_START, Triton only begins to wait.
 _ARRIVALS: Final = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")
 _INPUT: Final = "TENSOR_QUEUE_INPUT"
 _CHUNK_CHARS: Final = 1 << 16
