@@ -1,7 +1,4 @@
-"""Chooses an instance of a model version for the next batch: the one that became free first.
-
-The module is pure and knows neither batches nor streams. An instance is any hashable object.
-"""
+"""Chooses an instance of a model version for the next batch: the one that became free first."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ T = TypeVar("T")
 class Router(Generic[T]):
     """Instances of one model version, each free or busy.
 
-    `free_instances` has the free instances in the order in which they became free. Hot code reads
-    it directly, without the cost of a call.
+    `free_instances` is ordered by when they became free. Hot code reads it without a call.
     """
 
     def __init__(self) -> None:
