@@ -264,7 +264,7 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail an instance's batches up to number `begun`: it will be lost, and they must not rerun."""
+        """Fail an instance's batches up to number `begun`, which must not run again."""
         now_ns = _now_ns()
         waiting = instance.batches.waiting
         for sent in instance.batches.lose_begun(begun):

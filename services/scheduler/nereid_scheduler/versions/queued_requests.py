@@ -171,7 +171,7 @@ class QueuedRequests(ABC):
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
-        """Raise Unimplemented if the model is decoupled and the client accepts one response only."""
+        """Raise Unimplemented if a decoupled model's client accepts one response only."""
         if self.config.decoupled and not request.accepts_many:
             raise Unimplemented(DECOUPLED, accepted=True)
 

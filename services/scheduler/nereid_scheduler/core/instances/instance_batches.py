@@ -111,7 +111,6 @@ class SentBatch:
         self.started_ns = started_ns
         # When the batch was sent, if it waited at the instance; otherwise 0.
         self.waited_since_ns = 0
-        # Of the instance.
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance

@@ -92,7 +92,7 @@ class RemoteInstance:
     executor: str
     stream: BatchStream | None = None
     batches: InstanceBatches = field(default_factory=InstanceBatches)
-    # Of the model's files; empty without a response cache.
+    # Revision of the model's files; empty without a response cache.
     revision: bytes = b""
     # Empty on the CPU.
     gpu_uuid: str = ""

@@ -22,7 +22,7 @@ class ModelRecord:
     loaded: bool
     # False if the model was loaded only as a step of an ensemble.
     by_name: bool = True
-    # Of the override; `None` without one.
+    # Configuration of the override; `None` without one.
     config: str | None = None
     # Maps the path of a file of the override to its digest.
     files: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class MemberLayout(NamedTuple):
     """Bytes before each payload of a member with a certain head, and the size of the member."""
 
     prefixes: tuple[bytes, ...]
-    # Of all prefixes and payloads together.
+    # Size of all prefixes and payloads together.
     size_bytes: int
 
 

@@ -187,7 +187,7 @@ class Entry:
         self.trace = trace
         # `None` until the batch was executed.
         self.execution = execution
-        # Of the model that computed the response; only after a cache lookup.
+        # Revision of the model that computed the response; set only after a cache lookup.
         self.revision = revision
         self.member = member
 

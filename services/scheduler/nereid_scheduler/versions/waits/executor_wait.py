@@ -1,9 +1,4 @@
-"""Fails entries of a model version that have waited too long while no executor has the version.
-
-`overdue` is pure: entries in order of arrival and the time are arguments; the entries to fail and
-the time of the next check are the result. `ExecutorWait` has the clock and the timer. Neither knows
-a queue.
-"""
+"""Fails entries of a model version that have waited too long while no executor has the version."""
 
 # layout: not pure, uses asyncio and time
 # layout: not covered, waits in an event loop
