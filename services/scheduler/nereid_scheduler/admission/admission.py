@@ -148,10 +148,7 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def end_older_link(self, request_id: int, newer: LinkSession) -> None:
-        """End an older link of a gateway that has sent this request again over a newer link.
-
-        The gateway has given the older link up, but this scheduler has not seen its end yet.
-        """
+        """End an older link of a gateway that has sent this request again over a newer link."""
         for session in list(self.sessions):
             if session is not newer and session.has_pending(request_id):
                 session.on_down()
@@ -209,10 +206,7 @@ class Admission:
     def _await_first_run(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest | None:
-        """Let a resent request wait for its first run; return `None` if it may run like any other.
-
-        Raises Aborted if it must not run again.
-        """
+        """Let a resent request wait for its first run; raise Aborted if it must not run again."""
         orphan = self.orphans.claim(request.id, on_response)
         if orphan is not None:
             return orphan
@@ -223,8 +217,7 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # If this scheduler stops, the request is not refused: the next one may find its first
-            # run.
+            # If this scheduler stops, the next one may find the first run: return the request.
             if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:

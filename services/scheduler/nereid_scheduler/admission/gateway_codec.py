@@ -33,8 +33,7 @@ class RemoteGatewayCodec(GatewayCodec):
             for item in items:
                 payloads = item.payloads if isinstance(item, InferRequest) else ()
                 if any(isinstance(payload, SharedMemory) for payload in payloads):
-                    # The segment belongs to another process, whose data a model would read for the
-                    # gateway.
+                    # A model would read another process's data for the gateway.
                     raise ValueError("a reference to memory that the gateway does not share")
             return items
 

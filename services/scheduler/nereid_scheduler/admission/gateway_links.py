@@ -93,10 +93,7 @@ class GatewayLinks:
             link.send(notice)
 
     def send_to_each(self, notice: Callable[[bool], Notice]) -> None:
-        """Send all accepted gateways a notice.
-
-        notice: takes whether the gateway shares memory with this process.
-        """
+        """Send accepted gateways a notice that depends on whether they share memory."""
         for session, link in self._links.items():
             link.send(notice(session.shares))
 

@@ -45,17 +45,13 @@ class GatewaySession:
         *,
         for_models: bool = False,
     ) -> None:
-        """domain: the gateway's shared-memory domain, if any.
-
-        for_models: models make calls over this link. Such calls are never sent again.
-        """
+        """for_models: models make the calls on this link, which are never sent again."""
         self._admission = admission
         self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
         # Segments that hold responses and that the gateway has not released yet.
         self._lent: set[str] = set()
-        # Distinguishes this link from others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, PendingRequest] = {}
         admission.sessions[self] = None

@@ -22,7 +22,6 @@ class OrphanedRequest:
         self.request_id = request_id
         self.pending = pending
         self._owner = owner
-        # Set once the request was executed.
         self.response: InferResponse | None = None
         # Set once a gateway has claimed the orphan.
         self.on_response: OnResponse | None = None
@@ -59,10 +58,7 @@ class OrphanedRequests:
         orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """Claim and return a resent request's orphan; `None` if there is none to claim.
-
-        `on_response` is called later.
-        """
+        """Claim and return a resent request's orphan; `None` if there is none to claim."""
         orphan = self._requests.get(request_id)
         if orphan is None or orphan.on_response is not None:
             return None

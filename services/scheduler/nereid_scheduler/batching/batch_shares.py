@@ -30,7 +30,7 @@ class BatchShares:
         self.execution_ns = 0.0
 
     def update(self, open_requests: int, instances: int) -> None:
-        """Set the batcher's maximum number of requests; open_requests have no response yet."""
+        """Set the batcher's limit. open_requests: number of requests without a response."""
         most = UNLIMITED
         if (
             open_requests >= _MIN_OPEN

@@ -67,7 +67,7 @@ class BatchSizes:
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
-        # Has no entry for a shape without a limit.
+        # A shape without a limit has no entry.
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:

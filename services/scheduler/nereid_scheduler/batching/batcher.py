@@ -69,10 +69,7 @@ class Batcher(Protocol):
         """Return an EXECUTING batch for a free instance, or `None` if the instance has to wait."""
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Replace enqueue() and next_batch() for an entry that arrives alone; `None`: enqueue it.
-
-        An instance must be free, and no other entry may wait.
-        """
+        """Return a lone entry's batch, or `None`: then enqueue it. No other entry may wait."""
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, and add entries to the last one."""

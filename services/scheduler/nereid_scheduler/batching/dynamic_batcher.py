@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.gathering import Gathering
     from nereid_scheduler.core.requests.entry import Entry
 
-# As on Triton.
+# Triton has the same limit.
 _FORMED_PER_INSTANCE: Final = 2
 
 
@@ -55,10 +55,7 @@ class _FormedBatch:
 
 
 class _Scan(Cursor):
-    """Scan of the queue. The entries that it has passed are candidates for the next batch.
-
-    It begins anew if a candidate is removed, or if an entry is queued ahead of the candidates.
-    """
+    """Candidates for the next batch. A scan begins anew if one leaves or another goes ahead."""
 
     __slots__ = ("count", "key", "oldest_ns", "size")
 
@@ -94,7 +91,7 @@ class DynamicBatcher:
         self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
     ) -> None:
         self.pending = 0
-        # Set by BatchShares.
+        # BatchShares sets it.
         self.most_requests = UNLIMITED
         # Key: an entry's key. Value: maximum number of requests in a batch; see BatchSizes.
         self.bounds: dict[Hashable, int] = {}
@@ -246,11 +243,7 @@ class DynamicBatcher:
                 break
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove entries past their deadline or timeout; return them with their errors.
-
-        If the timeout action is DELAY, the entry moves behind all entries of its level that are in
-        time.
-        """
+        """Remove expired entries and return them with errors; DELAY moves them back instead."""
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -349,7 +342,6 @@ class DynamicBatcher:
         return result
 
     def _most(self, key: Hashable) -> int:
-        """Return the maximum number of requests in a batch with this key."""
         return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
@@ -387,10 +379,7 @@ class DynamicBatcher:
             batch.reason = "full" if batch.size >= self.max_size else "delay"
 
     def _join_alike(self, batch: _FormedBatch) -> None:
-        """Add entries of the same shape, from behind other shapes, to a batch that leaves.
-
-        Other shapes do not starve, as the oldest entry still leaves first.
-        """
+        """Let later entries of the same shape join. The oldest entry still leaves first."""
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)

@@ -35,8 +35,7 @@ _WEIGHT: Final = 0.05
 _WORTH: Final = 0.02
 # Assumed rate of a burst, as a multiple of the rate that can be served without refusals.
 _BURST: Final = 1.5
-# Batches wait for more requests after a measurement with more refusals than this fraction. Each
-# later one with fewer multiplies the delay by _DELAY_DECAY; below _MIN_DELAY it becomes 0.
+# Batches wait after a measurement with more refusals. With fewer, the delay decays to 0.
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
 _MIN_DELAY: Final = 0.1
@@ -88,7 +87,6 @@ class LatencyTarget:
         self.held_ns = float(target_ns)
         self.least_ns = 0
         self._planned_ns = 0
-        # Current measurement.
         self._since_ns = 0
         self._arrivals = 0
         self._refused = 0
@@ -103,7 +101,6 @@ class LatencyTarget:
         self._sent: dict[Batch, _Sent] = {}
         self._ends: list[_Sent] = []
         self._number = 0
-        # Arrival times of the queued requests, the oldest first.
         self._queued_ns: deque[int] = deque()
         self._apply()
 
@@ -298,17 +295,14 @@ class LatencyTarget:
             size = max(size, self._size_for_bursts(sizes, offered))
         execution_ns = times.mean_ns(size) * times.spread
         delay_ns = 0.0
-        # With one instance, batches wait only if the target is too short for every size: a request
-        # that comes just after an execution has begun is then late.
+        # With one instance, batches wait only if no size is fast enough for a request just after a
+        # start.
         if instances > 1 or not calm:
             delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
         return Plan(size, int(delay_ns), int(execution_ns))
 
     def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return the size that holds all requests of a random burst.
-
-        The burst lasts for the rest of the target after a batch of that size.
-        """
+        """Return the size for a random burst in the time that is left after such a batch."""
         largest = sizes[0]
         for size in sizes:
             left_ns = self.held_ns - self._times.mean_ns(size) * self._times.spread

@@ -89,10 +89,7 @@ class Fifo:
         self.items.remove(entry)
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """Remove and return the oldest entries with this key, up to limits of entries and rows.
-
-        The search ends after _MAX_PASSED other entries, as all of these must be put back.
-        """
+        """Remove and return the oldest entries with this key, up to limits of entries and rows."""
         alike: list[Entry] = []
         passed: list[Entry] = []
         items = self.items
@@ -195,7 +192,7 @@ class PriorityQueues:
         return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """Yield entries from the cursor on; it moves when the next entry is requested."""
+        """Yield entries from the cursor on. The cursor moves when the next entry is requested."""
         while self._fifos:
             fifo = self._fifos[cursor.index]
             for entry in islice(fifo.items, cursor.slot, None):
@@ -238,7 +235,7 @@ class Expiries:
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
-        """Add the timeout and deadline of an entry; pending: number of entries in the batcher."""
+        """Add an entry's timeout and deadline. pending: number of entries in the batcher."""
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         if len(self._heap) > 4 * pending + _SLACK:

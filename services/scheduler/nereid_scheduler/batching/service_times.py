@@ -22,7 +22,7 @@ _ASSUMED_SPREAD: Final = 1.25
 _QUANTILE: Final = 0.95
 # A size without an execution for this long is forgotten.
 _STALE_NS: Final = 30_000_000_000
-# Larger sizes are rounded up to steps of a sixteenth or less.
+# Sizes above this one are rounded up to steps of a sixteenth or less.
 _EXACT: Final = 32
 
 
@@ -60,7 +60,7 @@ class ServiceTimes:
 
     def __init__(self) -> None:
         self._by_size: dict[int, _SizeTimes] = {}
-        # Ascending.
+        # Known sizes, ascending.
         self._sizes: list[int] = []
         # Measurements divided by their expected times, the newest last.
         self._ratios: list[float] = []
@@ -126,10 +126,7 @@ class ServiceTimes:
             self._sizes = sorted(step for step, times in self._by_size.items() if times.executions)
 
     def mean_ns(self, size: int) -> float:
-        """Return the expected time of a batch of this size; 0.0 if no size was measured.
-
-        Beyond the largest size, it is on the line through the smallest and the largest.
-        """
+        """Return a batch's expected time, inter- or extrapolated; 0.0 if no size was measured."""
         sizes = self._sizes
         if not sizes:
             return 0.0

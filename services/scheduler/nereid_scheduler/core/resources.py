@@ -1,8 +1,4 @@
-"""Amounts of each resource, and a check that there is enough for an instance.
-
-A global resource has one pool for the mesh; any other has one per device. Errors are Triton's.
-`rate_limiter` counts what is in use.
-"""
+"""Amounts of each resource: one pool for the mesh if it is global, otherwise one per device."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class MemberResponses:
             if not response.more:
                 ended.add(member.index)
                 if response.error is not None and freed:
-                    # An error in this reply means that the model raised an exception or its worker
+                    # In this reply, an error means that the model raised an exception or its worker
                     # died.
                     failed.append(member)
             read.append((member, response))
@@ -165,8 +165,8 @@ class MemberResponses:
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
-                # An empty response shows that the model is decoupled: its responses need not wait
-                # for those of earlier requests.
+                # An empty response shows that the model is decoupled, so its responses need not
+                # wait.
                 version.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)
@@ -205,11 +205,7 @@ class MemberResponses:
             self._version.statistics.record_end(member.entry, execution, member.ended_ns)
 
     def _reschedule(self, sent: SentBatch, member: Member, now_ns: int) -> None:
-        """Queue an entry again, unless this was done or its client has cancelled.
-
-        As on Triton, each iteration is an inference. After a response, a request does not begin
-        anew.
-        """
+        """Queue an entry again, once. As on Triton, each iteration counts as an inference."""
         entry, version = member.entry, self._version
         if member.rescheduled or self._iterations is None:
             return

@@ -87,8 +87,7 @@ class ModelVersion(QueuedRequests):
         # Instances that get no new sequences, and stay until their sequences are over.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # If a request has several responses, each may change the state, even after the execution.
-        # So states are moved only for single responses.
+        # States move only with single responses: each of several may change the state later.
         self._transfers: StateTransfers = NO_TRANSFERS
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
@@ -194,11 +193,7 @@ class ModelVersion(QueuedRequests):
         self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """Send an instance no new sequences.
-
-        Its sequences continue elsewhere if their states can be moved, and otherwise stay to their
-        end.
-        """
+        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
         if self._sequences is not None and not self._transfers.moves_states_of(instance):
             self._sequences.retire_instance(instance)
             if self._sequences.has_sequences(instance):
@@ -233,8 +228,7 @@ class ModelVersion(QueuedRequests):
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
 
-        Requests of a waiting batch have no attempt counted. begun: if False, all requests run
-        again.
+        begun: False if no request can have begun. For a waiting batch, no attempt is counted.
         """
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
@@ -283,10 +277,7 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue the requests of a batch that an instance has given back.
-
-        Raises ProtocolError if the instance does not have it, or was not asked for it.
-        """
+        """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
         batches = instance.batches
         sent = batches.end_withdrawal(number)
         if sent is None:
@@ -348,7 +339,7 @@ class ModelVersion(QueuedRequests):
         return None
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """Handle an instance's message; on ProtocolError nothing has changed: end the stream."""
+        """Handle an instance's message. After a ProtocolError, its stream must end."""
         self._responses.on_reply(instance, message)
 
     def end_execution(

@@ -23,8 +23,7 @@ class QueueLimits:
     no_executor_timeout_s: float = 30.0
     # Batches that may wait at an instance while it executes another one: 0 or 1.
     waiting_batches: int = 1
-    # Adaptive admission: how long requests may queue (0: no limit), if the model's configuration
-    # has no target, and how long a queue may exceed that.
+    # Adaptive admission: how long requests may queue, and how long a queue may exceed that.
     admission_target_ms: int = 0
     admission_interval_ms: int = 100
     # Maximum fraction of a model's slots for one client's sequences.

@@ -72,8 +72,7 @@ class QueuedRequests(ABC):
         self._open: dict[Entry, None] = {}
         # Called when an entry has its last response or is cancelled.
         self._on_end: list[Callable[[Entry], None]] = []
-        # True if another scheduler has the model: entries return to their gateways instead of being
-        # queued again.
+        # True if another scheduler has the model: entries return to their gateways.
         self._given_away = False
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -286,10 +285,7 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Send entries back to their gateways unless they have begun; later ones are returned too.
-
-        Another scheduler has taken over the model.
-        """
+        """Return entries that have not begun to their gateways, now and from now on."""
         self._given_away = True
         for entry in list(self._open):
             self.return_entry(entry, moved_response(entry.request.id))
@@ -305,10 +301,7 @@ class QueuedRequests(ABC):
         self.end_entry(entry, response)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
-        """Return whether an entry waits for an executor, or for another sequence's slot.
-
-        Neither may ever come.
-        """
+        """Return whether an entry waits for an executor or a slot, which may never come."""
         return False
 
     async def idle(self) -> None:

@@ -45,10 +45,7 @@ class StateTransfers:
         on_restored: Callable[[], None],
         snapshots: CacheClient | None,
     ) -> None:
-        """version: for the log. on_restored: called after states have arrived.
-
-        snapshots: client of the cache; `None` means that no snapshots are stored there.
-        """
+        """version: for the log. on_restored: called after states have arrived."""
         self._version = version
         self._moves = moves
         self._on_restored = on_restored

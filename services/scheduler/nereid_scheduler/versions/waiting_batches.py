@@ -148,8 +148,7 @@ class WaitingBatches:
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the batch before came first, so this batch already counts as
-            # executing.
+            # The response to the batch before came first, so this batch counts as executing.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:

@@ -45,10 +45,7 @@ class RateLimitedRouter(Router[T]):
         return len(self.free_instances) - len(self._granted) - len(self._idle)
 
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
-        """Request grants for all idle instances except those in `without`.
-
-        accept: called when an instance can have a grant; returns whether it is still wanted.
-        """
+        """Request grants for idle instances. accept: returns whether a grant is still wanted."""
 
         def accept_for(instance: T) -> bool:
             accepted = accept()

@@ -73,7 +73,6 @@ class RateLimiter(Generic[T]):
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0
-        # Pass of the last grant.
         self._passed = 0
         self._turn_due = False
 

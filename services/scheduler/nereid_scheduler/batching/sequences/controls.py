@@ -46,8 +46,7 @@ class ControlTensors:
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
-        # For a flag: its index and the bytes of its two values. For the correlation id: its
-        # datatype.
+        # A flag: index and bytes of both values. The correlation id: datatype.
         self._tensors: list[tuple[int, _Pair] | str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
@@ -95,10 +94,7 @@ class ControlTensors:
             request.payloads[-len(values) :] = values
 
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
-        """Return an entry of zeros for a slot without a request; READY is false.
-
-        Its response is ignored, and statistics do not count it.
-        """
+        """Return an entry of zeros, with READY false, for a slot without a request."""
         zeros = self._nulls.get(like.request.head)
         if zeros is None:
             inputs = kserve_pb2.ModelInferRequest.FromString(like.request.head).inputs

@@ -89,10 +89,7 @@ class IterativeBatcher(SequenceBatcher):
             self._end(sequence, self._lost_error(member), sequence.split())
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return the error of a lost instance's entry that cannot run again; `None` if it can.
-
-        A sequence's first request can run again unless it is bound.
-        """
+        """Return a lost entry's error. A first request can run again (`None`) unless bound."""
         member = member_of(entry)
         if member.start and not member.bound:
             return None

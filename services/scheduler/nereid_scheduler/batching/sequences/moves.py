@@ -34,11 +34,7 @@ class Moves:
         on_lost: Callable[[Sequence, str], None],
         max_kept_bytes: int = _MAX_KEPT_BYTES,
     ) -> None:
-        """interval: number of requests between two snapshots; 0 means no snapshots.
-
-        on_restored: called with a sequence that can continue at any instance. on_lost: called with
-        a sequence that cannot, and with the reason.
-        """
+        """interval: requests between snapshots; 0: none. on_lost: also gets the reason."""
         self.interval = interval
         # True if snapshots are in a store outside this process, and must be fetched.
         self.has_store = False
@@ -83,10 +79,7 @@ class Moves:
     def end_batch(
         self, entries: Entries[Entry], failed: Entries[bool], states: Mapping[int, bytes]
     ) -> list[tuple[Recovery, bytes]]:
-        """Record the execution of a batch; return the snapshots to store.
-
-        failed: one value for each entry. states: maps a slot number to the instance's state.
-        """
+        """Record the execution of a batch; return the snapshots to store. states: by slot."""
         snapshots = []
         for entry, has_failed in zip(entries, failed, strict=True):
             member = entry.member
@@ -135,7 +128,7 @@ class Moves:
 
     @property
     def full(self) -> bool:
-        """True if this process keeps more bytes than it should."""
+        """True if this process keeps more bytes than allowed."""
         return self.kept_bytes > self.max_kept_bytes
 
     def end_export(self, instance: Hashable, slot_number: int, state: bytes, cause: str) -> None:

@@ -69,7 +69,7 @@ class SequenceBatcher(ABC):
         self._expiries = Expiries()
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Waiting entries of sequences that ended early, and the errors of the next turn.
+        # Entries of sequences that ended early; they fail in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
 
@@ -87,7 +87,7 @@ class SequenceBatcher(ABC):
 
     @abstractmethod
     def _withdraw(self, sequence: Sequence) -> Entry | None:
-        """Take back the offer. Return its request if that had left the waiting requests."""
+        """Take back a sequence's offer. Return the request if it was no longer waiting."""
 
     @abstractmethod
     def _remove_row(self, row: SlotRow) -> list[Sequence]:
@@ -102,11 +102,7 @@ class SequenceBatcher(ABC):
         """Return when the next queue delay of a batch ends; `None` if no batch is delayed."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Add a request to its sequence.
-
-        Raises InvalidArgument if it does not fit, and Unavailable if the queue is full or the state
-        lost.
-        """
+        """Add a request to its sequence; raise InvalidArgument or Unavailable if it is refused."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         if entry.valid.batch_size > 1:
@@ -122,8 +118,7 @@ class SequenceBatcher(ABC):
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):
-            # The executor no longer has the lost response. The request has changed the state
-            # already, so it cannot run again.
+            # The request has changed the state, and the executor no longer has the response.
             sequence.lost = "a response was lost, and its request cannot run again"
             error = sequence_lost(sequence, self._model_name)
             self._end(sequence, error, sequence.split())
@@ -163,10 +158,7 @@ class SequenceBatcher(ABC):
                 self._restart(sequence)
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return the error of a lost instance's entry that cannot run again.
-
-        If the result is `None`, requeue the entry at once.
-        """
+        """Return a lost entry's error. If it is `None`, requeue the entry at once."""
         member = member_of(entry)
         sequence = member.sequence
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
@@ -393,7 +385,7 @@ def member_of(entry: Entry) -> SequenceMember:
 
 
 def _slot_number(sequence: Sequence) -> int:
-    """Return the slot's number; a sequence without a slot had an END, which has the number."""
+    """Return the slot's number. If a sequence has left its slot, its END has the number."""
     if sequence.slot is not None:
         return sequence.slot.index + 1
     assert sequence.waiting is not None, "a sequence without a slot that had no END"

@@ -64,11 +64,7 @@ class SequenceTable:
         return sequence in self._backlog
 
     def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
-        """Return a request's sequence; a new one gets a slot or waits in the backlog.
-
-        Raises InvalidArgument without a correlation id or START, and Unavailable if the state is
-        lost or the owner has too many open sequences.
-        """
+        """Return a request's sequence; raise InvalidArgument or Unavailable if it is refused."""
         if not flags.id:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify a non-zero or"
@@ -114,7 +110,7 @@ class SequenceTable:
         return successor
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
-        """Choose the id that models see: models may keep data by id, so no two owners share one."""
+        """Choose the id that models see. They may keep data by id, so each owner gets its own."""
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
             sequence.visible_id = other_id(sequence.id, sequence.owner)
@@ -179,7 +175,7 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """Give a sequence a free slot or put it into the backlog; it is first if requests wait."""
+        """Give a sequence a free slot. Without one it waits, and is first if it has requests."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
@@ -233,7 +229,7 @@ class SequenceTable:
 
 
 def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
-    """Return the error of a sequence whose state is lost; `cause` if `sequence.lost` is empty."""
+    """Return the error of a lost sequence. cause: used if `sequence.lost` is empty."""
     return Unavailable(
         f"the state of sequence {sequence.id} of model '{model_name}' is lost:"
         f" {sequence.lost or cause};"

@@ -1,8 +1,7 @@
 """State machine of the batches that one instance was sent, from dispatch to the last response.
 
-This is the scheduler's side of the instance stream (docs/protocols.md). Batches execute in the
-order of their numbers. It has one first batch, at most one that waits behind it, and any
-number that still owe responses.
+This is the scheduler's side of the instance stream (docs/protocols.md). An instance executes its
+batches in the order of their numbers. It has one first batch, and at most one waits behind that.
 
     state        event                                         next state
     (new)        sent to an instance without a batch           EXECUTING
@@ -70,7 +69,6 @@ class Member:
         self.index = index
         self.responses = 0
         self.responded_ns = now_ns
-        # 0 until the last response has come.
         self.ended_ns = 0
         self.failed = False
         # True if the instance will execute the request again.
@@ -204,7 +202,6 @@ class InstanceBatches:
         self.responding: dict[int, SentBatch] = {}
         # Number of the pending request for states; 0 without one.
         self.exporting = 0
-        # Slots in the pending request.
         self._exported_slots: frozenset[int] = frozenset()
         # Batches up to this number were lost with an earlier stream.
         self._lost_through = 0
@@ -230,10 +227,7 @@ class InstanceBatches:
         return self.exporting
 
     def end_export(self, number: int, slots: Sequence[int]) -> bool:
-        """Return whether a reply answers the pending request, and end the request if so.
-
-        Raises ProtocolError if a slot was not asked for or is there twice.
-        """
+        """End the pending request if this reply is for it; raise ProtocolError for wrong slots."""
         if number != self.exporting or not number:
             return False
         given = {*slots}

@@ -66,7 +66,7 @@ def device_of(slot: Slot, hello: pb.Hello) -> Device:
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """Return the instances that each executor must load; raise NereidError if it cannot."""
+    """Return the instances that an executor must load; raise NereidError if it cannot."""
     require_backend(config.backend, hello)
     require_agents(config.proto, hello)
     groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))

@@ -19,7 +19,6 @@ class Pace:
     __slots__ = ("execution_ns", "patience_ns", "round_trip_ns")
 
     def __init__(self) -> None:
-        # 0 until measured.
         self.execution_ns = 0.0
         # Time from sending a batch to its response, less the execution.
         self.round_trip_ns = 0.0

@@ -1,7 +1,4 @@
-"""The scheduler's end of a model instance: a stream that executes one batch at a time, in order.
-
-It does not decide which batch is sent, nor how a reply is handled.
-"""
+"""The scheduler's end of a model instance: a stream that executes one batch at a time, in order."""
 
 # layout: not pure, uses asyncio
 # layout: not covered, has a stream
@@ -98,7 +95,6 @@ class RemoteInstance:
     gpu_uuid: str = ""
     # Called when the instance has no work left; a retiring instance is then unloaded.
     on_idle: Callable[[], None] = _nothing
-    # True if the model reads MemberControl messages.
     accepts_controls: bool = False
     # Number by which the executor's crash reports name the stream; 0 without reports.
     crash_stream: int = 0
@@ -106,15 +102,13 @@ class RemoteInstance:
     crash_reports: dict[int, CrashReport] = field(default_factory=dict)
     # True if requests and responses may be in shared memory.
     shares: bool = True
-    # True if the model can be asked whether it is ready.
     reports_readiness: bool = False
     question: ReadinessQuestion | None = None
-    # True if states can be exported. `handing_over`: during the export; then it is unloaded.
+    # `has_states`: states can be exported. `handing_over`: an export is in progress.
     has_states: bool = False
     handing_over: bool = False
     # True if the instance keeps its sequences until they are over, and is then unloaded.
     keeps_sequences: bool = False
-    # True if a batch may wait at the instance.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)

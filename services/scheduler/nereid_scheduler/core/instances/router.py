@@ -12,10 +12,7 @@ T = TypeVar("T")
 
 
 class Router(Generic[T]):
-    """Instances of one model version, each free or busy.
-
-    `free_instances` is ordered by when they became free. Hot code reads it without a call.
-    """
+    """Instances of one model version. `free_instances`: in order of becoming free."""
 
     def __init__(self) -> None:
         self._all: set[T] = set()

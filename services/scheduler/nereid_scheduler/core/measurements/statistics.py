@@ -137,7 +137,7 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = Compute()
         self.compute_by_batch_size: dict[int, Compute] = {}
-        # Only on the metrics page.
+        # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
         self._drain = DrainEstimate()

@@ -68,11 +68,7 @@ class ModelSizes:
     def needs(
         self, model: str, config: model_config_pb2.ModelConfig, gpus: Sequence[int], file_bytes: int
     ) -> dict[str, int]:
-        """Return the bytes by device that a model needs on an executor with these GPUs.
-
-        file_bytes: size of the version's files, for a guess. Raises InvalidArgument if the model
-        does not fit such an executor.
-        """
+        """Return the bytes that a model needs by device; unknown sizes come from file_bytes."""
         known = self._sizes.get(model, {})
         guess = max(_MIN_GUESS, int(file_bytes * _GUESS_FACTOR))
         needs: dict[str, int] = {}

@@ -23,7 +23,7 @@ def is_ensemble(draft: config_pb.ModelConfig) -> bool:
 
 
 def qualified_name(namespace: str, name: str) -> str:
-    """Return a model's name in the catalogue; with --model-namespacing it has its repository."""
+    """Return a model's name in the catalogue, with its namespace if it has one."""
     return f"{namespace}::{name}" if namespace else name
 
 

@@ -70,7 +70,6 @@ class DesiredModel:
     override: Override | None = None
     # The only executors that load the model; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # How a client has loaded the model.
     record: ModelRecord | None = None
     # True until the files that the record names have been read.
     files_pending: bool = False
@@ -79,9 +78,7 @@ class DesiredModel:
     # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
-    # True once an action that changes something has begun.
     acted_on: bool = False
-    # True if this generation must not load the model any more.
     superseded: bool = False
     ended: bool = False
     # The argument is `None` if the model is as desired.
@@ -99,7 +96,6 @@ class OnDemandModel:
     """Model that is loaded when the first request for it comes. It may be loaded already."""
 
     found: FoundModel
-    # True while a load is pending.
     wanted: bool = False
     # Error of the last load, until a request begins another load.
     error: NereidError | None = None
@@ -148,12 +144,10 @@ class DesiredModels:
         # The server is ready without these models.
         self.on_demand: dict[str, OnDemandModel] = {}
         self._queues: dict[str, deque[DesiredModel]] = {}
-        # Models whose next action may have changed.
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
         # Ensembles and their steps, each of which waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
-        # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
         # Models whose last load failed or has not ended. An unchanged one may be loaded again.
         self._failed: set[str] = set()
@@ -246,10 +240,7 @@ class DesiredModels:
         self.moving.difference_update(names)
 
     def unwanted_loads(self) -> list[DesiredModel]:
-        """Return loads in progress that an unload of the same model follows.
-
-        Only models whose next action may have changed are examined.
-        """
+        """Return loads in progress that an unload follows, of models that may have changed."""
         queues = [self._queues[name] for name in self._due if name in self._queues]
         return [
             queue[0]

@@ -44,9 +44,8 @@ class FoundModel:
     # Qualified with --model-namespacing.
     name: str
     path: Path = field(default_factory=Path)
-    # As the file has it, with name and backend filled in.
+    # Configuration file, with name and backend filled in.
     draft: config_pb.ModelConfig = field(default_factory=config_pb.ModelConfig)
-    # Versions that the version policy selects.
     versions: tuple[int, ...] = ()
     file_digests: dict[int, bytes] = field(default_factory=dict)
     # Changes with the model; empty if no repository has the model.

@@ -51,9 +51,8 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-# A version stays READY when its instances are lost. It leaves UNAVAILABLE when another executor
-# joins (an ensemble: when a step's model is loaded again), unless its life cycle is final. A load
-# after an unload has a new VersionLife.
+# Unless it is final, a version leaves UNAVAILABLE when another executor joins, or for an ensemble
+# when a step's model is loaded again.
 TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
     VersionState.UNKNOWN: frozenset({VersionState.LOADING, VersionState.UNAVAILABLE}),
     VersionState.LOADING: frozenset(

@@ -37,11 +37,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Return the object that the text holds.
-
-    Raises ValueError if there is none or lenient text is too long, and RecursionError if the object
-    is nested too deeply.
-    """
+    """Return the text's object; raise ValueError, or RecursionError if it is too deep."""
     try:
         document = json.loads(text)
     except ValueError as error:

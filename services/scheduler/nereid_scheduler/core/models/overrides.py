@@ -1,7 +1,7 @@
 """Overrides of a load request: a configuration and files in place of those in the repository.
 
 Their directory is deleted when no OverrideDirectory refers to it and no executor has a model from
-it. After a kill, the next scheduler uses it. The error texts are Triton's.
+it. If a scheduler is killed, the next one uses the directory.
 """
 
 # layout: not pure, uses threading
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
-# Limits of files and of folders in their paths: small files of a request cost time of the disk,
-# which all models share.
+# Each small file costs time of the disk, which all models share.
 _MAX_FILES: Final = 1024
 _MAX_DEPTH: Final = 16
 

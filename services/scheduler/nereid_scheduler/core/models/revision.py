@@ -44,12 +44,12 @@ FileState = tuple[str, str]
 
 
 def digest_files(version_path: str, *, beside: bool = True) -> bytes:
-    """Return a digest of 16 bytes of a version's files; beside: include files of all versions."""
+    """Return a 16-byte digest of a version's files. beside: with files that versions share."""
     return digest_states(version_path, file_states(version_path, beside=beside))
 
 
 def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
-    """Return the states of a version's files by path; beside: include files of all versions."""
+    """Return the states of a version's files, by path. beside: with files that versions share."""
     states: list[FileState] = []
     root = Path(version_path)
     for path in sorted(_files(root, root.parent if beside else root)):

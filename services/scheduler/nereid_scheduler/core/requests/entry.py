@@ -72,8 +72,7 @@ TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
 class ValidHead:
     """Result of checking one head; shared by all requests with that head."""
 
-    # Rows that count toward max_batch_size; 1 without a batch dimension. It is 0 for a batch
-    # dimension of 0, which Validator.check_sizes refuses.
+    # Rows that count toward max_batch_size; 1 without a batch dimension; 0 is refused later.
     batch_size: int
     # Two requests may share a batch if and only if their keys are equal.
     shape_key: Hashable
@@ -179,13 +178,10 @@ class Entry:
         # Number of instances that were lost while they executed the entry.
         self.retries = retries
         self.state = state
-        # Queue or formed batch that has the entry.
         self.holder = holder
-        # `None` if the entry is not looked up in the response cache.
         self.cache_lookup = cache_lookup
         # Set only if the request is sampled.
         self.trace = trace
-        # `None` until the batch was executed.
         self.execution = execution
         # Revision of the model that computed the response; set only after a cache lookup.
         self.revision = revision
@@ -201,7 +197,7 @@ class Entry:
 
     @property
     def has_begun(self) -> bool:
-        """True if an instance has or had the entry, so that no other scheduler can run it."""
+        """True if an instance has the entry, or had an iteration. Then the entry must stay."""
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property
@@ -224,10 +220,7 @@ class Entry:
 
 
 class Batch:
-    """Entries that execute together; `size` is their number of rows.
-
-    reason: full, preferred, shape, shared, delay, immediate or single.
-    """
+    """Entries that execute together. size: in rows. reason: why the batch was closed."""
 
     __slots__ = (
         "entries",

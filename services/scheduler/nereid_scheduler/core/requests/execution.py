@@ -36,12 +36,6 @@ class Execution:
         batch_size: int = 0,
         idle_since_ns: int = 0,
     ) -> None:
-        """Keep the facts of an execution.
-
-        started_ns: when the instance was sent the batch, or began it. compute times: as the
-        instance reports. revision: empty without a cache. gpu_uuid: empty on a CPU. batch_size:
-        rows. idle_since_ns: time from which the instance had no batch before this one.
-        """
         self.started_ns = started_ns
         self.finished_ns = finished_ns
         self.epoch_ms = epoch_ms

@@ -31,11 +31,7 @@ def queue_delay_ns(config: ModelConfig) -> int:
 
 
 def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
-    """Return the timings of an entry that is about to end.
-
-    delay_ns: of `queue_delay_ns`. As in statistics, an attempt with a lost instance counts as
-    queued.
-    """
+    """Return an ending entry's timings. As in statistics, a lost attempt counts as queued."""
     execution, state = entry.execution, entry.state
     if state is RequestState.CACHE_LOOKUP:
         # The cache had a response, or the entry failed before its lookup was over.
@@ -62,8 +58,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
         (OUTPUT, execution.compute_output_ns),
     )
     return RequestTimings(
-        # The last of several iterations may have begun before the request was queued again, so
-        # differences may be negative.
+        # Iterations may begin before the request is queued again: differences may be negative.
         tuple((name, max(0, ns)) for name, ns in phases),
         execution.batch_size,
         execution.instance,

@@ -41,7 +41,7 @@ class ResponseOrder(Generic[T]):
         return []
 
     def end_request(self, entry: object, response: T | None) -> list[T]:
-        """End a request; return the responses to send now. `None`: it was cancelled."""
+        """End a request; return the responses to send now. response: `None` if it was cancelled."""
         slot = self._open.pop(entry)
         slot.ended = True
         if response is not None:

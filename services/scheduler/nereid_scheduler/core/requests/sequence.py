@@ -78,7 +78,6 @@ class Sequence:
         self.waiting: deque[Entry] | None = None
         # Request that is offered to the next batch; only with the strategy "oldest".
         self.offered: Entry | None = None
-        # Number of requests that instances have.
         self.executing = 0
         # True if a request was executed, so that an instance has a state of the sequence.
         self.begun = False

@@ -32,10 +32,7 @@ class Slot:
 
 
 class SlotRow:
-    """Slots of one instance; with the strategy "direct", a slot's index is its row in batches.
-
-    Until all `size` slots are created, the last created slot was never taken.
-    """
+    """Slots of one instance. Until all `size` slots are created, the last one was never taken."""
 
     __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
 

@@ -57,10 +57,7 @@ class CacheKeys:
         return request.digest + outputs if request.digest else b""
 
     def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
-        """Return a function that digests a large request in a thread; `None` if key() is fast.
-
-        The digest is empty if this process cannot read the tensors.
-        """
+        """Return a function that digests a large request in a thread; `None` if key() is fast."""
         if (
             len(request.digest) == DIGEST_BYTES
             or sum(map(payload_bytes, request.payloads)) <= _LARGE_BYTES

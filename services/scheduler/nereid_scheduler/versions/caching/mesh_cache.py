@@ -31,11 +31,7 @@ class MeshCache:
         *,
         in_this_process: bool,
     ) -> None:
-        """Connect to the cache, if there is one.
-
-        secret: the mesh's, empty without a mesh token. channel: to another process. open_link: for
-        a cache in this process. in_this_process: True if values are in its memory, not in Redis.
-        """
+        """Connect to the cache: over channel to another process, or by open_link in this one."""
         self.channel = channel
         self.responses: CacheClient | None = None
         self.snapshots: CacheClient | None = None

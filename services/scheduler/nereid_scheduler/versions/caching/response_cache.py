@@ -158,8 +158,7 @@ class ResponseCache:
         # A request must not follow another one that may wait for longer.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
-            # The version calls other models. Through them an identical request may wait for this
-            # one.
+            # Through models that the version calls, an identical request may wait for this one.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
 

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class EnsembleRun:
-    """One attempt to serve a request. If an executor is lost with tensors, another attempt follows.
-
-    calls: each open call and its entry at the step's model. leases: those not released yet.
-    """
+    """One attempt to serve a request. After a loss of tensors, another attempt follows."""
 
     __slots__ = (
         "batch",
@@ -68,8 +65,7 @@ class EnsembleRun:
         # `moved`: True once a step's response has stated another place for the steps after it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # Only with timings: sums for the steps up to the latest response (`path`), and for those
-        # before each open call (`paths`).
+        # With timings: sums up to the latest response, and up to each open call.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
         # Sums of all steps for inputs, models and outputs.

@@ -102,11 +102,7 @@ class EnsembleVersion(QueuedRequests):
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """Create a version of an ensemble.
-
-        find_model: returns the version that runs a step. nested_calls: finds deadlocks of requests
-        that models make. labels: maps an output to the labels of its classes.
-        """
+        """find_model: returns the version that runs a step. labels: of the classes of an output."""
         limits = context.limits
         batcher = make_batcher(config, max_pending=limits.max_queue_size)
         super().__init__(config, number, context, batcher)
@@ -274,8 +270,8 @@ class EnsembleVersion(QueuedRequests):
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.responses_sent:
-                # An empty response shows that the model is decoupled: its responses need not wait
-                # for those of earlier requests.
+                # An empty response shows that the model is decoupled, so its responses need not
+                # wait.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self.end_entry(entry, response)
@@ -396,10 +392,7 @@ class EnsembleVersion(QueuedRequests):
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
     ) -> None:
-        """Leave payloads in shared memory if all are in one segment; otherwise copy them.
-
-        Raises SegmentLostError.
-        """
+        """Leave payloads in one shared segment, or copy them; may raise SegmentLostError."""
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
         if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:

@@ -53,7 +53,6 @@ class SegmentLease:
     def __init__(self, segment_name: str, uses: int) -> None:
         self.segment_name = segment_name
         self.uses = uses
-        # True if a lost instance may still read the tensors.
         self.in_use = False
 
 
@@ -98,11 +97,6 @@ class ParsedHead:
         *,
         batched: bool,
     ) -> None:
-        """Keep the content of the head.
-
-        plan: for the requested outputs. classes: maps an output to the requested classification.
-        omitted: optional inputs without a tensor.
-        """
         self.batched = batched
         self.plan = plan
         self.classes = classes
@@ -334,10 +328,7 @@ class StepHeads:
     def parse_response(
         self, response: InferResponse
     ) -> tuple[dict[str, Tensor], StatedPlace | None]:
-        """Return a response's tensors by the model's names, and the place that it states.
-
-        Raises Internal if it cannot be parsed, and InvalidArgument if the place is invalid.
-        """
+        """Return tensors by the model's names, and the stated place, or raise NereidError."""
         try:
             return self._parse(response)
         except (DecodeError, ValueError) as error:

@@ -67,10 +67,7 @@ class FirstRuns:
         self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
-        """Let a resent request wait for its first run; return False if there is none to wait for.
-
-        The waiter is notified later. run_ids: ids at executors, including the request's own.
-        """
+        """Let a resent request wait for its first run; return False if there is none."""
         decisions = self.recalls.find(waiter, request_id, run_ids, self._loop.time())
         self._carry_out(decisions or ())
         return decisions is not None

@@ -121,7 +121,6 @@ class TimestampTrace:
         self._received_ns = received_ns
         # When the request was last sent to an instance; 0 if it never was.
         self._started_ns = 0
-        # Models that have served requests below this root.
         self._models: list[TracedModel] = []
         # In a root: maps a caller's context to the first start and last end of its requests.
         self._nested: dict[bytes, tuple[int, int]] = {}

@@ -313,8 +313,7 @@ class _HeadReader:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
         if not shape_fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
-        # A zero must not hide a dimension that is too large. As on Triton, a batch of 0 is sized
-        # like a tensor without a batch dimension.
+        # A zero must not hide a too large dimension. As on Triton, a batch of 0 has no dimension.
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:

@@ -51,10 +51,7 @@ class Call(NamedTuple):
 
 
 class NestedCalls:
-    """Keeps the requests that models have made and that these models' instances wait for.
-
-    placed: instances by the number that callers give.
-    """
+    """Requests that models have made and wait for. placed: maps caller numbers to instances."""
 
     def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
         self._placed = placed

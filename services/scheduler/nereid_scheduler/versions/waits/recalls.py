@@ -63,7 +63,6 @@ Decision = Recall | ReportQuery | FirstRunEnd
 class _Wait:
     waiter: Hashable
     request_id: int
-    # Runs that have not ended.
     open: set[int]
     response: InferResponse | None = None
 
@@ -113,8 +112,7 @@ class Recalls:
             return []  # this scheduler has just started: executors may still join
         lost = set(lost)
         self._lost = lost | self._lost if in_grace and self._lost else lost
-        # A longer grace period would be in vain: executors notice a hanging scheduler about as soon
-        # as its peers do. An unnamed request may run again, as after any loss.
+        # Executors notice a hanging scheduler about as soon as its peers do, so longer is in vain.
         self._grace_ends_s = now_s + self._takeover_grace_s
         queries = [
             query for executor in self._executors for query in self._ask_reports(executor, lost)
@@ -240,10 +238,7 @@ class Recalls:
         return self._end_run(run, None)
 
     def _end_grace_early(self, now_s: float) -> list[Decision]:
-        """End the grace period once all executors have reported.
-
-        Without any executor it goes on: executors that come back may have the response.
-        """
+        """End the grace period once all executors have reported. Without executors, it goes on."""
         if self._queries or not self._executors or now_s >= self._grace_ends_s:
             return []
         self._grace_ends_s = now_s

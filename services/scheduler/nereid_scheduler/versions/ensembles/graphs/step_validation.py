@@ -28,16 +28,12 @@ class _Tensor(NamedTuple):
 
 
 def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Check an ensemble against its steps' models; return whether any model is decoupled.
-
-    Raises InvalidArgument with the first mismatch.
-    """
+    """Return whether a step's model is decoupled; raise InvalidArgument at the first mismatch."""
     name = ensemble.name
     tensors: dict[str, _Tensor] = {}
     configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
     for tensor in configured:
-        # Steps get tensors after the ensemble's reshape. Their own reshapes do not count, as the
-        # ensemble is a client.
+        # Steps get tensors after the ensemble's reshape, and reshape them as for any client.
         inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
     for step in ensemble.ensemble_scheduling.step:
