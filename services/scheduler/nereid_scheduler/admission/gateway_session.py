@@ -65,7 +65,7 @@ class GatewaySession:
         return len(self._pending)
 
     def client_entries(self) -> list[Entry]:
-        """Return accepted requests of clients; a model's own request is left out, as it waits."""
+        """Return accepted requests of clients, without those that models make and wait for."""
         pending = self._pending.values()
         return [entry for entry in pending if isinstance(entry, Entry) and not entry.request.caller]
 

@@ -71,7 +71,7 @@ class BatchSizes:
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
-        """Record a batch's round trip to an executor on CPUs. Each request must have one row."""
+        """Record a batch's time on a CPU, round trip included. Each request must have one row."""
         cost_ns = taken_ns / requests
         if cost_ns < _MIN_NS:
             return

@@ -1,8 +1,8 @@
 """Decides whether a free instance waits for the next requests of its last batch's clients.
 
-Without a wait, clients form two groups whose requests execute by turns in half batches. The
-instance waits only if one batch of both groups takes less time than two, and only until the
-requests of both are queued or should have come.
+Without a wait, clients form two groups whose requests execute by turns, in batches of half the
+size. The instance waits only if one batch of both groups takes less time than two, and only until
+the requests of both groups are queued or should have come.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Gathering:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 
     def _pays(self, pending: int, expected: int) -> bool:
-        """Return whether one batch beats two: the queued and the awaited requests."""
+        """Return whether one batch is faster than two, of queued and of awaited requests."""
         costs = self._costs
         if costs.is_due(expected):
             return True

@@ -26,7 +26,7 @@ _MISSED: Final = 0.01
 # Growth of the margin after a batch of late requests, and its maximum, as fractions of the target.
 _GAIN: Final = 0.05
 _MAX_MARGIN: Final = 0.5
-# Minimum times between two plans, and of a measurement of the arrival rate.
+# Minimum time between plans, and minimum length of a measurement of the arrival rate.
 _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
 # Weight of the newest batch in the average number of rows of a request.
@@ -39,7 +39,7 @@ _BURST: Final = 1.5
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
 _MIN_DELAY: Final = 0.1
-# A missed target counts as reachable again below this fraction.
+# A target that was too short is reachable again if a request takes less than this part of it.
 _MET_AGAIN: Final = 0.95
 
 
@@ -64,7 +64,7 @@ class _Sent(NamedTuple):
 
 
 class LatencyTarget:
-    """Control of one model version's queue, for all its instances."""
+    """Control of one model version's queue, for all instances together."""
 
     def __init__(
         self, target_ns: int, max_batch_size: int, batcher: DynamicBatcher | None = None
@@ -302,7 +302,7 @@ class LatencyTarget:
         return Plan(size, int(delay_ns), int(execution_ns))
 
     def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return the size for a random burst in the time that is left after such a batch."""
+        """Return the size that holds a random burst in the time left after such a batch."""
         largest = sizes[0]
         for size in sizes:
             left_ns = self.held_ns - self._times.mean_ns(size) * self._times.spread

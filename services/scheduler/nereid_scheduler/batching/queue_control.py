@@ -185,7 +185,7 @@ class Control(Protocol):
 
 
 class AdaptiveBatcher:
-    """WaitingBatcher that refuses requests by a Control, and queues others in another batcher."""
+    """WaitingBatcher that queues requests in another batcher, unless a Control refuses them."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None

@@ -11,8 +11,8 @@ _WEIGHT: Final = 0.125
 # The first _FIRST measurements of a size are averaged, each capped at _MOST times the mean.
 _FIRST: Final = 4
 _MOST: Final = 2.0
-# A ratio to the mean outside of these is an exception, which does not change the mean. _SHIFT
-# exceptions in a row mean that the whole model has become slower or faster.
+# A measurement is an exception if its ratio to the mean is not between these. Exceptions do not
+# change the mean, but _SHIFT in a row mean that the whole model has become slower or faster.
 _FASTER, _SLOWER = 0.8, 1.25
 _SHIFT: Final = 8
 # The spread comes from the last _WINDOW measurements; with fewer than _FEW, it is assumed.
@@ -27,7 +27,7 @@ _EXACT: Final = 32
 
 
 def step_of(size: int) -> int:
-    """Return the size as which a batch of this size is counted."""
+    """Return the measured size that stands for this size: the same one, or a little larger."""
     if size <= _EXACT:
         return size
     unit = 1 << (size.bit_length() - 5)
@@ -45,7 +45,7 @@ def steps_up_to(largest: int) -> list[int]:
 
 
 class _SizeTimes:
-    """Measurements of one size, without its first execution: that may be slower."""
+    """Measurements of one size. The first execution is not measured, as it may be slower."""
 
     __slots__ = ("executions", "mean_ns", "seen_ns")
 

@@ -1,8 +1,8 @@
 """Handles responses that come one by one, not with the reply to a whole batch.
 
 A member is open until its last response, or until a model with iterative sequences reschedules it.
-An instance gets its next batch although earlier requests may still be open there. If it is lost, a
-request runs again only if none of its responses was sent.
+An instance gets its next batch although earlier requests may still be open there. If an instance
+is lost, a request runs again only if none of its responses was sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Model version that executes requests on instances.
 
 Only this module changes the version's queue and the batches of its instances. The batcher decides
-which requests run together, and the router on which instance. It must not know how an executor
-loads a model, nor what a repository is.
+which requests run together, and the router on which instance. This module must not know how an
+executor loads a model, nor what a repository is.
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ class QueuedRequests(ABC):
             return
         self._batcher.remove_entry(entry)
         if self.cache is not None and entry.cache_lookup is not None:
-            # As if it were cancelled: identical requests that follow it are returned one by one.
+            # The lookup ends as if it were cancelled: identical requests are returned one by one.
             self.cache.end_entry(entry, None)
         self.end_entry(entry, response)
 

@@ -120,7 +120,7 @@ class RateLimitedBatcher:
         self._on_grant = on_grant
         # False for sequences, whose entries need the instance that has their slot.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
-        # Instances whose grants were in vain since grants were requested for all idle ones.
+        # Instances that held a grant without a batch, since the last request for all idle ones.
         self._without_batch: set[Hashable] = set()
 
     @property

@@ -69,7 +69,7 @@ class RateLimiter(Generic[T]):
         self._queues: dict[_Queue, list[_Place[T]]] = {}
         # Key: a pool. Value: keys of the queues that compete for it.
         self._competing: dict[Pool, dict[_Queue, None]] = {}
-        # Since the last turn: queues with new places, and pools that are freer.
+        # Since the last turn: queues with new places, and pools of which something was released.
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0

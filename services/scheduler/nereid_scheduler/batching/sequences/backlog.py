@@ -13,7 +13,7 @@ class Backlog:
     """Waiting sequences by owner; their END may have come already."""
 
     def __init__(self) -> None:
-        # Key: owner, the next one first. Value: its waiting sequences.
+        # Key: an owner; the first one is next. Value: the owner's waiting sequences.
         self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()
         self._count = 0
 

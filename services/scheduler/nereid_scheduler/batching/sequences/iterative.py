@@ -1,7 +1,7 @@
 """Iterative sequences: a model may reschedule a request until the request has its last response.
 
-An END alone does not free the slot: all requests must have ended. States are not moved, as an
-unended request has a state between two iterations.
+An END alone does not free the slot: all requests must have ended. States are not moved, as they
+exist between two iterations of a request that has not ended.
 """
 
 from __future__ import annotations

@@ -127,6 +127,6 @@ class OldestBatcher(SequenceBatcher):
 
     def closes_ns(self, now_ns: int) -> int | None:
         """Return the earliest time at which the delay of an instance's batch ends."""
-        # wake_at_ns() has the deadlines.
+        # wake_at_ns() adds the deadlines.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
         return min((time for time in times if time is not None), default=None)

@@ -28,11 +28,11 @@ class RepeatedResponses:
         # Bytes before the first payload (empty until a response was parsed), and its size.
         self._first = b""
         self._first_size = 0
-        # The same for the further payloads.
+        # Bytes before each further payload, and its size.
         self._others: list[tuple[bytes, int]] = []
 
     def read(self, message: bytes) -> tuple[list[InferResponse], int]:
-        """Return the responses at a message's start that fit, and the position after them."""
+        """Return the responses that fit at the start of a message, and the position after them."""
         responses: list[InferResponse] = []
         first, others, head = self._first, self._others, self._head
         if not first:

@@ -1,7 +1,8 @@
 """State machine of the batches that one instance was sent, from dispatch to the last response.
 
 This is the scheduler's side of the instance stream (docs/protocols.md). An instance executes its
-batches in the order of their numbers. It has one first batch, and at most one waits behind that.
+batches in the order of their numbers. It has a first batch, at most one that waits behind the
+first, and any number that still owe responses.
 
     state        event                                         next state
     (new)        sent to an instance without a batch           EXECUTING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _WEIGHT: Final = 0.125
-# After longer executions, waiting saves little and binds requests to this instance.
+# If executions take more round trips, waiting saves little and binds requests for long.
 _MAX_ROUND_TRIPS: Final = 4
 # A waiting batch is withdrawn when the batch before it takes this many times the expected time, but
 # not before _MIN_PATIENCE_NS, as an event loop is often late by milliseconds.

@@ -1,4 +1,4 @@
-"""Memory budgets, as flags set them. Settings import this module, so it must start fast."""
+"""Memory budgets, as flags set them. All settings import this module, so it imports little."""
 
 from __future__ import annotations
 

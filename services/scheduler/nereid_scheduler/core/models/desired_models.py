@@ -73,7 +73,7 @@ class DesiredModel:
     record: ModelRecord | None = None
     # True until the files that the record names have been read.
     files_pending: bool = False
-    # Models of its steps that are not served, including those of inner ensembles.
+    # Models of an ensemble's steps that are not served, including those of inner ensembles.
     steps: dict[str, FoundModel] = field(default_factory=dict)
     # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
@@ -149,7 +149,7 @@ class DesiredModels:
         # Ensembles and their steps, each of which waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended. An unchanged one may be loaded again.
+        # Models whose last load failed or has not ended. They may be loaded again unchanged.
         self._failed: set[str] = set()
         self._awaited_changed = False
 

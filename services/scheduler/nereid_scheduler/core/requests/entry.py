@@ -197,7 +197,7 @@ class Entry:
 
     @property
     def has_begun(self) -> bool:
-        """True if an instance has the entry, or had an iteration. Then the entry must stay."""
+        """True if an instance has the entry or had an iteration of it, so that it must stay."""
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property

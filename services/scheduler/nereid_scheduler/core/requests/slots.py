@@ -115,7 +115,7 @@ class SlotTable:
         return None
 
     def release_slot(self, slot: Slot) -> None:
-        """Make a slot free whose sequence is over."""
+        """Free the slot of a sequence that is over."""
         slot.sequence = None
         slot.row.ready.pop(slot, None)
         if slot.row.closed:

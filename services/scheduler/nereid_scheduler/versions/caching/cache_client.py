@@ -109,7 +109,7 @@ class CacheClient:
         self._timeout_s = timeout_s
         self._max_unsent_bytes = max_unsent_bytes
         self._loop = asyncio.get_running_loop()
-        # Time limit, key and callback by the lookup's number, oldest first.
+        # Key: a lookup's number. Value: time limit, key and callback. The oldest is first.
         self._lookups: dict[int, tuple[float, bytes, OnResult]] = {}
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None

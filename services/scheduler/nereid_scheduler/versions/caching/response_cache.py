@@ -78,7 +78,7 @@ class ResponseCache:
         self._scope: CacheScope | None = None
 
     def set_revision(self, number: int, revision: bytes | None) -> None:
-        """Set the revision, whose responses can be found; with `None` nothing is cached."""
+        """Set the revision whose responses can be found. With `None`, nothing is cached."""
         if revision is None:
             self._scope = None
         else:

@@ -65,7 +65,7 @@ class EnsembleRun:
         # `moved`: True once a step's response has stated another place for the steps after it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # With timings: sums up to the latest response, and up to each open call.
+        # Sums of times, if timings are wanted: up to the latest response, and to each open call.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
         # Sums of all steps for inputs, models and outputs.
@@ -105,7 +105,7 @@ class EnsembleRun:
         return called
 
     def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
-        """Set `path`. Only the last response to a call has the times of the call itself."""
+        """Set `path` for a call. Only the last response to a call has the call's own times."""
         if response.more:
             self.path = self.paths.get(call)
             return

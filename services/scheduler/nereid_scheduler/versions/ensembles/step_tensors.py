@@ -64,7 +64,7 @@ class Tensor(NamedTuple):
     payload: Payload
     # Set if the payload is in shared memory.
     lease: SegmentLease | None = None
-    # Set if both the tensor and its classification are needed. Alone, the latter replaces it.
+    # Set if the tensor is needed as well. Otherwise the classification replaces the tensor.
     classes: Tensor | None = None
     # Place of the steps that read the tensor, if it differs from the ensemble's.
     place: SequencePlace | None = None
@@ -370,7 +370,7 @@ def _describe_response(head: bytes) -> _DescribedResponse:
 def fit_batch_dimension(
     shape: tuple[int, ...], dims: Sequence[int], *, given: bool, wanted: bool
 ) -> tuple[int, ...]:
-    """Add or remove a batch dimension; given, wanted: producer's and consumer's configurations.
+    """Add or remove a batch dimension. given, wanted: whether producer and consumer have one.
 
     The shape alone is no sign, as a model may give a tensor of another rank than declared.
     """

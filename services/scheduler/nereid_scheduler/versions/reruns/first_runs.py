@@ -86,7 +86,7 @@ class FirstRuns:
         self._carry_out(self.recalls.executor_joined(session, begun, now_s))
 
     def executor_reported(self, session: RecallingSession, begun: pb.BegunRequests) -> None:
-        """Record the runs in a report, which was asked for or follows a session's end elsewhere."""
+        """Record the runs in a report, after a query or a session with another scheduler."""
         now_s = self._loop.time()
         self._carry_out(self.recalls.executor_reported(session, begun.ids, begun.query, now_s))
 
