@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
+# If more requests than this fraction are late, the margin below the target grows.
 _MISSED: Final = 0.01
 # Growth of the margin after a batch of late requests, and its maximum, as fractions of the target.
 _GAIN: Final = 0.05
@@ -295,8 +296,7 @@ class LatencyTarget:
             size = max(size, self._size_for_bursts(sizes, offered))
         execution_ns = times.mean_ns(size) * times.spread
         delay_ns = 0.0
-        # With one instance, batches wait only if no size is fast enough for a request just after a
-        # start.
+        # With one instance, batches wait only if the target is too short for every size.
         if instances > 1 or not calm:
             delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
         return Plan(size, int(delay_ns), int(execution_ns))

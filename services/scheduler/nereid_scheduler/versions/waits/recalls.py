@@ -190,7 +190,7 @@ class Recalls:
     def on_recalled(
         self, executor: Hashable, run: int, response: InferResponse | None
     ) -> list[Decision]:
-        """Record an executor's answer about a run. An executor with a response can be asked again."""
+        """Record an answer about a run. An executor with a response can be asked again."""
         if response is not None:
             return self._end_run(run, response)
         self._remove_name(executor, run)
