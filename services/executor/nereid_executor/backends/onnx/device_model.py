@@ -1,7 +1,6 @@
 """ONNX models whose batches go through device_io.
 
-The code has not been tried on a GPU yet. On a machine with a GPU, `python -m benchmarks.gpu` tries
-it.
+The code has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it on one.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from nereid_executor.backends.onnx.device_settings import DeviceIoSettings
     from nereid_executor.backends.onnx.session_options import Provider
 
-    # Function that makes a session with these providers. It returns the session and the description
-    # of the file.
     MakeSession = Callable[[Sequence[Provider]], tuple[ort.InferenceSession, ModelDescription]]
 
 _log = logging.getLogger(__name__)
@@ -53,9 +50,6 @@ def load(  # noqa: PLR0913 (called once)
     """Return a model on the GPU that has this number in CUDA.
 
     device: used in place of that GPU.
-
-    Raises:
-        NereidError: the GPU or ONNX Runtime refuses.
     """
     with ExitStack() as resources:
         device = device or open_gpu(gpu, config)
@@ -99,8 +93,8 @@ def _load_session(
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
     """Return a session, the model's description, and whether the session captures graphs.
 
-    Triton ignores the setting of graphs for ONNX models. Therefore a model that cannot have graphs
-    runs without them.
+    Triton ignores the graph setting for ONNX models, so a model that cannot have graphs runs
+    without.
     """
     if settings.graphs:
         capturing = [
@@ -124,9 +118,9 @@ def make_model(  # noqa: PLR0913 (by keyword)
     settings: DeviceIoSettings,
     resources: ExitStack,
 ) -> DeviceModel:
-    """Return a model on a device, with graphs if they are asked for and possible.
+    """Return a model on a device, with graphs if they are wanted and possible.
 
-    resources: collects the objects that have to be closed; the model takes it over.
+    resources: the objects to close; the model takes ownership.
     """
     graphs = None
     dims: dict[str, Any] = {
@@ -154,7 +148,6 @@ def make_model(  # noqa: PLR0913 (by keyword)
 
 
 def _with_graphs(config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-    """Return the configuration in which Triton's setting for graphs is switched on."""
     asking = type(config)()
     asking.CopyFrom(config)
     asking.optimization.cuda.graphs = True

@@ -1,13 +1,9 @@
 """ONNX models without the nodes that only unwanted outputs need.
 
-ONNX Runtime computes every output of a graph, even if a run requests only some of them. So the
-graph must not have nodes that should not be computed. Only the protobuf fields that matter are
-parsed; all other fields are copied.
-
-There are two assumptions. First, a node only writes its outputs, as the ONNX standard says. Second,
-ONNX Runtime loads a model from memory as it does from the file. The second assumption fails if
-external weights are links to another place. A model that ONNX Runtime then refuses is loaded from
-its file, with all outputs.
+ONNX Runtime computes every output of a graph, even if a run requests only some. Assumptions: a node
+only writes its outputs, and ONNX Runtime loads a model from memory as from its file. The second one
+fails if external weights are links to another place. A model that ONNX Runtime then refuses is
+loaded from its file, with all outputs.
 """
 
 from __future__ import annotations
@@ -40,9 +36,8 @@ _DELIMITED: Final = 2
 
 
 class _Node(NamedTuple):
-    # Position at which the node's field begins.
     begin: int
-    # Names of the node's inputs, and of the outside values that graphs within the node use.
+    # Includes outside values that graphs within the node use.
     inputs: set[bytes]
     outputs: list[bytes]
 
@@ -50,9 +45,8 @@ class _Node(NamedTuple):
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
     """Return a model with only these outputs and the nodes that they need.
 
-    Returns `None` if no node could be left out, if the model does not have these outputs, or if the
-    file is not an ONNX model, which ONNX Runtime will report with a better error. External weights
-    are found relative to the original file.
+    Returns `None` if no node can be omitted, an output is missing, or the file is not ONNX.
+    External weights are found relative to the original file.
     """
     try:
         return _prune(path, wanted)

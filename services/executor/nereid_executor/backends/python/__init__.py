@@ -1,5 +1,5 @@
 """The Python backend runs model.py files with Triton's interface, one worker process per instance.
 
-`supervisor` runs in the executor and supervises workers. `worker_site` runs in the worker process.
-`direct` also runs in the worker process, if the worker serves its instance's stream itself.
+`supervisor` runs in the executor, `worker_site` in the worker. `direct` runs in workers that serve
+their instance's stream themselves.
 """

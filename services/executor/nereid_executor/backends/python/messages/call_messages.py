@@ -1,7 +1,6 @@
 """Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form.
 
-Calls enter the mesh at two places, which both use this module: the executor, and a worker with its
-own link to the scheduler.
+The executor and workers with their own link both use this module.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request to send to the mesh for a call that a model of this instance makes.
+    """Return the request to the mesh for a call that a model of this instance makes.
 
-    deadline: time (time.monotonic) at which the requests that the model executes expire. It is used
-    unless the worker's description of the call has a more exact deadline.
+    deadline: when the executing requests expire (time.monotonic). A deadline in `about` is more
+    exact and replaces it.
     """
     caller = instance
     if "deadline_ns" in about:
@@ -96,7 +95,7 @@ _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, 
 def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
     """Return a response's flags (wire.Reply), metadata (pending_calls.Response), and tensors.
 
-    model: name of the called model. The metadata is shared between calls and must not be changed.
+    model: name of the called model. Calls share the metadata, so do not change it.
     """
     more = wire.MORE if response.more else 0
     if response.error is not None:
