@@ -27,22 +27,18 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-# Maximum number of classes in one response. While a class's text is made, the interpreter's lock is
-# held, which all models share.
+# Making a class's text holds the interpreter's lock, which all models share.
 _MAX_CLASSES: Final = 1 << 18
-# If less than 1/_FEW_OF of the elements is wanted, selecting the elements is much faster than
-# sorting all of them.
+# If less than 1/_FEW_OF of the elements is wanted, selecting is much faster than sorting.
 _FEW_OF: Final = 16
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
     """Return the raw BYTES tensor with each row's largest elements, the largest first.
 
-    rows: array with two dimensions. most: maximum number of elements per row. Equal elements keep
-    their order, and NaN comes last.
+    rows has two dimensions. Equal elements keep their order, and NaN comes last.
     """
-    # The keys are flipped, so that the order is descending. Integers are complemented, since the
-    # least integer has no negation.
+    # Flipped for a descending order. Integers are complemented: the least one has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
         chosen = [_smallest(row, most) for row in flipped]
@@ -90,10 +86,7 @@ class Classes:
     def classify_response(
         self, response: Response, wanted: Mapping[str, Classification]
     ) -> Response:
-        """Return the response with classes in place of outputs, or with both.
-
-        wanted: maps an output to the classes that are requested of it.
-        """
+        """Return the response with the wanted classes in place of outputs."""
         if not response.head:
             return response
         head = kserve_pb2.ModelInferResponse.FromString(response.head)

@@ -1,8 +1,7 @@
 """Implicit state of models that execute requests one by one, such as Python models.
 
-A state is an additional input of the request. The output that the model returns for the state
-becomes that input of the sequence's next request. If a response lacks the output, the state stays
-as it is. The module does no I/O. Only the instance's thread uses it.
+A state is an additional input of the request, and an output that becomes the input of the next one.
+If a response lacks the output, the state stays.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
 
-# Maximum number of remembered specs. States may have any number of different shapes.
+# States may have any number of different shapes.
 _MAX_SPECS = 1024
 
 
@@ -47,7 +46,7 @@ class _Tensor(NamedTuple):
 class MemberState(NamedTuple):
     """State of a member's sequence. The responses to the member change it."""
 
-    # One tensor for each state of the model; empty if the sequence's state is lost.
+    # Empty if the sequence's state is lost.
     tensors: list[_Tensor]
     # Outputs that the client requested.
     outputs: tuple[str, ...]
@@ -56,16 +55,10 @@ class MemberState(NamedTuple):
 
 
 class RequestStates:
-    """States of one model's sequences. They are added to requests, and taken from responses."""
+    """States of one model's sequences. Only the instance's thread uses them."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
-        """Read the states of a configuration.
-
-        model_path: the model's directory.
-
-        Raises:
-            InvalidArgument: the initial value of a state cannot be read.
-        """
+        """Raise InvalidArgument if the initial value of a state cannot be read."""
         self._model_name = config.name
         self._batch_dims = (1,) if config.max_batch_size > 0 else ()
         self._states = list(config.sequence_batching.state)
@@ -92,11 +85,10 @@ class RequestStates:
     ) -> tuple[Request, MemberState]:
         """Return a member's request with its sequence's state as additional inputs, and the state.
 
-        Raises:
-            Unavailable: the sequence's state is not on this instance.
-            Internal: the member cannot be read.
+        Raises: Unavailable: the sequence's state is not on this instance. Internal: the member
+        cannot be read.
         """
-        # The state comes first, because even a member that cannot be read begins its sequence.
+        # First, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
@@ -123,7 +115,7 @@ class RequestStates:
             if place is not None:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
-                # The state is copied, because the response's memory will be reused.
+                # Copied, because the response's memory will be reused.
                 member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
@@ -136,7 +128,6 @@ class RequestStates:
         return response._replace(head=head.SerializeToString(), tensors=raws)
 
     def _check(self, place: int, output: kserve_pb2.ModelInferResponse.InferOutputTensor) -> None:
-        """Raise Internal if an output does not fit the input of the same state."""
         state = self._states[place]
         datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
         dims = [*self._batch_dims, *state.dims]

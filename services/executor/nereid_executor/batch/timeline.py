@@ -1,8 +1,7 @@
 """Timeline records of an executor, and replies to the scheduler that asks for them.
 
-The threads of instances record, and the event loop replies. If a model's processes serve their
-streams themselves, this module does not record the batches: the scheduler gets their times with the
-responses.
+The threads of instances record, and the event loop replies. Batches of models that serve their
+streams themselves are not recorded: the scheduler gets their times with the responses.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ _log = logging.getLogger(__name__)
 class ExecutorTimeline:
     """The timeline of one executor."""
 
-    # True if anything is recorded.
     records: ClassVar[bool] = True
 
     def __init__(self, name: str, seconds: float) -> None:

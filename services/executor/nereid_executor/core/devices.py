@@ -1,7 +1,6 @@
-"""The devices on which an executor can run models: the CPU, and GPUs.
+"""The devices on which an executor can run models: the CPU, and GPUs (only with NVML).
 
-The number of a GPU is CUDA's: its index among the GPUs in CUDA_VISIBLE_DEVICES. Without NVML there
-are no GPUs. The module does not know backends.
+A GPU's number is CUDA's: its index in CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Gpu(NamedTuple):
     uuid: str
     name: str
     memory_bytes: int
-    # Index of the GPU in NVML's order. Slices of a GPU share its index.
+    # Index in NVML's order. Slices of a GPU share its index.
     number: int
     is_slice: bool = False
 
@@ -70,8 +69,8 @@ def gpus(selection: str | None) -> list[pb.Device]:
 def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown GPU.
 
-    A process can use only one slice. If a machine has slices and none is selected, CUDA shows the
-    first slice and no other GPU.
+    A process can use only one slice. If none is selected, CUDA shows the first slice and no other
+    GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
     if selection is None:
@@ -105,7 +104,6 @@ def used_bytes(gpu: int, selection: str | None) -> int | None:
 
 
 def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
-    """Return the result of a query of NVML, or `None` if NVML is missing or fails."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -122,12 +120,10 @@ def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
 
 
 def _all_gpus(nvml: Any) -> list[Gpu]:
-    """Return all GPUs and slices of the machine."""
     return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
 
 
 def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
-    """Return the GPU at an index of NVML, or its MIG slices."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         mode, _ = nvml.nvmlDeviceGetMigMode(handle)

@@ -1,7 +1,6 @@
-"""NVTX ranges around the phases of a batch. NVIDIA's Nsight shows the ranges by name in timelines.
+"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by name.
 
-The ranges need the package nvtx or the library libnvToolsExt. Neither is part of Nereid. The module
-does not know models.
+They need the package nvtx or the library libnvToolsExt, which are not part of Nereid.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class NvtxRanges:
     """Makes ranges in the calling thread."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-        """push, pop: begin and end a range in the current thread."""
+        """Push and pop begin and end a range in the current thread."""
         self._push = push
         self._pop = pop
 

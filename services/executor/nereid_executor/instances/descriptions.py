@@ -1,8 +1,7 @@
 """Descriptions of model files, remembered from one scheduler to the next.
 
-A scheduler that takes over a model asks for the description of the model's file. Reading the file
-may take as long as loading the model. If the same scheduler asks twice in a row, it gets a new
-description, since what a model completes by itself may depend on more than its files.
+Reading the file may take as long as loading the model. If a scheduler asks twice in a row, it gets
+a new description: what a model completes may depend on more than its files.
 """
 
 from __future__ import annotations
@@ -34,20 +33,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Numbers for the sessions of this process.
 _numbers = itertools.count(1)
 _MOST: Final = 1024
 
 
 class _Known(NamedTuple):
-    # Number of the session to which the description was given last.
+    # The session to which the description was given last.
     session: int
     files: ModelFiles
     described: pb.Described
 
 
 class Descriptions:
-    """The descriptions that one executor remembers. Any thread may use it."""
+    """The descriptions that one executor remembers. Thread-safe."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
         """read_files: returns a version's current files. most: maximum number of descriptions."""
@@ -70,8 +68,7 @@ class Descriptions:
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
-        # Files are identified before they are described, so that a file which changes meanwhile
-        # does not count as known.
+        # Read first, so that a file which changes meanwhile does not count as known.
         files = self._read_files(version_path)
         with self._lock:
             known = self._known.pop(key, None)
@@ -166,7 +163,7 @@ def describe_model(
 ) -> pb.Described:
     """Return the response to a Describe command. Called in a thread.
 
-    limit_s: seconds that a process which runs the model's code may take; `None` means no limit.
+    limit_s: seconds for a process that runs the model's code; `None` means no limit.
     """
     response = pb.Described(command=command.command)
     try:

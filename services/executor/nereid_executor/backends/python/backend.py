@@ -89,7 +89,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 def describe_within(
     config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
 ) -> ModelDescription:
-    """Describe a model as describe() does, but kill a worker that takes longer than limit_s."""
+    """Describe as describe() does, but kill a worker that takes longer than limit_s."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)

@@ -21,7 +21,7 @@ class KeptResponses:
     """The kept responses of one stream. Thread-safe."""
 
     def __init__(self, send: Callable[[Sequence[int], bytes], None]) -> None:
-        """send passes request ids and their Executed message to the executor."""
+        """Start empty. send passes request ids and their Executed message on."""
         self._send = send
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
         # True once the scheduler is lost. Responses that are added after that exist nowhere else.

@@ -1,7 +1,6 @@
 """The batches that a worker executes; controls and the model's calls refer to batches.
 
-The worker writes the number of the last batch, and the ids of the executing requests, to memory
-that it shares with the executor. The executor can still read them after the worker has died.
+The executor can read the last batch and its requests from shared memory after the worker's death.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from .execution import BatchExecution
 
 _LAST_BATCH = Struct("<Q")
-# Number of the batch that the current coroutine executes. Tasks that the coroutine starts inherit
-# the number.
+# Number of the current coroutine's batch. Tasks that the coroutine starts inherit it.
 current_batch: contextvars.ContextVar[int] = contextvars.ContextVar("batch", default=0)
 
 
@@ -27,16 +25,14 @@ class Executions:
     """The batches of one worker, until their last responses."""
 
     def __init__(self, memory: Any, *, decoupled: bool) -> None:
-        """Start without batches; memory: the memory that is shared with the executor."""
+        """memory: the memory that is shared with the executor."""
         self._memory = memory
         self._decoupled = decoupled
-        # Maps a number to a batch that the executor may send controls for.
         self._open: weakref.WeakValueDictionary[int, BatchExecution] = weakref.WeakValueDictionary()
-        # Function that caller_context() calls while this process serves the instance's stream.
+        # Replaces caller_context() while this process serves the instance's stream.
         self.stream_context: Callable[[int | None], dict[str, Any]] | None = None
 
     def __bool__(self) -> bool:
-        """Return whether any batch is open."""
         return bool(self._open)
 
     def add(self, execution: BatchExecution) -> None:
@@ -57,10 +53,7 @@ class Executions:
         pack_into(f"<{len(ids) + 1}Q", self._memory, _LAST_BATCH.size, len(ids), *ids)
 
     def caller_context(self) -> dict[str, Any]:
-        """Describe the requests that the calling thread makes a call for.
-
-        The result is empty if the executor already knows these requests.
-        """
+        """Describe the requests that the calling thread makes a call for; empty if known."""
         # execute() itself runs only in the main thread.
         is_main = threading.current_thread() is threading.main_thread()
         batch = None if is_main else current_batch.get()
@@ -69,8 +62,7 @@ class Executions:
         executing = _LAST_BATCH.unpack_from(self._memory)[0]
         if self._decoupled or batch in (None, executing):
             return {}
-        # Iterate over a copy of the references, because other threads may add batches at the same
-        # time.
+        # A copy, because other threads may add batches at the same time.
         batches = [reference() for reference in self._open.valuerefs()]
         if any(
             other and other.number != executing and other.has_open_requests for other in batches

@@ -1,7 +1,6 @@
 """Tracks the requests of models with iterative sequences, which may get a request several times.
 
-Each iteration of a request is in another batch. The model may keep one response sender for all
-iterations of a request.
+Each iteration is in another batch. The model may keep one response sender for all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class IterativeState(RequestState):
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:
-        """Make a state; number: identifies the request among the requests of the instance."""
         super().__init__(batch, member, outputs)
         self.number = number
         self._lock = threading.RLock()
@@ -56,7 +54,7 @@ class IterativeState(RequestState):
                 super()._send(response, final)
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        # Wait for the client without holding the lock, because the wait may be long.
+        # The wait may be long, so the lock is not held.
         resumed = self.resumed
         if resumed is not None and not self.is_cancelled():
             resumed.wait()
@@ -76,8 +74,7 @@ class Iterations:
     """Keeps the states of one model's requests between their iterations."""
 
     def __init__(self) -> None:
-        # Maps a request's number to its state. A state is forgotten if the model keeps no sender of
-        # its request.
+        # By request number. A state is forgotten if the model keeps no sender of its request.
         self._suspended: weakref.WeakValueDictionary[str, IterativeState]
         self._suspended = weakref.WeakValueDictionary()
 
@@ -109,7 +106,7 @@ class Iterations:
                 self._suspended[state.number] = state
             else:
                 # A null request or a warm-up request does not come again, so its sender must not
-                # wait for it.
+                # wait.
                 state.responded = True
             replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies
