@@ -79,7 +79,6 @@ class ExecutorService:
         backends: BackendRegistry,
         local: LocalScheduler | None = None,
     ) -> None:
-        """local: a scheduler in this process. Without it, the settings have the address."""
         self._settings = settings
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())

@@ -1,7 +1,4 @@
-"""Models that serve their instance's stream themselves, without the instance's thread.
-
-Only backends of this package can do so: the model must implement the executor's own protocol.
-"""
+"""Models that serve their instance's stream themselves, without the instance's thread."""
 
 from __future__ import annotations
 
@@ -71,9 +68,8 @@ class DirectServing(ABC):
     def serve_stream(self, context: StreamContext) -> None:
         """Serve until the stream ends, or until an event of the context is set.
 
-        Raises: ModelLostError: the model ended, and the context's on_model_lost was called.
-        RpcError: the stream could not be opened, or broke. ProtocolError: the scheduler broke the
-        protocol.
+        Raises ModelLostError after on_model_lost, RpcError if the stream fails, ProtocolError if
+        the scheduler breaks the protocol.
         """
 
     @abstractmethod

@@ -1,8 +1,4 @@
-"""The identity backend: OUTPUT<i> is INPUT<i>, of any datatype, after an optional delay.
-
-It follows the rules and parameters of Triton's identity backend. docs/backend-authors.md uses it as
-its example.
-"""
+"""The identity backend: OUTPUT<i> is INPUT<i>, of any datatype, after an optional delay."""
 
 from __future__ import annotations
 

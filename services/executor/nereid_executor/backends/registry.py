@@ -77,10 +77,9 @@ class BackendRegistry:
         return tuple(sorted({*built_in, *self._python_based, *_packaged(tuple(sys.path))}))
 
     def load_backend(self, name: str) -> Backend:
-        """Import the backend of this name; installed packages' backends take precedence.
+        """Import the backend of this name. An installed package's backend takes precedence.
 
-        Raises: InvalidArgument: no backend has this name (Triton's text). Internal: the import
-        failed.
+        Raises InvalidArgument (Triton's text) for an unknown name, Internal if the import fails.
         """
         if name not in self.available_backends():
             raise InvalidArgument(

@@ -1,7 +1,6 @@
 """Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-A single member's tensors are viewed in place; several members' are joined with one copy. Outputs
-are copied once, into the frame. The two passes are the executor's share of the latency.
+Outputs are copied once, and inputs only if there are several members.
 """
 
 # layout: compiled
@@ -83,8 +82,7 @@ def gather_members(
 ) -> GatheredBatch:
     """Find each member's plan and tensors. A malformed member does not affect others.
 
-    view: if `None`, tensors in shared memory are refused. Raises: Internal: there are several
-    members, but the model does not batch.
+    view: `None` refuses tensors in shared memory. Raises Internal if the model does not batch.
     """
     return _gather_lone(planner.plans, members) or _gather_all(planner, members, view)
 
@@ -236,10 +234,7 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """Return the inputs by name, as one piece per member, for a model without strings.
-
-    Shapes and datatypes are those of stack_inputs().
-    """
+    """Return the inputs by name, as one piece per member, for a model without strings."""
     first = gathered.first
     assert first is not None
     inputs: dict[str, TensorParts] = {}
@@ -277,8 +272,8 @@ def split_outputs(
 ) -> list[Piece]:
     """Return the members' responses in order, as pieces of an Executed message.
 
-    lend: if `None`, all outputs are sent inline. Raises: Internal: the outputs are not what the
-    configuration says.
+    lend: `None` sends all outputs inline. Raises Internal if the outputs do not fit the
+    configuration.
     """
     key = (gathered.outputs, check_outputs(signature, gathered, arrays))
     views = [_row_bytes(array, gathered.rows) for array in arrays]
@@ -340,9 +335,8 @@ def check_outputs(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shape of each output's row; of the whole output if the model does not batch.
 
-    As on Triton, only the number of rows is checked, and a scalar is an output of one row. Raises:
-    Internal: the outputs are not what the configuration says. Unimplemented: an output has too few
-    rows to be split.
+    As on Triton, only the number of rows is checked, and a scalar is an output of one row. Raises
+    Internal if outputs do not fit, Unimplemented for too few rows.
     """
     names, rows = gathered.names, gathered.rows
     if len(arrays) != len(names):
@@ -403,7 +397,7 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
     """Return the layout of responses to requests with this plan; remember it in the plan.
 
     key: the batch's outputs, and the shape of a row of each. An output keeps a shape that does not
-    fit its `reshape`. Raises: InvalidArgument: more classes are requested than a response can have.
+    fit its `reshape`. Raises InvalidArgument for too many classes.
     """
     outputs, row_shapes = key
     indices = tuple(outputs.index(output) for output, _ in plan.response_outputs)

@@ -1,7 +1,4 @@
-"""Batch inputs (`batch_input`): they tell a model how a ragged input divides into requests.
-
-They are computed from shapes alone.
-"""
+"""Batch inputs (`batch_input`): they tell a model how a ragged input divides into requests."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class BatchInput(NamedTuple):
     dtype: np.dtype[np.generic]
 
     def arrays(self, plans: Sequence[Plan]) -> dict[str, Array]:
-        """Return the inputs by name, for a batch of requests with these plans.
-
-        Raises: Internal: the requests do not have the input from which the values are computed.
-        """
+        """Return the inputs by name, for requests with these plans; Internal without the source."""
         try:
             items = [(plan.rows, plan.shapes[self.source]) for plan in plans]
         except KeyError:

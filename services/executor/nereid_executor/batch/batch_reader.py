@@ -47,7 +47,6 @@ class BatchRequest:
         trace_context: bytes,
         is_shared: bool,
     ) -> None:
-        """tensors: for each input, its bytes or a pb.SharedMemory."""
         self.id = id
         self.head = head
         self.tensors = tensors
@@ -116,10 +115,7 @@ def request_of(member: pb.BatchMember) -> BatchRequest:
 
 
 def _cut_batch(frame: bytes) -> BatchMessage | None:
-    """Cut the requests out of a frame; return `None` if protobuf has to parse the frame.
-
-    Protobuf parses frames with other fields, and reports what is wrong with a damaged frame.
-    """
+    """Cut the requests out of a frame; return `None` if protobuf has to parse the frame."""
     end = len(frame)
     requests: list[BatchRequest] = []
     try:
@@ -141,10 +137,7 @@ def _cut_batch(frame: bytes) -> BatchMessage | None:
 
 
 def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
-    """Cut out a member; return `None` if protobuf has to parse it.
-
-    In a damaged frame, end may lie beyond the frame's end.
-    """
+    """Cut out a member, or return `None`. In a damaged frame, end may lie beyond the frame."""
     number, head, request_id = 0, b"", ""
     tensors: list[Any] = []
     while position < end:

@@ -1,8 +1,4 @@
-"""Execution of batches of arrays on a model: Batch messages in, Executed messages out.
-
-A Model executes the batch in begin(), one batch at a time. A PipelinedModel executes it later, and
-can have several.
-"""
+"""Execution of batches of arrays on a model: Batch messages in, Executed messages out."""
 
 # layout: compiled
 
@@ -83,10 +79,6 @@ class BatchRunner:
         executions: Executions = NO_EXECUTIONS,
         ranges: NvtxRanges | None = None,
     ) -> None:
-        """view: returns bytes in shared memory. lender: copies outputs to shared memory.
-
-        on_freed: called after a batch with very many BYTES elements (HeapTrim.on_freed).
-        """
         self._executions = executions
         # The last finished batch.
         self._last_number = self._last_size = self._last_started_ns = 0
@@ -155,10 +147,7 @@ class BatchRunner:
         return self._execute_message(self.read(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """Execute a batch of a warm-up; return its Executed message.
-
-        All requests share the same tensors, which are not copied.
-        """
+        """Execute a warm-up's batch, whose requests share tensors; return its Executed message."""
         if self._states is not None:
             return self.execute(warmup.to_message().SerializeToString())
         request = BatchRequest(0, warmup.head, [*warmup.tensors], "", b"", False)
@@ -176,8 +165,7 @@ class BatchRunner:
     ) -> ArrayBatch | None:
         """Begin a batch; return `None` if it was withdrawn. finish() reports failures.
 
-        started_ns: perf_counter_ns(). sent: False if no scheduler has sent the batch. Raises:
-        ProtocolError: the scheduler broke the protocol (received_batches).
+        sent: False if no scheduler has sent the batch. Raises ProtocolError (received_batches).
         """
         received = self.received
         if sent and not received.read(message.id):

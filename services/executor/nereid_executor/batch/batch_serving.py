@@ -45,8 +45,8 @@ def serve_batches(
 ) -> None:
     """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
-    When it returns, no batch executes. rule: records how long batches take. Raises: RpcError: the
-    stream broke. ProtocolError, DecodeError: the scheduler broke the protocol.
+    When it returns or raises, no batch executes. Raises RpcError, or ProtocolError and DecodeError
+    if the scheduler broke the protocol.
     """
     receive, send = stream.receive, stream.send
     received, read = runner.received, runner.read

@@ -1,7 +1,4 @@
-"""The classification extension: returns the largest elements of an output as texts.
-
-A class is written as `value:index` or `value:index:label`.
-"""
+"""The classification extension: an output's largest elements as `value:index[:label]`."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ _FEW_OF: Final = 16
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
-    """Return the raw BYTES tensor with each row's largest elements, the largest first.
-
-    rows has two dimensions. Equal elements keep their order, and NaN comes last.
-    """
+    """Return each row's largest elements as BYTES. Equal elements keep their order; NaN is last."""
     # Flipped for a descending order. Integers are complemented: the least one has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
@@ -67,7 +61,6 @@ def check_classes(name: str, count: int) -> None:
 
 
 def _smallest(row: Array, most: int) -> Array:
-    """Return the indices of the `most` smallest elements, without sorting all others."""
     last = np.partition(row, most - 1)[most - 1]
     if last != last:  # noqa: PLR0124 - NaN alone differs from itself
         return np.argsort(row, kind="stable")[:most]

@@ -1,7 +1,6 @@
 """Short batches that the event loop itself executes, in an executor in the scheduler's process.
 
-Waking the instance's thread and the loop takes longer than a small model. So the loop executes the
-batch while the thread waits, unless earlier measurements say that this delays other work.
+Waking the instance's thread and the loop takes longer than a small model.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ class _SizeClass:
 
 
 class InlineRule:
-    """Decides whether the loop may execute a batch of one model. Callers pass the current time.
-
-    Larger batches and requests take longer, so each class of sizes is measured separately.
-    """
+    """Decides whether the loop may execute a batch. Classes of sizes are measured separately."""
 
     def __init__(self, limit_ns: int) -> None:
         """limit_ns: maximum average time of an execution."""
@@ -81,7 +77,6 @@ class InlineExecution:
     """Executions of one model on the event loop, while its instance's thread waits."""
 
     def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
-        """rule: the rule in which the thread also records its own executions."""
         self._runner = runner
         self.rule = rule
 

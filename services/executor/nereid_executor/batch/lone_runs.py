@@ -44,8 +44,8 @@ class LoneRun:
     ) -> None:
         """count: number of outputs that the model returns.
 
-        outputs: in the order of the response: the bytes before the output, its index among the
-        model's outputs, its shape and its datatype.
+        outputs: in the order of the response: the bytes before, the index in the model, shape,
+        datatype.
         """
         self.inputs = inputs
         self._places = [array.reshape(-1).view(np.uint8).data for array in inputs.values()]

@@ -75,7 +75,6 @@ class MixedShapes:
         """Read the configuration of a model; raise NereidError if it asks for the impossible.
 
         ragged_outputs: maps an output to the ragged input whose shapes split it (Capabilities).
-        pads_to_bucket: pad to the configured sizes, or else to the batch's largest request.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
@@ -233,7 +232,6 @@ class MixedShapes:
     def _scatter(
         gathered: GatheredBatch, scattered: _Scattered, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """For each member that has a plan, yield its part of a scattered output."""
         flat = array.reshape(-1)
         start = 0
         for plan in gathered.outcomes:
@@ -246,7 +244,6 @@ class MixedShapes:
     def _rows(
         self, gathered: GatheredBatch, name: str, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """For each member that has a plan, yield its part of an output that is not scattered."""
         row = 0
         for plan in gathered.outcomes:
             if isinstance(plan, ErrorStatus):

@@ -78,7 +78,6 @@ class OpenBatch(ReceivedBatch):
         *,
         decoupled: bool,
     ) -> None:
-        """batch_id, number: as in ReceivedBatch. places: the place of each member."""
         self.id, self.number = batch_id, number
         # The ids of all requests, for RecentRuns.
         self.ids: Sequence[int] = ()
@@ -138,10 +137,7 @@ class OpenBatch(ReceivedBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> bytes | None:
-        """Advance the batch after responses or its execution; return a frame to send, if any.
-
-        responded_ns: perf_counter_ns() of the model's response; not needed for deferred ones.
-        """
+        """Advance the batch after responses or its execution; return a frame to send, if any."""
         before = self.state
         received.advance(self, executed=executed, waiting=bool(self._open))
         if before is EXECUTING and not self._decoupled:
@@ -220,7 +216,6 @@ class OpenBatches:
         decoupled: bool,
         traced: bool,
     ) -> None:
-        """model_path: directory of the model, which has labels. name: name of the instance."""
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)

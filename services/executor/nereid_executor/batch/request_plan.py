@@ -1,7 +1,6 @@
-"""Plans for executing requests with the same head. They are made once and cached by the head.
+"""Plans for executing requests with the same head, cached by the head.
 
-The scheduler has validated every head. The checks here only prevent a wrong result if the services
-disagree.
+The scheduler has validated heads. The checks here only prevent a wrong result if services disagree.
 """
 
 from __future__ import annotations
@@ -192,10 +191,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns with their shapes in a batch: ragged ones flat, padded ones padded.
-
-    Requests with different shapes may then share a batch.
-    """
+    """Return the columns as requests with different shapes may share them: flat or padded."""
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

@@ -1,8 +1,4 @@
-"""Runner for models that execute requests, between an instance's stream and the model.
-
-The thread waits for stream and model at the same time, so the model can respond during a batch and
-long after.
-"""
+"""Runner for models that execute requests, between an instance's stream and the model."""
 
 from __future__ import annotations
 
@@ -87,9 +83,8 @@ class RequestRunner:
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until `stopping` is true and all batches are complete.
 
-        Raises: ModelLostError: the model was lost. Its executing requests got an error; the
-        scheduler runs batches that it never saw elsewhere. ProtocolError: the scheduler broke the
-        protocol.
+        Raises ModelLostError after errors for executing requests (the scheduler runs unseen batches
+        elsewhere), or ProtocolError.
         """
         poll = self._poll_model()
         source = stream.fileno()
@@ -153,7 +148,6 @@ class RequestRunner:
                 self._model.control_request(batch.number, member, pb.MemberControl.CANCEL)
 
     def _on_frame(self, frame: bytes) -> Iterator[bytes]:
-        """Pass a frame's controls or batch to the model; yield frames that can be sent at once."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         for batch, member, kind in self._open.controlled_members(message.controls):
@@ -174,7 +168,6 @@ class RequestRunner:
         yield from self._execute(batch, requests)
 
     def _await_replay(self, replay: OpenBatch) -> Iterator[bytes]:
-        """Wait until a replay is complete; yield deferred frames of other batches meanwhile."""
         poll = self._poll_model()
         while replay.state is not COMPLETE:
             ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
@@ -235,7 +228,6 @@ class RequestRunner:
             record(self._tracer, self._name, Run([*batch.trace_contexts], *times, failed))
 
     def _wait_ms(self) -> float | None:
-        """Return the milliseconds until the batch is overdue; `None` without a limit."""
         if self._deadline is None or not self.received.executing:
             return None
         return max(0.0, self._deadline - time.monotonic()) * 1000

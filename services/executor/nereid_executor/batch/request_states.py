@@ -37,8 +37,6 @@ _MAX_SPECS = 1024
 
 
 class _Tensor(NamedTuple):
-    """A tensor of a state: the shape, with the batch dimension, and the raw bytes."""
-
     shape: tuple[int, ...]
     raw: bytes
 
@@ -85,8 +83,7 @@ class RequestStates:
     ) -> tuple[Request, MemberState]:
         """Return a member's request with its sequence's state as additional inputs, and the state.
 
-        Raises: Unavailable: the sequence's state is not on this instance. Internal: the member
-        cannot be read.
+        Raises Unavailable if the state is not on this instance, Internal for an unreadable member.
         """
         # First, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)

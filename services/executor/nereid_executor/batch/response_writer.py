@@ -1,7 +1,7 @@
 """Writes responses of one model that executes requests, as pieces of Executed messages.
 
-Most responses are as large as the one before. So requests bring a buffer in shared memory of that
-size, to which the model's process can write directly. Outputs outside of it are copied.
+Most responses are as large as the one before, so requests bring a buffer of that size, to which the
+model's process can write directly.
 """
 
 # layout: compiled
@@ -29,10 +29,7 @@ _MAX_HEADS: Final = 1024
 
 
 class ResponseWriter:
-    """Writes the responses of one model, in one thread.
-
-    predictable: each request has one response, whose size may be predicted.
-    """
+    """Writes the responses of one model, in one thread."""
 
     def __init__(self, *, predictable: bool) -> None:
         self.lender: OutputLender | None = None
@@ -53,10 +50,7 @@ class ResponseWriter:
             self.lender.free_segment(buffer.segment_name)
 
     def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        """Return the pieces of an Executed message that has only this response.
-
-        buffer: shared memory to which the model's process may have written the outputs.
-        """
+        """Return the pieces of an Executed message that has only this response."""
         _, _, error_status, head, tensors = response
         if error_status is not None or not tensors or buffer is not None or self.expected_bytes:
             return self._write_message(response, buffer)
@@ -85,7 +79,6 @@ class ResponseWriter:
         return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Copy large tensors to shared memory; expect the next response to be as large."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:

@@ -1,7 +1,6 @@
 """Implicit state: tensors that a stateful model gets from its sequence's previous request.
 
-The configuration names pairs of an input and an output. States are stored by slot, so the next
-sequence in a slot replaces the state of a sequence without an END flag.
+The next sequence in a slot replaces the state of a sequence without an END flag.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ class SequenceStates(Generic[_T]):
         write: Callable[[_T], pb.StateTensor],
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        """read, write: convert a tensor from and to its message; read raises InvalidArgument.
-
-        initial: tensors of a sequence that begins.
-        """
+        """read, write: convert a tensor from and to its message; read raises InvalidArgument."""
         self._model_name, self._specs, self._initial = model_name, specs, initial
         self._read_tensor, self._write_tensor = read, write
         self._max_state_bytes = max_state_bytes
@@ -171,10 +167,7 @@ class SequenceStates(Generic[_T]):
             self._states.pop(slot, None)
 
     def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
-        """Add the states that the scheduler wants together with responses, as far as they fit.
-
-        states: pairs of a slot and its tensors.
-        """
+        """Add the states that the scheduler wants together with responses, as far as they fit."""
         size_bytes = 0
         for slot, tensors in states:
             state = self._write(tensors)

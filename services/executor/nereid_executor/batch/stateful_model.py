@@ -76,10 +76,7 @@ class _KeptBatch:
 
 
 class StatefulModel:
-    """A Model that executes batches with the states of their sequences.
-
-    The instance's thread calls begin(), execute(), written_states() for one batch at a time.
-    """
+    """A Model with states. Call begin(), execute(), written_states() for one batch at a time."""
 
     def __init__(
         self,
@@ -150,7 +147,6 @@ class StatefulModel:
     def _replace(
         self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
     ) -> None:
-        """Replace the batch's states. alike: all rows of a state have the same shape."""
         if not self._batching:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
         elif not self._leaves_arrays or not alike:
@@ -211,10 +207,7 @@ class StatefulModel:
         return self._model.execute(given, names)
 
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
-        """Return an array of these rows.
-
-        In new arrays, large states would get new memory from the system each time.
-        """
+        """Stack rows in kept memory: new arrays would get new memory from the system each time."""
         if not self._leaves_arrays:
             return np.stack(rows)
         count, shape = len(rows), rows[0].shape
@@ -244,7 +237,6 @@ class StatefulModel:
 
 
 def _stack(rows: Sequence[Array]) -> Array:
-    """Return an array of rows. If the rows differ in shape, as only states may, use objects."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     array = np.empty(len(rows), np.object_)

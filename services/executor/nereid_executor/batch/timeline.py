@@ -1,8 +1,4 @@
-"""Timeline records of an executor, and replies to the scheduler that asks for them.
-
-The threads of instances record, and the event loop replies. Batches of models that serve their
-streams themselves are not recorded: the scheduler gets their times with the responses.
-"""
+"""Timeline records of an executor, and replies to the scheduler that asks for them."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class ExecutorTimeline:
     records: ClassVar[bool] = True
 
     def __init__(self, name: str, seconds: float) -> None:
-        """name: name of the executor in the mesh. seconds: time span of the records."""
         self.recorder = Recorder("executor", name, seconds)
         self.own: OwnFrames = OwnFrames(self.recorder)
 
@@ -73,7 +68,6 @@ class TimelineReplies:
         send_event: Callable[[pb.ExecutorEvent], None],
         buffered_bytes: Callable[[], int],
     ) -> None:
-        """buffered_bytes: returns the number of bytes in the stream's buffer."""
         self._own = own
         self._send_event = send_event
         self._buffered_bytes = buffered_bytes

@@ -1,7 +1,4 @@
-"""The spans of a batch. Each sampled member's trace shows the execution of the whole batch.
-
-The instance's thread records the spans after the responses are written.
-"""
+"""The spans of a batch. Each sampled member's trace shows the execution of the whole batch."""
 
 from __future__ import annotations
 

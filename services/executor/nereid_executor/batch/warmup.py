@@ -1,8 +1,4 @@
-"""Warm-up (model_warmup): batches that an instance executes before it is ready.
-
-As on Triton, a sample's batch has batch_size equal requests of one row, and the load fails if a
-sample fails. A load that is given up ends between two executions.
-"""
+"""Warm-up (model_warmup): batches that an instance executes before it is ready."""
 
 from __future__ import annotations
 
@@ -90,11 +86,7 @@ def warm_up(
     load: WarmupLoad,
     turns: WarmupTurns,
 ) -> bool:
-    """Execute every sample of a configuration; return False if the load was given up.
-
-    execute: returns the Executed message. Raises: NereidError: a sample is wrong, or the model
-    fails on it.
-    """
+    """Execute every sample; return False if the load was given up, or raise NereidError."""
     for sample, batch in read_samples(config, model_path):
         pause_s = batch.byte_count / _COPIED_BYTES_PER_S
         for _ in range(max(1, sample.count)):
@@ -136,7 +128,6 @@ def errors_of(executed: bytes) -> list[str]:
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field. All other fields are numbers."""
     while position < end:
         tag, position = decode_varint(message, position)
         value, position = decode_varint(message, position)

@@ -1,8 +1,4 @@
-"""The processor cores that an executor's models may use, and each instance's share of them.
-
-By default, every instance's runtime starts a thread for each core of the machine, even in a
-container that may use few of them.
-"""
+"""The processor cores that an executor's models may use, and each instance's share of them."""
 
 from __future__ import annotations
 
@@ -72,11 +68,7 @@ def _read(path: Path) -> str:
 
 
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
-    """Return the number of threads for the operators of one instance, at least 1.
-
-    The configured instances divide the cores. If their number is left open, two are made, each with
-    threads for all cores, so that a lone request can use all of them.
-    """
+    """Return the threads of one instance: its share of the cores, or all if the count is open."""
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
     )

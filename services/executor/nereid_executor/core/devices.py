@@ -1,7 +1,4 @@
-"""The devices on which an executor can run models: the CPU, and GPUs (only with NVML).
-
-A GPU's number is CUDA's: its index in CUDA_VISIBLE_DEVICES.
-"""
+"""The CPU, and GPUs (with NVML) by CUDA's number: the index in CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -50,10 +47,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def gpus(selection: str | None) -> list[pb.Device]:
-    """Return the GPUs that CUDA shows to this process, by CUDA's numbers.
-
-    selection: value of CUDA_VISIBLE_DEVICES, if it is set.
-    """
+    """Return the GPUs that CUDA shows to this process, by CUDA's numbers."""
     return [
         pb.Device(
             kind=pb.Device.GPU,
@@ -69,8 +63,7 @@ def gpus(selection: str | None) -> list[pb.Device]:
 def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown GPU.
 
-    A process can use only one slice. If none is selected, CUDA shows the first slice and no other
-    GPU.
+    A process can use only one slice, by default the first, and then no other GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
     if selection is None:

@@ -1,7 +1,4 @@
-"""The C heap of this process, in which loads and unloads of large models leave gaps.
-
-Without glibc, the functions have no effect.
-"""
+"""The C heap of this process, in which loads and unloads of large models leave gaps."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ _ARENA_MAX: Final = -8
 
 
 class HeapTrim:
-    """Returns freed memory to the system: much memory at once, a little later. Thread-safe.
-
-    Returning memory takes milliseconds and delays allocations in other threads.
-    """
+    """Returns much freed memory at once, a little later: that delays allocations. Thread-safe."""
 
     def __init__(
         self, trim: Callable[[], None] | None = None, interval_s: float = _TRIM_INTERVAL_S
@@ -65,11 +59,7 @@ def trim_heap() -> None:
 
 
 def limit_arenas(count: int) -> None:
-    """Make all threads allocate from this many arenas.
-
-    The pages of an arena per thread would go back to the system at each unload, and have to be
-    cleared again for the next load.
-    """
+    """Have all threads share arenas: pages of their own would be cleared again at each load."""
     # In other C libraries, mallopt may be missing or have another meaning.
     if _MALLOC_TRIM is not None:
         _LIBC.mallopt(_ARENA_MAX, count)

@@ -1,9 +1,8 @@
 """The memory that a model takes, measured as the growth of its process during the load.
 
-A backend may declare `memory_bytes` instead (Capabilities). A GPU's figure is NVML's for the whole
-device, since in containers NVML does not see processes. The size of the files is used for
-overlapping loads, and if it is larger: a load may reuse memory that the process kept. A measurement
-takes milliseconds, so equal loads are measured only twice.
+A GPU's figure is for the whole device, since in containers NVML does not see processes. The size of
+the files is used for overlapping loads, and if it is larger: a load may reuse memory that the
+process kept. A measurement takes milliseconds, so equal loads are measured only twice.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class LoadMeter:
         resident_bytes: Callable[[], int] | None = None,
         gpu_bytes: Callable[[int], int | None] | None = None,
     ) -> None:
-        """resident_bytes: of this process. gpu_bytes: in use on a GPU, or `None` if unknown."""
         self._resident_bytes = resident_bytes or process_bytes
         self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()

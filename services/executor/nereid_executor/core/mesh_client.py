@@ -1,8 +1,4 @@
-"""Client by which models reach the mesh that serves them: requests to models, loads and unloads.
-
-Callbacks run on the event loop. The first request opens the link. The receiver of a response
-releases its segment; models' processes manage the segments of their requests.
-"""
+"""Client by which models reach the mesh that serves them: requests to models, loads and unloads."""
 
 from __future__ import annotations
 
@@ -88,9 +84,8 @@ class Mesh:
     ) -> None:
         """Create a client, without a link yet.
 
-        channel: the session's. If `None`, the client reaches the mesh through `schedulers`, and a
-        request waits for a link for at most reconnect_limit_s. domain: of this process's shared
-        memory. on_link_up: called once.
+        channel: `None` reaches the mesh through `schedulers`; requests wait reconnect_limit_s for a
+        link. domain: of this process's shared memory. on_link_up: called once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()

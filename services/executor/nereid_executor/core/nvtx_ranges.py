@@ -1,7 +1,4 @@
-"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by name.
-
-They need the package nvtx or the library libnvToolsExt, which are not part of Nereid.
-"""
+"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by name."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ class NvtxRanges:
     """Makes ranges in the calling thread."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-        """Push and pop begin and end a range in the current thread."""
         self._push = push
         self._pop = pop
 

@@ -32,7 +32,6 @@ class RecentRuns:
     """The recent runs of one executor. An owner runs batches, one at a time."""
 
     def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
-        """max_kept: number of kept batches. max_kept_bytes: maximum size of each response."""
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
         # Oldest first: the ids of the requests, and the serialised Executed message.

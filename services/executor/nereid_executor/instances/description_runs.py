@@ -1,8 +1,7 @@
 """Runs descriptions of model files in threads: a few at a time, each for a limited time.
 
-A description may read a large file, or wait for a model's own code. After a while it no longer
-counts towards the limit, and after its timeout it is abandoned. A thread that never returns is left
-behind; the number of threads is limited too.
+A slow one no longer counts towards the limit, and is abandoned after its timeout. A thread that
+never returns is left behind; the number of threads is limited too.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ class DescriptionRuns:
     def submit(
         self, model: str, work: Callable[[], pb.Described], *, runs_code: bool
     ) -> asyncio.Future[pb.Described]:
-        """Call `work` in a thread. The future fails with Unavailable if the call takes too long.
-
-        runs_code: `work` waits for a process that runs the model's own code.
-        """
+        """Call `work` in a thread. The future fails with Unavailable if the call takes too long."""
         outcome: asyncio.Future[pb.Described] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Run(model, runs_code, work, outcome))
         self._begin_waiting()

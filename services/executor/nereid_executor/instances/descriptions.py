@@ -1,7 +1,6 @@
 """Descriptions of model files, remembered from one scheduler to the next.
 
-Reading the file may take as long as loading the model. If a scheduler asks twice in a row, it gets
-a new description: what a model completes may depend on more than its files.
+A scheduler that asks twice in a row gets a new one: it may depend on more than the files.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class Descriptions:
     """The descriptions that one executor remembers. Thread-safe."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
-        """read_files: returns a version's current files. most: maximum number of descriptions."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -61,10 +59,7 @@ class Descriptions:
         version_path: Path,
         describe: Callable[[], pb.Described],
     ) -> pb.Described:
-        """Return the response to a command: a remembered one, or the result of `describe`.
-
-        session: number of the session that asks.
-        """
+        """Return the response to a command: a remembered one, or the result of `describe`."""
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
@@ -99,7 +94,6 @@ class SessionDescriptions:
         runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
     ) -> None:
-        """descriptions, runs: the objects that all sessions share."""
         self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
         self._number = next(_numbers)
@@ -161,10 +155,7 @@ def describe_model(
     version_path: Path,
     limit_s: float | None = None,
 ) -> pb.Described:
-    """Return the response to a Describe command. Called in a thread.
-
-    limit_s: seconds for a process that runs the model's code; `None` means no limit.
-    """
+    """Return the response to a Describe command. Called in a thread."""
     response = pb.Described(command=command.command)
     try:
         backend = backends.load_backend(command.config.backend)

@@ -1,7 +1,6 @@
 """A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
-The thread does all steps of a batch itself. Without a scheduler it keeps the model loaded until
-adopt() brings the next tenure. It calls on_ended once, after the model is closed.
+Without a scheduler, it keeps the model loaded until adopt() brings the next tenure.
 """
 
 from __future__ import annotations
@@ -176,10 +175,7 @@ class Instance:
         return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
-        """End the tenure after the current batch. End the instance too, unless it is kept.
-
-        abandon: the batch's responses can no longer be delivered.
-        """
+        """End the tenure after the current batch. End the instance too, unless it is kept."""
         tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
             tenure.abandoned.set()
@@ -319,7 +315,6 @@ class Instance:
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
-        """Serve tenures as _serve_batches() does. Restart the model when it is lost."""
         decoupled = self.spec.config.model_transaction_policy.decoupled
         self._requests = runner = RequestRunner(
             self.spec,
@@ -486,7 +481,6 @@ class Instance:
         )
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
-        """Return the metadata of one stream. Its credential may be valid for that stream only."""
         context = self._context
         metadata: list[tuple[str, str | bytes]] = [
             (INSTANCE_KEY, str(self._serving.number)),

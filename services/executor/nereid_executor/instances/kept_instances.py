@@ -1,9 +1,8 @@
 """Instances that stay loaded without a scheduler, until a scheduler asks for the same instances.
 
-An instance is adopted if the content is equal and the model's files have not changed. If nobody
-asks, it is unloaded some time after a scheduler has joined. Each load command says how much memory
-the scheduler's models leave free per device; kept instances that need more are unloaded. Without a
-budget, they are unloaded if a load fails for lack of memory. Used on the event loop.
+If none asks, they are unloaded some time after a scheduler has joined. Each load command says how
+much memory the scheduler leaves free; kept instances that need more are unloaded. Without a budget,
+they are unloaded if a load fails for lack of memory.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class KeptInstances:
     """The kept instances of one executor."""
 
     def __init__(self, keep_s: float, is_joined: Callable[[], bool]) -> None:
-        """Keep instances for keep_s seconds after the last load command; 0 keeps none.
-
-        is_joined: returns whether some scheduler has sent a command.
-        """
+        """Keep instances for keep_s seconds after the last load command; 0 keeps none."""
         self.keep_s = keep_s
         self._is_joined = is_joined
         self._kept: dict[Instance, InstanceContent] = {}

@@ -1,7 +1,7 @@
 """Slots that limit the number of concurrent loads, so that no model delays all others.
 
-A load runs foreign code and may take any time, so models take turns. If one model's loads hold all
-slots, another model gets one more. A load that takes very long is not counted any more.
+If one model's loads hold all slots, another model gets one more. A load that takes very long is not
+counted any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class LoadSlots:
     """The slots for the loads of one executor. Used by the threads of instances."""
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
-        """patience_s: seconds after which a load is not counted any more."""
         self._count = count
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -81,9 +80,6 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Return whether loads of one other model hold all slots.
-
-        False with only one slot, which is there to limit memory and is never exceeded.
-        """
+        """Return whether another model holds all slots; False for one slot, which limits memory."""
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

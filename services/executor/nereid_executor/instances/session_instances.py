@@ -120,7 +120,6 @@ class SessionInstances:
         send_event: Callable[[pb.ExecutorEvent], None],
         on_objects_changed: Callable[[], None],
     ) -> None:
-        """on_objects_changed: called after a model was loaded or closed."""
         self._shared = shared
         self._endpoint = endpoint
         self._mesh = mesh
@@ -287,10 +286,7 @@ class SessionInstances:
         self._on_objects_changed()
 
     def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
-        """Let the former instance serve, if there is one; return whether it does.
-
-        error: why the changed files cannot be loaded.
-        """
+        """Let the former instance serve, if there is one; return whether it does."""
         former, requested.former = requested.former, None
         if former is None or not former.adopt(self._make_tenure(requested)):
             return False

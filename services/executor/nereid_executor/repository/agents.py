@@ -62,8 +62,8 @@ class RepositoryAgents:
         """Run a configuration's agents in order; return the model's directory and the runs.
 
         Each agent gets the directory that the previous one returned. Pass the runs to
-        after_unload(). Raises: NereidError: an agent refuses the model, fails, or is missing.
-        Earlier agents were told that the model has ended.
+        after_unload(); if an agent raises NereidError, earlier ones were told that the model has
+        ended.
         """
         runs: list[AgentRun] = []
         try:

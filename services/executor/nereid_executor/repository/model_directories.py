@@ -1,8 +1,4 @@
-"""Model directories that must be prepared before a load: fetched, or run through agents.
-
-A version is prepared once for all of its instances. Used on the event loop; blocking work runs in
-threads.
-"""
+"""Model directories that must be prepared before a load: fetched, or run through agents."""
 
 from __future__ import annotations
 
@@ -73,7 +69,6 @@ class ModelDirectories:
     def __init__(
         self, local_path: Callable[[str], str], stores: ModelStores, agents: RepositoryAgents
     ) -> None:
-        """local_path: returns this host's path for a directory that the scheduler has named."""
         self._local_path = local_path
         self._stores = stores
         self._agents = agents
@@ -90,10 +85,7 @@ class ModelDirectories:
         return bool(agents) or is_store_url(path) or _is_override(path)
 
     async def prepare(self, command: pb.Describe | pb.LoadInstance) -> PreparedVersion:
-        """Prepare a version, or wait until it is prepared.
-
-        Raises: NereidError: the files cannot be fetched, or an agent refuses them.
-        """
+        """Prepare a version, or wait until it is prepared; NereidError if that fails."""
         config, path = command.config, command.version_path
         agents = config.model_repository_agents.SerializeToString(deterministic=True)
         files = None

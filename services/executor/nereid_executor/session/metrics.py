@@ -1,7 +1,4 @@
-"""Usage of this machine (/proc, NVML), and this executor's own metrics.
-
-Values that cannot be read stay zero.
-"""
+"""Usage of this machine (/proc, NVML), and this executor's own metrics."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ class SchedulerSessions:
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint, label: str
     ) -> None:
-        """label: name of the scheduler in logs."""
         self._context = context
         self._channel = channel
         self._endpoint = endpoint

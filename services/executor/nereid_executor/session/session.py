@@ -1,8 +1,4 @@
-"""One session with a scheduler: the Join stream, and the instances that the scheduler asked for.
-
-The code runs on the event loop and never blocks it. The session ends with its stream; its instances
-are kept for the next session.
-"""
+"""One session with a scheduler: the Join stream, and the instances that the scheduler asked for."""
 
 from __future__ import annotations
 
@@ -160,7 +156,6 @@ class SchedulerSession:
         return finished
 
     async def _hand_over_states(self, timeout_s: float) -> None:
-        """Stop instances without states; wait until the scheduler has moved all other states."""
         keepers = []
         for instance in self.instances:
             if instance.has_states:
@@ -172,10 +167,7 @@ class SchedulerSession:
             _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
-        """Let instances finish, and keep them; called when the session has ended.
-
-        Other sessions do not wait for batches that take long.
-        """
+        """Let instances finish, and keep them; called when the session has ended."""
         instances = self.instances
         instances.abandon_all()
         times = self._shared.context.times

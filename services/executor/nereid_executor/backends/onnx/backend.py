@@ -184,10 +184,7 @@ def _session(  # noqa: PLR0913 (as _pruned_session)
     *,
     settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
-    """Return a session. If possible, it omits the parts of the graph that `outputs` do not need.
-
-    outputs: all outputs that will be requested; an empty set stands for any output.
-    """
+    """Return a session, if possible without the parts that `outputs` (empty: all) do not need."""
     if outputs:
         pruned = _pruned_session(config, path, options, chosen, outputs, settings=settings)
         if pruned is not None:
@@ -205,10 +202,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     *,
     settings: Mapping[str, str],
 ) -> ort.InferenceSession | None:
-    """Return a session that computes only these outputs.
-
-    Returns `None` if there is nothing to omit, or if ONNX Runtime refuses the remaining graph.
-    """
+    """Return a session that computes only these outputs; `None` if that is impossible."""
     pruned = prune_outputs(path, outputs)
     if pruned is None:
         return None
@@ -361,10 +355,7 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """A session with all outputs, and further sessions with fewer outputs.
-
-    Each batch runs on the smallest session that has the requested outputs.
-    """
+    """Runs each batch on the smallest session that has the requested outputs."""
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
         """smaller: key: a set of outputs; value: the model for it; smallest set first."""

@@ -47,10 +47,7 @@ def load(  # noqa: PLR0913 (called once)
     *,
     device: Device | None = None,
 ) -> DeviceModel:
-    """Return a model on the GPU that has this number in CUDA.
-
-    device: used in place of that GPU.
-    """
+    """Return a model on the GPU that has this number in CUDA."""
     with ExitStack() as resources:
         device = device or open_gpu(gpu, config)
         streams = make_streams(device, settings.options.depth, resources)
@@ -76,7 +73,6 @@ def load(  # noqa: PLR0913 (called once)
 
 
 def _with_stream(providers: Sequence[Provider], stream: int) -> list[Provider]:
-    """Return providers that execute on this stream and do not capture graphs on their own."""
     return [
         (name, {**options, _STREAM: str(stream), **({_GRAPHS: "0"} if name == CUDA else {})})
         if name in {CUDA, TENSORRT}
@@ -91,11 +87,7 @@ def _load_session(
     settings: DeviceIoSettings,
     make_session: MakeSession,
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
-    """Return a session, the model's description, and whether the session captures graphs.
-
-    Triton ignores the graph setting for ONNX models, so a model that cannot have graphs runs
-    without.
-    """
+    """Return a session, the description, and whether it captures graphs (if not, run without)."""
     if settings.graphs:
         capturing = [
             (name, {**options, _GRAPHS: "1"} if name == CUDA else options)
@@ -118,10 +110,7 @@ def make_model(  # noqa: PLR0913 (by keyword)
     settings: DeviceIoSettings,
     resources: ExitStack,
 ) -> DeviceModel:
-    """Return a model on a device, with graphs if they are wanted and possible.
-
-    resources: the objects to close; the model takes ownership.
-    """
+    """Return a model on a device, with graphs if they are wanted and possible."""
     graphs = None
     dims: dict[str, Any] = {
         tensor.name: tensor.dims for tensor in description.inputs if not tensor.optional

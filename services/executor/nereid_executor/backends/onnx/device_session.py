@@ -41,10 +41,6 @@ class OrtDeviceSession:
         device_number: int,
         graphs: bool = False,
     ) -> None:
-        """device_type, device_number: where ONNX Runtime keeps the tensors.
-
-        graphs: True if the provider captures graphs.
-        """
         self._session = session
         self._place = (device_type, device_number)
         places = {} if device_type == HOST else input_places(session, description)
@@ -115,10 +111,7 @@ class OrtDeviceSession:
 def input_places(
     session: ort.InferenceSession, description: ModelDescription
 ) -> dict[str, str | None]:
-    """Map each input to its place: "cpu", "cuda", or `None` if the session does not say.
-
-    A session wants shapes, and inputs of operators that run on the CPU, in the host's memory.
-    """
+    """Map each input to its place: "cpu", "cuda", or `None` if the session does not say."""
     names = [tensor.name for tensor in description.inputs if not tensor.optional]
     find = getattr(session, "get_input_memory_infos", None)
     infos = [] if find is None else [str(info.name).lower() for info in find()]

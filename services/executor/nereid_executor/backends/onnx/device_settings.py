@@ -31,11 +31,7 @@ class DeviceIoSettings(NamedTuple):
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
-    """Return a model's device_io settings; `None` if ONNX Runtime copies inputs and outputs itself.
-
-    ONNX Runtime copies if the configuration asks for nothing that needs device_io, or if the model
-    has strings, which GPUs do not support.
-    """
+    """Return a model's device_io settings; `None` if ONNX Runtime copies inputs and outputs itself."""
     if any(tensor.data_type == model_config_pb2.TYPE_STRING for tensor in _tensors(config)):
         return None
     optimization = config.optimization
@@ -65,10 +61,7 @@ def _tensors(
 
 
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
-
-    False for TensorRT, whose provider captures graphs by itself if its own option asks for them.
-    """
+    """Return whether graphs are wanted. False for TensorRT, which captures graphs by itself."""
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         if accelerator.name == "tensorrt":

@@ -1,7 +1,4 @@
-"""Facts about an ONNX file that ONNX Runtime's Python API does not tell.
-
-Only the protobuf fields that matter are parsed, so weights are not read.
-"""
+"""Facts about an ONNX file that ONNX Runtime's Python API does not tell. Weights are not read."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def unranked_tensors(path: Path) -> frozenset[str]:
-    """Return the names of the graph's inputs and outputs whose type has no shape.
-
-    Empty for a file that ONNX Runtime cannot load.
-    """
+    """Return the names of graph inputs and outputs without a shape; empty for an invalid file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         names: set[str] = set()
         for number, start, end in _fields(data, 0, len(data)):
@@ -59,10 +53,7 @@ def unranked_tensors(path: Path) -> frozenset[str]:
 
 
 def only_moves_strings(path: Path) -> bool:
-    """Return whether the graph's operators only move, join and compare strings.
-
-    If so, it does not matter which bytes represent the strings.
-    """
+    """Return whether the graph's operators only move, join and compare strings."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(_fields(data, 0, len(data)))
         # A model function may contain any operator.
@@ -93,10 +84,7 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
 
 
 def has_external_data(path: Path) -> bool:
-    """Return whether any tensor of the model is in another file.
-
-    Returns False for a file that is not ONNX, since ONNX Runtime reports a better error.
-    """
+    """Return whether a tensor is in another file; False if the file is not ONNX."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return any(
@@ -169,17 +157,13 @@ def _has_shape(data: _Buffer, start: int, end: int) -> bool:
 
 
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field; skip other fields."""
     for number, _, start, stop in raw_fields(data, position, end):
         if start:
             yield number, start, stop
 
 
 def raw_fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each field's number, the start of its tag, the start of its content, and its end.
-
-    The start of the content is 0 if the field is not length-delimited.
-    """
+    """Yield each field's number, starts of tag and content (0 if not delimited), and end."""
     while position < end:
         begin = position
         tag, position = decode_varint(data, position)

@@ -40,10 +40,9 @@ def kept_graph(
     options: ort.SessionOptions,
     chosen: Sequence[Provider],
 ) -> Path | None:
-    """Return the path for a model's optimised graph, or `None` if the graph must not be kept.
+    """Return the path for a model's optimised graph, or `None` if it must not be kept.
 
     A model with external weights is not kept: its graph would look for them in its own directory.
-    model: the path again, or the bytes of the part of the model that is loaded.
     """
     directory = settings.get(SETTING)
     level = options.graph_optimization_level

@@ -1,9 +1,7 @@
 """ONNX models without the nodes that only unwanted outputs need.
 
-ONNX Runtime computes every output of a graph, even if a run requests only some. Assumptions: a node
-only writes its outputs, and ONNX Runtime loads a model from memory as from its file. The second one
-fails if external weights are links to another place. A model that ONNX Runtime then refuses is
-loaded from its file, with all outputs.
+ONNX Runtime computes every output of a graph, even if a run requests only some. A model with
+external weights behind links may be refused; it is then loaded from its file.
 """
 
 from __future__ import annotations
@@ -43,9 +41,8 @@ class _Node(NamedTuple):
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """Return a model with only these outputs and the nodes that they need.
+    """Return a model with only these outputs and their nodes; `None` if that is impossible.
 
-    Returns `None` if no node can be omitted, an output is missing, or the file is not ONNX.
     External weights are found relative to the original file.
     """
     try:
@@ -117,7 +114,6 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
 
 
 def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
-    """Yield all names to which an attribute's graphs refer, including names within these graphs."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number not in ATTRIBUTE_GRAPHS or not at:
             continue
@@ -129,7 +125,6 @@ def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
 
 
 def _text(data: mmap.mmap, start: int, end: int, wanted: int) -> bytes:
-    """Return a field of a message; empty if the message does not have the field."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number == wanted and at:
             return data[at:stop]

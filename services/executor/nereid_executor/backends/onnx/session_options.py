@@ -1,7 +1,4 @@
-"""Session options and execution providers of ONNX Runtime, from a model configuration.
-
-The parameters are those of Triton's ONNX Runtime backend.
-"""
+"""Session options and execution providers, from parameters of Triton's ONNX Runtime backend."""
 
 from __future__ import annotations
 
@@ -86,8 +83,7 @@ def session_options(
 ) -> ort.SessionOptions:
     """Return the session options from the configuration and the backend's settings.
 
-    threads: number of threads for operators, unless the configuration sets it. If 0, ONNX Runtime
-    starts one per core of the machine, and binds them to the first cores.
+    threads: if 0, ONNX Runtime starts one per core of the machine, bound to the first cores.
     """
     parameters = parameters_of(config)
     options = bare_options()
@@ -161,10 +157,10 @@ def register_operators(
 def execution_providers(
     config: model_config_pb2.ModelConfig, gpu: int | None, available: Sequence[str]
 ) -> list[Provider]:
-    """Return the execution providers for an instance, first choice first.
+    """Return an instance's execution providers, first choice first. gpu: `None` for the CPU.
 
-    gpu: `None` for the CPU. Raises: InvalidArgument: an accelerator or its setting is unknown.
-    Unimplemented, Unavailable: the installed ONNX Runtime lacks the accelerator, or CUDA.
+    Raises InvalidArgument for an unknown accelerator or setting, Unimplemented or Unavailable if
+    the installed ONNX Runtime lacks the accelerator or CUDA.
     """
     accelerators = config.optimization.execution_accelerators
     if gpu is None:
@@ -186,10 +182,7 @@ def execution_providers(
 
 
 def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
-    """If caches are on without a directory, let TensorRT keep them in the version's directory.
-
-    If that directory is not writable, ONNX Runtime uses the process's working directory.
-    """
+    """If caches are on without a directory, let TensorRT keep them in the version's directory."""
     if not os.access(version_path, os.W_OK):
         return list(providers)
     kept = []

@@ -1,7 +1,4 @@
-"""The Python backend's module for the executor: describes, loads and runs model.py files.
-
-If a worker ends unexpectedly, only the requests that it was executing are lost.
-"""
+"""The Python backend's module for the executor: describes, loads and runs model.py files."""
 
 from __future__ import annotations
 
@@ -115,21 +112,14 @@ def describe_within(
 
 
 def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-    """Return whether describe() runs the model's code in a worker.
-
-    Raises: NereidError: the model's file does not exist.
-    """
+    """Return whether describe() runs the model's code; raise NereidError if its file is missing."""
     path = _model_file(config, version_path)
     is_complete = bool(config.input) and bool(config.output)
     return not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()) is not None
 
 
 def load(spec: InstanceSpec) -> PythonModel:
-    """Start a worker for this instance and initialise its model.
-
-    Raises: NereidError: the file does not exist, a setting is invalid, or the model cannot be
-    initialised.
-    """
+    """Start a worker for this instance and initialise its model; raise NereidError on failure."""
     _model_file(spec.config, spec.version_path)
     settings = read_worker_settings(spec.config, spec.version_path.parent, spec.settings)
     return PythonModel(spec, settings)
@@ -156,7 +146,6 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
 def _merge_completed(
     config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
 ) -> None:
-    """Replace the fields of config that the model has completed. None changes nothing."""
     if described is None:
         return
     fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
@@ -324,10 +313,7 @@ class PythonModel(DirectServing):
             self._worker.forget_last_batch()
 
     def running_requests(self) -> Sequence[int]:
-        """Return the ids of the requests that the worker executes from its own stream.
-
-        Any thread may call this.
-        """
+        """Return the ids of the requests on the worker's own stream that execute. Thread-safe."""
         worker = self._worker
         # If another thread is removing the worker, its closed shared memory raises ValueError.
         with contextlib.suppress(ValueError):
@@ -337,9 +323,8 @@ class PythonModel(DirectServing):
     def serve_stream(self, context: StreamContext) -> None:
         """Have the worker serve the instance's stream; return when the stream has ended.
 
-        Raises: ModelLostError: there is no worker, or it has ended. RpcError: the stream could not
-        be opened, or broke. ProtocolError: the scheduler broke the protocol. Internal: the worker
-        cannot serve the stream.
+        Raises ModelLostError, RpcError or ProtocolError as DirectServing, Internal if the worker
+        cannot.
         """
         self._serves_stream = True
         worker = self._running_worker()
@@ -358,8 +343,8 @@ class PythonModel(DirectServing):
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         """Send a batch to the worker, which begins to execute it.
 
-        Raises: InvalidArgument: the requests together exceed the maximum size of a frame.
-        ModelLostError: the worker has ended.
+        Raises InvalidArgument if the frame would be too large, ModelLostError if the worker has
+        ended.
         """
         worker = self._running_worker()
         members = []
@@ -406,7 +391,6 @@ class PythonModel(DirectServing):
                 self._send_from_other_threads()
 
     def _send_from_other_threads(self) -> None:
-        """Send the worker the call responses and readiness queries that other threads queued."""
         worker = self._running_worker()
         worker.send_call_responses()
         for number in self._queries.pop_unsent():

@@ -1,7 +1,4 @@
-"""Backends that consist of a folder with a model.py, which Triton calls Python-based.
-
-One such file runs all models of its backend.
-"""
+"""Backends that consist of one model.py for all their models, which Triton calls Python-based."""
 
 from __future__ import annotations
 
@@ -53,7 +50,6 @@ class PythonBased:
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 
     def _with_source(self, config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-        """Return a copy of config that names the backend's file as the model's file."""
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())

@@ -1,7 +1,4 @@
-"""Records of the batches of one instance, for timelines.
-
-Records are decoded only when a timeline is requested.
-"""
+"""Records of the batches of one instance, for timelines."""
 
 # layout: compiled
 # layout: not covered, tests of batch runners reach it

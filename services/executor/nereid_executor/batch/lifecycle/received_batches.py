@@ -67,10 +67,9 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 
 
 class ReceivedBatches(Generic[_B]):
-    """The batches of one instance in one session with a scheduler.
+    """The batches of one session. Only the instance's thread calls methods not marked thread-safe.
 
-    Only the instance's thread calls the methods, unless the docstring says otherwise. A message
-    that may not come now raises ProtocolError.
+    A message that may not come now raises ProtocolError.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
@@ -140,10 +139,7 @@ class ReceivedBatches(Generic[_B]):
         self.executing[batch.number] = batch
 
     def advance(self, batch: _B, *, executed: bool, waiting: bool) -> None:
-        """Change the state of a begun batch that got responses, or that was executed.
-
-        waiting: some members have no last response.
-        """
+        """Change the state of a begun batch. waiting: some members have no last response."""
         if batch.state is EXECUTING:
             if not executed and (waiting or self._decoupled):
                 return

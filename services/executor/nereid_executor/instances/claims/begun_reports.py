@@ -44,7 +44,6 @@ class BegunReports:
     """The reports of one executor. The caller carries out the returned decisions in their order."""
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
-        """begun_ids: returns the ids of the requests that have begun, in any session."""
         self._begun_ids = begun_ids
         # Key: an open session, oldest first. Value: the begun requests that its scheduler knows.
         # Before acceptance, reports follow the hello.

@@ -1,8 +1,7 @@
-"""A worker that can serve a stream.
+"""A worker that can serve a stream: `python <this directory> <socket> <memory> <parent> <sources>`.
 
-Usage: `python <this directory> <socket> <memory> <parent> <sources>`. sources: the directories to
-import Nereid from, joined as in PYTHONPATH. The worker imports `nereid` before the model. A model
-with its own module `nereid` therefore needs its own environment (EXECUTION_ENV_PATH).
+sources: the directories to import Nereid from, joined as in PYTHONPATH. A model with its own module
+`nereid` needs its own environment (EXECUTION_ENV_PATH).
 """
 
 # layout: not compiled, a program

@@ -1,7 +1,4 @@
-"""Recent responses, which the worker sends to the executor if the scheduler may not have got them.
-
-The next scheduler may send the requests again. The executor then need not run them a second time.
-"""
+"""Recent responses, which the worker sends to the executor if the scheduler may not have got them."""
 
 from __future__ import annotations
 
@@ -37,11 +34,7 @@ class KeptResponses:
             self._kept.append((ids, reply))
 
     def cut(self) -> None:
-        """Send all responses, because the stream is lost.
-
-        Another scheduler may ask for them while the model still executes a batch, so they are sent
-        at once.
-        """
+        """Send all responses at once, because another scheduler may ask for them during a batch."""
         self.is_cut = True
         self._send_all()
 

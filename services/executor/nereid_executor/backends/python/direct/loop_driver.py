@@ -1,7 +1,6 @@
 """An event loop that runs in the threads that wait for its results.
 
-So no other thread is between the socket and the caller. The driver's own thread runs the loop when
-work is pending without a waiting caller, and from time to time while idle.
+The driver's own thread runs the loop only while work is pending without a waiting caller.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -30,10 +29,9 @@ _READ_BYTES: Final = 1 << 16
 
 
 class _Selector(selectors.PollSelector):
-    """A selector that remembers an exception that a signal handler raises while the loop waits.
+    """Remembers an exception that a signal handler raises while the loop waits.
 
-    Such an exception loses no work of the loop, so the link can go on. It uses poll, because forked
-    processes would share an epoll descriptor and change it when they end.
+    Such an exception loses no work. poll, because forks would share and change an epoll descriptor.
     """
 
     raised: BaseException | None = None
@@ -47,10 +45,7 @@ class _Selector(selectors.PollSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose sockets read at most 64 KiB at once.
-
-    For larger buffers malloc() would map new memory at each read.
-    """
+    """Reads at most 64 KiB at once: for larger buffers malloc() would map new memory each time."""
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
         transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
@@ -71,11 +66,10 @@ class LoopDriver:
         on_failure: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """Start the driver's own thread.
+        """Start the driver's own thread; OSError or RuntimeError if the system cannot.
 
-        is_busy returns whether the loop has pending work. on_failure is called when a callback has
-        raised and may have left its work incomplete. idle_s: seconds between two runs while nothing
-        is pending. Raises: OSError, RuntimeError: the system has no more descriptors or threads.
+        on_failure is called when a callback has raised and may have left its work incomplete.
+        idle_s: seconds between two runs while nothing is pending.
         """
         self._selector = _Selector()
         self.loop: asyncio.AbstractEventLoop = _Loop(self._selector)
@@ -111,9 +105,8 @@ class LoopDriver:
     def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
         """Have the loop call work(); wait for an item in the queue `received` and return the item.
 
-        The callback that puts the item into the queue must then call stop(). Raises: ClosedError:
-        the loop has ended. BaseException: a callback has raised it in this thread, or a signal
-        handler.
+        The callback that puts the item there must call stop(). Raises ClosedError, or what a
+        callback or a signal handler raises in this thread.
         """
         # A thread that runs another event loop cannot run this loop, and only waits.
         elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise

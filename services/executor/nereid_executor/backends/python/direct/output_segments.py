@@ -1,7 +1,4 @@
-"""Writes large outputs to shared-memory segments that the executor lends and the worker reuses.
-
-A segment's last byte holds its state. The executor sets it to free when the response has been read.
-"""
+"""Writes large outputs to shared-memory segments that the executor lends and the worker reuses."""
 
 # layout: not compiled, off the hot path
 
@@ -66,10 +63,7 @@ class GrantedSegment:
 
 
 class OutputSegments:
-    """The segments for one stream's outputs.
-
-    Any thread may write outputs; the reading thread receives segments.
-    """
+    """The segments for one stream's outputs."""
 
     def __init__(
         self,
@@ -82,10 +76,8 @@ class OutputSegments:
     ) -> None:
         """Start without segments.
 
-        request_buffer asks the executor for a buffer; the executor responds with a buffer or None.
-        Its argument: the request's number, the size in bytes, and whether the worker may reuse the
-        buffer. in_reader_thread returns whether the caller runs in the thread that reads the
-        executor's frames. return_buffers returns granted buffers by name.
+        request_buffer asks the executor for a buffer: number, bytes, and whether it may be reused.
+        in_reader_thread: whether the caller runs in the thread that reads the executor's frames.
         """
         self._request_buffer = request_buffer
         self._in_reader_thread = in_reader_thread
@@ -117,8 +109,7 @@ class OutputSegments:
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Write outputs to a segment, which the executor keeps until the outputs are read.
 
-        Returns the segment and each output's place in it. If no segment is available, returns None
-        and the outputs themselves.
+        Returns the segment and each output's place; without a segment, None and the outputs.
         """
         size_bytes = sum(aligned(len(tensor)) for tensor in tensors)
         granted = self._free_segment(size_bytes)
@@ -143,10 +134,7 @@ class OutputSegments:
             self._granted.clear()
 
     def _free_segment(self, size_bytes: int) -> GrantedSegment | None:
-        """Return a granted segment for outputs of this size, marked as in use, or None.
-
-        If the result is None, the caller requests a segment that is used once.
-        """
+        """Return a granted segment, marked as in use, or None to use a segment once."""
         # The reading thread must not wait for the lock: its holder may wait for a frame that only
         # the reading thread can receive.
         if size_bytes > _MAX_GRANTED_BYTES or not self._lock.acquire(not self._in_reader_thread()):
@@ -206,7 +194,6 @@ class OutputSegments:
         return segment
 
     def _return_idle(self) -> bool:
-        """Give idle segments back to the executor; return whether any segment is left."""
         with self._lock:
             since = time.monotonic() - self._idle_s
             idle = [

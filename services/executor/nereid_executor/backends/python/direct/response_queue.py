@@ -33,10 +33,7 @@ class ResponseQueue:
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
-        """Make the queue in the serving thread, which then holds the lock.
-
-        deliver writes a batch's responses to the stream; it is called with the lock held.
-        """
+        """deliver writes a batch's responses to the stream; it is called with the lock held."""
         self._deliver = deliver
         self._queue: deque[tuple[int, MemberResponses]] = deque()
         self._stream_lock = threading.Lock()

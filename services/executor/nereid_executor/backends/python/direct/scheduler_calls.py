@@ -1,8 +1,4 @@
-"""A worker's own link to the scheduler, for the calls that its model makes.
-
-The link exists only while the worker serves its stream, in a mesh with one scheduler. Otherwise
-calls go through the executor.
-"""
+"""A worker's own link to the scheduler, for its model's calls, in a mesh with one scheduler."""
 
 from __future__ import annotations
 
@@ -59,10 +55,10 @@ class SchedulerPath:
         on_lost: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """about: the LINK message. instance: the scheduler's number for the instance.
+        """Prepare a link; raise OSError or RuntimeError without descriptors or threads.
 
-        on_lost is called when the link fails; later calls fail. idle_s: as for LoopDriver. Raises:
-        OSError, RuntimeError: the system has no more descriptors or threads.
+        about: the LINK message. instance: the scheduler's number. on_lost: called when the link
+        fails.
         """
         self.calls = pending_calls.PendingCalls(self, segments)
         self._address = address
@@ -133,7 +129,6 @@ class SchedulerPath:
             self.close()
 
     async def _end(self) -> None:
-        """Close the link, and give every call that has no response an error."""
         self._report(False)
         try:
             self._close_mesh()
@@ -190,7 +185,6 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """Read the request's tensors now; return a callable for the loop that sends the request."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -270,10 +264,9 @@ class SchedulerCalls:
     ) -> None:
         """Prepare a link; the first call opens it.
 
-        open_path makes the path from a LINK message. request_link asks the executor for a link;
-        on_link() gets the response. timeout_s: seconds to wait for the response, and again for the
-        link to be up. must_not_wait returns whether the caller runs in the thread that reads the
-        response.
+        request_link asks the executor; on_link() gets the response. timeout_s: seconds to wait for
+        it, and again for the link. must_not_wait: whether the caller runs in the thread that reads
+        it.
         """
         self._open_path = open_path
         self._request_link = request_link
@@ -303,19 +296,16 @@ class SchedulerCalls:
         return path.calls if path is not None and self._is_up and not self._ended else None
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """Handle the executor's response to a request for a link; None refuses the link.
-
-        The reading thread calls this.
-        """
+        """Handle the executor's response to a request for a link, in the reading thread."""
         # Without a request, the response belongs to a late request of the previous stream.
         if self._requested:
             self._granted.put(about)
 
     def close(self, *, cut: bool) -> None:
-        """Stop using the link: further calls go through the executor, and no link is opened.
+        """Stop using the link. Thread-safe; may be called again.
 
         cut: fail pending calls at once; otherwise the link stays open until they have their
-        responses. Any thread may call this, more than once.
+        responses.
         """
         self._end_use()
         self._granted.put(None)

@@ -1,8 +1,6 @@
-"""Serves an instance's stream in its worker: receives batches from the scheduler, sends responses.
+"""Serves an instance's stream in the thread of its worker that runs the model.
 
-The thread that runs the model also serves the stream, so that no other process or thread is between
-the scheduler and the model. Only models that run in the executor's Python and are not decoupled are
-served in this way.
+Only models that run in the executor's Python and are not decoupled are served in this way.
 """
 
 from __future__ import annotations
@@ -117,10 +115,7 @@ class DirectServer:
         return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
-        """Have serve() return once all batches have their responses.
-
-        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
-        """
+        """Have serve() return after all responses, or at once if the scheduler is lost (cut)."""
         if cut:
             self._kept.cut()
             self._calls.close(cut=True)
@@ -135,17 +130,13 @@ class DirectServer:
         self._calls.on_link(about)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """Handle the executor's response to this REQUEST_OUTPUT_BUFFER; WireError if there is none.
-
-        The reading thread calls this.
-        """
+        """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
         self._segments.on_output_buffer(number, buffer)
 
     def serve(self) -> list[Any] | None:
         """Serve until the stream ends or stop() is called.
 
-        Returns None, or a status and a message. The status is None if the scheduler broke the
-        protocol.
+        Returns None, or a status (None: the scheduler broke the protocol) and a message.
         """
         try:
             self._stream = BlockingStream(
@@ -189,7 +180,6 @@ class DirectServer:
             self._on_frame(frame, stream)
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
-        """Send deferred responses until a batch comes or all requests have their responses."""
         while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
@@ -282,9 +272,8 @@ class DirectServer:
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """Describe the requests on whose behalf a thread makes a call.
 
-        batch: number of the batch that the thread executes; 0 if not known, None for the main
-        thread. If not known, the result says that the caller is unknown: after a wrong guess,
-        deadlock detection would refuse calls that cause no deadlock.
+        batch: the thread's batch; 0 if not known, None for the main thread. If not known, so is the
+        caller: after a wrong guess, deadlock detection would refuse calls that cause no deadlock.
         """
         opened = self._received.begun()
         executing = next((begun for begun in opened if begun.state is EXECUTING), None)
@@ -329,7 +318,6 @@ class DirectServer:
         self.send_replies(batch, [reply])
 
     def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
-        """Add responses of senders to their batch; send them unless execute() is still running."""
         batch, stream = self._received.find(number), self._stream
         if batch is None or stream is None:
             return
@@ -358,10 +346,7 @@ class DirectServer:
     def _write_all(
         self, batch: OpenBatch, replies: Sequence[wire.Reply]
     ) -> list[tuple[int, Sequence[Piece]]]:
-        """Convert replies to responses, with large outputs in shared memory.
-
-        Raises: WireError: the outputs outside shared memory are too large together.
-        """
+        """Convert replies to responses; raise WireError if the inline outputs are too large."""
         classes, written = batch.classes, []
         total_bytes = 0
         for member, flags, meta, raws in replies:
@@ -382,7 +367,6 @@ class DirectServer:
 
 
 def _flat(raw: Any) -> bytes | memoryview:
-    """Return the bytes of an output; large outputs are not copied."""
     if type(raw) is bytearray:
         return bytes(raw)
     return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

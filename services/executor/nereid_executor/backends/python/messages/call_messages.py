@@ -1,7 +1,4 @@
-"""Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form.
-
-The executor and workers with their own link both use this module.
-"""
+"""Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form."""
 
 from __future__ import annotations
 
@@ -31,11 +28,7 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request to the mesh for a call that a model of this instance makes.
-
-    deadline: when the executing requests expire (time.monotonic). A deadline in `about` is more
-    exact and replaces it.
-    """
+    """Return the request to the mesh for a model's call. `about` may have a more exact deadline."""
     caller = instance
     if "deadline_ns" in about:
         deadline = int(about["deadline_ns"]) / 1e9 or None
@@ -79,7 +72,6 @@ def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
 
 
 def _trace_context(traceparent: str, tracestate: str) -> bytes:
-    """Convert W3C's trace headers to the services' binary form; empty if there is no trace."""
     parts = traceparent.split("-")
     if len(parts) < 4:
         return b""
@@ -119,7 +111,6 @@ def _read_head(head: bytes) -> dict[str, Any]:
 
 
 def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """Return an error's message for the model that made the call, in Triton's words."""
     message = error_status.message
     if message == DECOUPLED:
         message = (

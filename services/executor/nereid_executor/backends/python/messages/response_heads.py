@@ -1,7 +1,6 @@
-"""Converts workers' replies to responses, whose heads are made from the metadata of the outputs.
+"""Converts workers' replies to responses; a head is everything in a response except its tensors.
 
-A head is everything in a response except its tensors. Replies are checked, because the model's code
-runs in the worker and may write anything.
+Replies are checked, because the model's code runs in the worker and may write anything.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class ResponseHeads:
         model_version: str,
         reshapes: Mapping[str, Reshape] | None = None,
     ) -> None:
-        """reshapes: maps an output's name to the output's reshape."""
         self._name, self._version = model_name, model_version
         self._reshapes = reshapes or {}
         # Maps metadata to the head and the tensors' sizes in bytes. None stands for BYTES, which
@@ -70,10 +68,7 @@ class ResponseHeads:
         self._known = BoundedCache(_MAX_HEADS)
 
     def head_of(self, meta: bytes, sizes: Sequence[int]) -> bytes:
-        """Return the head for outputs with this metadata.
-
-        Raises: Internal: the metadata is malformed, or the tensors have other sizes.
-        """
+        """Return the head for outputs with this metadata; raise Internal if they do not fit it."""
         known = self._known.get(meta)
         if known is None:
             known = self._known.remember(meta, self._make_head(meta))
@@ -90,10 +85,7 @@ class ResponseHeads:
         tensors: Sequence[Any],
         buffer: SharedMemory | None,
     ) -> Response:
-        """Return the response for a worker's reply (see wire.Reply).
-
-        buffer: the shared memory that may hold the outputs. A malformed reply becomes an error.
-        """
+        """Return the response for a worker's reply (wire.Reply); an error for a malformed one."""
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
             return Response(member, more, error_status_of(meta))
@@ -132,10 +124,7 @@ class ResponseHeads:
 
 
 def _in_buffer(tensor: Any, buffer: SharedMemory | None) -> SharedMemory:
-    """Return an output that a worker has written to the request's output buffer.
-
-    Raises: Internal: the output is not in the buffer, or the request has no buffer.
-    """
+    """Return an output in the request's output buffer; raise Internal if it is not there."""
     if type(tensor) is not wire.Range or buffer is None:
         raise Internal("the worker of the model put an output in shared memory without a buffer")
     if tensor.segment != buffer.segment_name or tensor.offset + tensor.size > buffer.size_bytes:

@@ -1,7 +1,4 @@
-"""Collects the metrics that models on this executor define, for the scheduler.
-
-The instances' threads update the metrics. The event loop reads and sends them.
-"""
+"""Collects the metrics that models on this executor define, for the scheduler."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class CustomMetrics:
     def on_message(self, holder: Any, model: str, message: list[Any]) -> None:
         """Handle a worker's message: a series is new, is gone, or has a new value.
 
-        Raises: ValueError, TypeError, KeyError or IndexError: the message is malformed.
+        Raises ValueError, TypeError, KeyError or IndexError for a malformed message.
         """
         what, number, *rest = message
         key = holder, int(number)

@@ -1,8 +1,4 @@
-"""The executor's side of a worker that serves its instance's stream itself.
-
-Responses and calls of other models do not pass through the executor. Everything else does: logs,
-metrics, traces, and requests for links and shared memory.
-"""
+"""The executor's side of a worker that serves its instance's stream itself."""
 
 from __future__ import annotations
 
@@ -53,11 +49,9 @@ class DirectSupervisor:
     def run(self, on_wake: Callable[[], None]) -> None:
         """Supervise the stream until it has ended.
 
-        on_wake sends the worker the messages that other threads have queued. Raises:
-        ModelLostError: the worker has ended, or was killed because it did not finish in time after
-        the scheduler was lost. The batch that it had begun was reported. RpcError: the stream could
-        not be opened, or broke. ProtocolError: the scheduler broke the protocol. Internal: the
-        worker cannot serve the stream.
+        on_wake sends the worker the messages that other threads have queued. Raises ModelLostError
+        after the report of the begun batch, RpcError, ProtocolError, or Internal if the worker
+        cannot.
         """
         worker, context = self._worker, self._context
         try:

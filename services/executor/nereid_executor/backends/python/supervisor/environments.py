@@ -27,8 +27,8 @@ _unpacked: dict[bytes, TemporaryDirectory] = {}
 def python_of(model: str, path: Path) -> str:
     """Return the path of an environment's interpreter. path may itself name an interpreter.
 
-    Raises: InvalidArgument: the environment has no interpreter. Internal: the path does not exist,
-    or cannot be unpacked.
+    Raises InvalidArgument without an interpreter, Internal if the path is missing or cannot be
+    unpacked.
     """
     if not path.exists():
         raise Internal(f"Failed to get the canonical path for {path}.")

@@ -1,7 +1,6 @@
 """Passes a model's calls to the mesh, and the responses back to the worker.
 
-The instance's thread starts calls. The event loop sends responses to the worker, or leaves them to
-the instance's thread if it would have to wait.
+The event loop sends responses, or leaves them to the instance's thread if it would have to wait.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class ModelCalls:
             )
 
     def _release_read(self, segment_names: list[str]) -> None:
-        """Release segments whose responses the worker does not read any more."""
         with self._lock:
             known = self._segments.intersection(segment_names)
             self._segments -= known

@@ -1,7 +1,4 @@
-"""Asks a worker whether its model is ready, and passes the response on.
-
-Any thread may make a query. Only the instance's thread communicates with the worker.
-"""
+"""Asks a worker whether its model is ready, and passes the response on."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ class ReadinessQueries:
     def submit_query(self, on_response: OnReady) -> None:
         """Ask the model whether it is ready.
 
-        on_response is called by any thread: first with None, when the worker has received the
-        query, then with the model's response. If the model hangs, the second call never comes.
+        Any thread calls on_response: with None when the worker has the query, then with the
+        response. The second call never comes if the model hangs.
         """
         with self._lock:
             if self._wake is not None:

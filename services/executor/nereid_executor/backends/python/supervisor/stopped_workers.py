@@ -1,7 +1,4 @@
-"""Kills stopped workers (SIGSTOP), so that they are restarted as after a crash.
-
-A busy worker does not count as stopped: /proc shows the difference.
-"""
+"""Kills workers that are stopped (SIGSTOP, not just busy), so that they are restarted."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ _WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
-    """Return a worker's environment variables; limit the threads of numerical libraries if needed.
+    """Return a worker's environment variables.
 
-    The limit is set if the libraries would start more than `threads` threads. A limit that environ
-    already has is kept.
+    Numerical libraries are limited if they would start more than `threads` threads. A limit that
+    environ already has is kept.
     """
     if 0 < threads < len(os.sched_getaffinity(0)):
         # OpenBLAS, MKL and torch read this variable too.
@@ -81,9 +81,8 @@ class WorkerProcess:
     ) -> None:
         """Start a worker. Raise Internal if the system cannot start the process.
 
-        on_notification receives frames with logs, metrics and readiness. serves_stream: the worker
-        can serve a stream; python is then Nereid's own interpreter. threads: number of threads of
-        numerical libraries; 0 lets the libraries decide.
+        serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
+        them decide.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -157,8 +156,8 @@ class WorkerProcess:
     def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
         """Write a frame.
 
-        Raises: wire.LostError: the worker has closed the socket. wire.SlowError: the worker has
-        read nothing for 60 s. wire.WireError: the frame is too large.
+        Raises wire.LostError if the socket is closed, wire.SlowError if the worker has read nothing
+        for 60 s, wire.WireError for a too large frame.
         """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
 
@@ -174,8 +173,8 @@ class WorkerProcess:
     ) -> bytearray:
         """Wait for the next frame of this kind and return its body.
 
-        is_wanted is called every 200 ms; if it returns False, waiting ends. Raises: Internal: the
-        worker reports a failure, ends, takes longer than timeout_s, or is not wanted any more.
+        is_wanted is called every 200 ms. Raises Internal if it returns False, the worker fails or
+        ends, or timeout_s is over.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -216,10 +215,7 @@ class WorkerProcess:
         return frame
 
     def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
-        """Yield the frames that have arrived. ready: the readable descriptors.
-
-        Raises: wire.LostError: the worker has ended; raised after its last frame.
-        """
+        """Yield the frames that have arrived, then raise wire.LostError if the worker has ended."""
         socket, process_end, _ = self.descriptors
         ended = process_end in ready
         # The next poll reports any further data, so one read is enough. If the worker has ended,
@@ -261,7 +257,6 @@ class WorkerProcess:
             self.calls.note_sent()
 
     def _try_send_response(self, response: wire.Call) -> bool:
-        """Send a response without waiting. Any thread may call this until the calls are closed."""
         return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death_reason(self) -> str:

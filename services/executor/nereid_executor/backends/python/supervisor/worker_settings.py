@@ -42,8 +42,7 @@ def read_worker_settings(
 ) -> WorkerSettings:
     """Return the settings. The model's parameters take precedence over --backend-config.
 
-    Raises: InvalidArgument: a value is invalid. Internal: the model's environment does not exist,
-    or cannot be unpacked. Unimplemented: FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+    Raises InvalidArgument or Unimplemented for a value, Internal for the model's environment.
     """
     if _CPU_INPUTS_KEY in config.parameters:
         wanted = config.parameters[_CPU_INPUTS_KEY].string_value

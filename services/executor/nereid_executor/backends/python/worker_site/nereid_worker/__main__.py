@@ -1,7 +1,6 @@
 """A worker in any Python with numpy: `python <this directory> <socket> <memory> <parent>`.
 
-socket and memory are open descriptors: the connection to the executor, and shared memory for the
-number of the running batch. parent is the executor's process id.
+socket and memory are open descriptors; parent is the executor's process id.
 """
 
 import sys

@@ -99,10 +99,7 @@ class ExecutorConnection:
         send(kind, [json.dumps(message).encode()])
 
     def calls(self, *, infer: bool = False) -> PendingCalls:
-        """Return the PendingCalls for a new call; raise TritonModelException if there are none.
-
-        infer: the call is an inference, which may go directly to the scheduler.
-        """
+        """Return the PendingCalls for a new call; raise TritonModelException if there are none."""
         if self._start_reader is None:
             raise TritonModelException("this only works in a model that is being served")
         if is_forked():

@@ -108,10 +108,7 @@ class PendingCalls:
     def start_call(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> int:
-        """Call the mesh and return the call's number; raise TritonModelException if that fails.
-
-        The reading thread calls on_response for each response, up to the last one.
-        """
+        """Call the mesh and return the call's number; raise TritonModelException if that fails."""
         number, tensors = self._begin(about, tensors, on_response)
         try:
             self.path.send(number, about, tensors)
@@ -123,10 +120,7 @@ class PendingCalls:
     def call_and_wait(
         self, about: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
     ) -> Response:
-        """Call the mesh and return the one response; raise TritonModelException if that fails.
-
-        received: an empty queue to wait on.
-        """
+        """Call the mesh and return the one response; raise TritonModelException if that fails."""
         number, tensors = self._begin(about, tensors, received.put)
         try:
             return self.path.send_and_wait(number, about, tensors, received)
@@ -175,7 +169,6 @@ class PendingCalls:
         pending.on_response(response)
 
     def _open_response(self, response: Response) -> Response:
-        """Return a response with its tensors copied, or mapped while the model holds one."""
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
         try:

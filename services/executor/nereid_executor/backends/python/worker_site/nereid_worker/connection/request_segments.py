@@ -1,7 +1,6 @@
 """Shared-memory segments for the tensors of requests that a model makes to other models.
 
-A segment can neither shrink nor grow, so a reader's mapping stays valid even if this process ends.
-nereid.shm.segments does the same for services; a worker's Python may not have it.
+A segment cannot shrink, so a reader's mapping stays valid even if this process ends.
 """
 
 from __future__ import annotations

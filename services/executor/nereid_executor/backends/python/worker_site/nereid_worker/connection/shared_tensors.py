@@ -39,10 +39,9 @@ _GONE = "the data of the request is gone"
 
 
 class KeptMappings:
-    """Mappings of segments, which stay while they are in use. Thread-safe.
+    """Mappings of at most `most` segments. Thread-safe.
 
-    At most `most` segments stay mapped. After about idle_s seconds without use, a segment is
-    unmapped, because its owner may have closed it.
+    A segment without use is unmapped after idle_s, because its owner may have closed it.
     """
 
     def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
@@ -91,10 +90,7 @@ _mappings = KeptMappings()
 
 
 def copy_of(place: Range) -> memoryview | None:
-    """Return a copy of a tensor's bytes; None for a large tensor, which the caller maps.
-
-    Raises: TritonModelException: the segment does not exist any more.
-    """
+    """Return a copy of a tensor, or None if it is large; TritonModelException if it is gone."""
     if place.size > _MAX_COPIED_BYTES:
         return None
     mapped = _mappings.view(place.segment)
@@ -135,10 +131,7 @@ class MappedInputs:
 
 
 def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
-    """Write tensors to a response's output buffer and return the place of each tensor.
-
-    Tensors that are small in total, or too large for the buffer, are returned unchanged.
-    """
+    """Write tensors to the output buffer and return their places; unchanged if they do not fit."""
     offsets, size = layout(tensors)
     if not MIN_BYTES <= size <= buffer.size:
         return tensors
@@ -169,8 +162,8 @@ def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
 def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> list[memoryview]:
     """Map a response's tensors copy-on-write. They are all in one segment.
 
-    When no view of them is left, any thread calls on_released. Raises: TritonModelException: the
-    segment is gone; on_released is not called.
+    When no view of them is left, any thread calls on_released. If the segment is gone, it is not
+    called and TritonModelException is raised.
     """
     mapped, begin = _map_range(
         ranges[0].segment,
@@ -224,10 +217,7 @@ def _write_bytes(descriptor: int, data: memoryview, place: int) -> None:
 
 
 def map_whole(segment: str, *, writable: bool) -> memoryview | None:
-    """Map a whole segment; return None if it is too large to stay mapped.
-
-    Raises: TritonModelException: the segment does not exist any more, or cannot be mapped.
-    """
+    """Map a whole segment; None if it is too large, TritonModelException if it cannot be mapped."""
     descriptor = _open_segment(segment, os.O_RDWR if writable else os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size

@@ -44,18 +44,12 @@ def datatype_of(dtype: Any) -> str | None:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return the numpy scalar type of a Triton datatype number.
-
-    None for BF16, which numpy does not have, and for an unknown number. BYTES is `numpy.object_`.
-    """
+    """Return the numpy type of a Triton datatype number; None for BF16 and unknown numbers."""
     return next((known for number, known in _TYPES.items() if data_type == number), None)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return Triton's datatype number of a numpy type, or None if there is none.
-
-    `numpy.object_` and `numpy.bytes_` are BYTES.
-    """
+    """Return Triton's datatype number of a numpy type, or None if there is none."""
     # As on Triton, a dtype's name or one of Python's own types never equals a numpy type.
     for number, known in _TYPES.items():
         if data_type == known:
@@ -64,19 +58,15 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the numpy type of a configuration's datatype, such as `TYPE_FP32`.
-
-    Raises: KeyError: there is no such datatype, or numpy has no type for it (TYPE_BF16).
-    """
+    """Return the numpy type of a datatype such as TYPE_FP32; KeyError for TYPE_BF16 and others."""
     return _CONFIG_TYPES[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: Any) -> Any:
     """Serialize an array of strings to the bytes of a BYTES tensor.
 
-    The dtype is `object` or `bytes_`. Each element becomes four bytes of length (little endian) and
-    its bytes, in C order; str is encoded as UTF-8. As on Triton, the result is () for an array
-    without elements and None for an array of another dtype.
+    Each element becomes four bytes of length (little endian) and its bytes. As on Triton, the
+    result is () for an array without elements and None for an array of another dtype.
     """
     if input_tensor.size == 0:
         return ()
@@ -100,11 +90,7 @@ def _encoded(element: Any) -> bytes:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """Deserialize the bytes of a BYTES tensor to a one-dimensional array of bytes objects.
-
-    As on Triton, any empty object gives an empty array. Raises: struct.error: the bytes end within
-    an element.
-    """
+    """Deserialize a BYTES tensor to a one-dimensional array of bytes; struct.error if truncated."""
     strings = []
     at, end = 0, len(encoded_tensor)
     view = memoryview(encoded_tensor) if end else b""

@@ -1,7 +1,4 @@
-"""Converts tensors to and from DLPack capsules.
-
-numpy lacks BF16, so this module itself reads and writes DLPack's structures for BF16.
-"""
+"""Converts tensors to and from DLPack capsules, including BF16, which numpy lacks."""
 
 from __future__ import annotations
 
@@ -100,8 +97,7 @@ class _Writeable:
 def array_of(source: Any) -> tuple[Any, bool]:
     """Return the array of a DLPack capsule or exporter, and whether it holds BF16 as uint16.
 
-    Raises: TritonModelException: source is neither, was already consumed, or has an unsupported
-    type or device.
+    Raises TritonModelException for another, consumed or unsupported source.
     """
     if hasattr(source, "__dlpack__"):
         device, _ = source.__dlpack_device__()

@@ -46,9 +46,7 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         """Make a family, or share the existing family that has this name.
 
-        name: letters, digits, `_` and `:`, no digit first. description: the help text on the
-        metrics page. Raises: TypeError: an argument has another type. TritonModelException: the
-        name is invalid, or exists with another kind.
+        Raises TritonModelException if the name is invalid or exists with another kind; TypeError.
         """
         name, description = text_of(name, "name"), text_of(description, "description")
         instance_of(kind, MetricKind, "MetricFamily(): kind")
@@ -66,19 +64,14 @@ class MetricFamily:
     ) -> Metric:
         """Return the metric of the family with these labels; equal labels share one value.
 
-        buckets: a histogram's upper bounds, strictly ascending, without infinity. Raises:
-        TypeError: JSON cannot represent a label. TritonModelException: a label is invalid, or
-        buckets are missing, unexpected, not a list, or not sorted. RuntimeError: a bound is not a
-        number.
+        buckets: a histogram's upper bounds, strictly ascending, without infinity. Raises TypeError
+        or TritonModelException for labels, RuntimeError or TritonModelException for buckets.
         """
         return Metric(self._family, labels, buckets)
 
 
 class Metric:
-    """One series of a family, made by `MetricFamily.Metric`. Thread-safe.
-
-    The series is exported until the model has dropped all metrics of the family with these labels.
-    """
+    """One series of a family; exported while the model holds a metric for it. Thread-safe."""
 
     def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
         checked = _checked_labels(labels)

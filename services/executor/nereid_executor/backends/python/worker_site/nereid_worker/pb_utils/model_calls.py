@@ -40,11 +40,10 @@ def get_model_dir() -> str:
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    """Load or reload a model, and wait until that is done.
+    """Load or reload a model, and wait until that is done; TritonModelException on failure.
 
     config: JSON that replaces the repository's configuration; empty keeps that one. files maps
     `file:<version>/<name>` to content that replaces the model's directory; config is then required.
-    Raises: TypeError: an argument has another type. TritonModelException: the load fails.
     """
     model_name, config = text_of(model_name, "model_name"), text_of(config, "config")
     contents: dict[str, bytes] = {}
@@ -66,11 +65,7 @@ def _content(value: Any) -> bytes:
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model.
-
-    unload_dependents: also unload the models that an ensemble uses. Raises: TypeError: an argument
-    has another type. TritonModelException: the unload fails.
-    """
+    """Unload a model, optionally with the models of an ensemble; or raise TritonModelException."""
     model_name = text_of(model_name, "model_name")
     dependents = boolean(unload_dependents, "unload_dependents")
     about = {"what": "unload", "model": model_name, "dependents": dependents}
@@ -78,11 +73,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Return whether a model can execute requests now.
-
-    model_version: if empty, the server chooses. Raises: TypeError: an argument has another type.
-    TritonModelException: the query fails.
-    """
+    """Return whether a model can execute requests now; TritonModelException if the query fails."""
     about = {
         "what": "ready",
         "model": text_of(model_name, "model_name"),
@@ -194,9 +185,8 @@ def _error_of(response: Response) -> TritonError:
 class ResponseIterator:
     """The responses to one request as they arrive, for `for` and `async for`.
 
-    A new iteration begins again with the first response. As on Triton, a final flag without a
-    response appears as an empty response. If the model drops the iterator early, the request is
-    cancelled.
+    A new iteration begins again. As on Triton, a final flag without a response appears as an empty
+    response. Dropping the iterator early cancels the request.
     """
 
     def __init__(self, calls: PendingCalls) -> None:

@@ -7,10 +7,7 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model's configuration, which the model's `auto_complete_config` completes.
-
-    A field that the configuration file sets cannot be changed.
-    """
+    """A model's configuration for `auto_complete_config`. Fields of the file cannot be changed."""
 
     def __init__(self, model_config: str) -> None:
         self._model_config: dict[str, Any] = json.loads(model_config)
@@ -30,10 +27,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Enable dynamic batching, with default settings unless the configuration file has some.
-
-        Raises: ValueError: the configuration has sequence batching, or the model is an ensemble.
-        """
+        """Enable dynamic batching; ValueError for an ensemble or a model with sequence batching."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -44,11 +38,10 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 - the API's name
-        """Add an input, or complete the input that has the same name.
+        """Add an input, or complete the input of that name; ValueError if a field does not fit.
 
-        Fields: "name", "data_type" (such as "TYPE_FP32"), "dims" (without the batch dimension; -1
-        is variable), and optionally "optional" (a bool). Raises: ValueError: a field is missing or
-        unknown, or differs from the configuration's.
+        Fields: "name", "data_type" ("TYPE_FP32"), "dims" (without the batch dimension; -1 is
+        variable), and optionally "optional" (a bool).
         """
         self._check_properties("input", input, ("name", "data_type", "dims", "optional"))
         self._add_tensor("input", input)
@@ -129,10 +122,7 @@ class ModelConfig:
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the configuration of an input, or None if there is no input of this name.
-
-    model_config is the parsed JSON of `args["model_config"]`, as `initialize` gets it.
-    """
+    """Return the configuration of an input, or None if there is no input of this name."""
     return _named(model_config, "input", name)
 
 

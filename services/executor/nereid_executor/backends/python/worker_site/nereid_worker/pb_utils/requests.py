@@ -75,7 +75,6 @@ class InferenceTrace:
     __slots__ = ("_context",)
 
     def __init__(self, context: str | None = None) -> None:
-        """Make a trace from a JSON object with W3C's trace headers; None means no trace."""
         self._context = context
 
     def get_context(self) -> str | None:
@@ -119,11 +118,10 @@ class InferenceRequest:
     ) -> None:
         """Make a request to another model; inputs, output names and model_name are required.
 
-        correlation_id: the sequence's id; 0 means no sequence. model_version: with -1 the server
-        chooses. timeout: limit on queueing in microseconds; 0 means no limit. preferred_memory has
-        no effect. parameters: values of type bool, int or str. Raises: TypeError: a required
-        argument is missing, or one has another type. TritonModelException: a parameter or the
-        correlation id has an unsupported type. RuntimeError: the correlation id is out of range.
+        correlation_id: 0 means no sequence. model_version: with -1 the server chooses. timeout:
+        limit on queueing in microseconds; 0 means none. preferred_memory has no effect. Raises
+        TypeError for a missing or wrong argument, TritonModelException or RuntimeError for an
+        unsupported value.
         """
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError(
@@ -190,10 +188,9 @@ class InferenceRequest:
         return self._execution is not None and self._execution.is_cancelled(self._member)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return the request's response sender, for responses that execute() does not return.
+        """Return the sender of responses that execute() does not return; not for own requests.
 
-        Other models than decoupled ones use it for one late response, after execute() returned
-        None. Raises: TritonModelException: the model has made the request itself.
+        A model that is not decoupled sends one late response, after execute() has returned None.
         """
         if self._sender is None:
             if self._execution is None:
@@ -205,9 +202,7 @@ class InferenceRequest:
         """Choose what happens to the request when execute() returns.
 
         RELEASE_RESCHEDULE has the request executed again in a later batch; execute() must return
-        None for it. Without iterative sequences the request then fails. RELEASE_ALL undoes this. No
-        effect on a model's own request. Raises: TypeError: flags is not an unsigned integer of 32
-        bits.
+        None for it. Without iterative sequences the request then fails. RELEASE_ALL undoes this.
         """
         flags = unsigned(flags, "flags")
         execution = self._execution
@@ -219,22 +214,20 @@ class InferenceRequest:
         execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the named model execute the request, and wait for the response.
+        """Have the named model execute the request, and wait for the response or the iterator.
 
-        If the other model failed, the response has an `error()`. If decoupled is true, the result
-        is an iterator over any number of responses. Raises: TypeError: decoupled is not a bool.
-        TritonModelException: the request is too large, or the caller is not a model that is served.
+        A failed model's response has an `error()`. Raises TritonModelException if the request is
+        too large, or the caller is not a model that is served.
         """
         if boolean(decoupled, "decoupled"):
             return model_calls.infer_stream(self)
         return model_calls.infer_and_wait(self)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Execute the request as `exec` does; the result must be awaited.
+        """Execute the request as `exec` does; the result must be awaited, and can be cancelled.
 
-        Cancelling the awaitable cancels the request. If decoupled is true, the awaited iterator has
-        its first response already, since a plain `for` would block the event loop. Errors: as
-        `exec`, and RuntimeError if no event loop runs.
+        The iterator (decoupled) has its first response already, since a plain `for` would block the
+        event loop. Raises RuntimeError if no event loop runs.
         """
         decoupled = boolean(decoupled, "decoupled")
         loop = asyncio.get_running_loop()

@@ -73,8 +73,8 @@ def _check_output(tensor: Any) -> None:
 def parameters_text(parameters: Any) -> str:
     """Return parameters as JSON; empty if there are none.
 
-    Raises: TritonModelException: a key or a value has an unsupported type. TypeError: an integer
-    has more than 64 bits, or a text cannot be encoded.
+    Raises TritonModelException for an unsupported type, TypeError for a value that cannot be
+    encoded.
     """
     if not isinstance(parameters, dict):
         # As in Triton's text, the name of a dict is that of C++.
@@ -128,9 +128,8 @@ class InferenceResponseSender:
         """Send a response, the final flag, or both; wait while the client cannot keep up.
 
         flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or alone after it,
-        otherwise 0. A model that is not decoupled sends exactly one, final response. Raises:
-        TypeError: an argument has another type. TritonModelException: the response is missing, the
-        flag is unknown, or the final response was already sent.
+        otherwise 0. A model that is not decoupled sends exactly one, final response. Raises
+        TritonModelException after the final response, and for wrong arguments.
         """
         if response is not None:
             instance_of(response, InferenceResponse, "send(): response")

@@ -58,7 +58,7 @@ class Tensor:
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
-        """Make a tensor from raw bytes: an input of a request, or an output of another model.
+        """Make a tensor from raw bytes.
 
         A writeable raw is used in place, and must belong to this tensor alone. Otherwise raw is
         copied.
@@ -73,10 +73,9 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any, /) -> Tensor:
-        """Make a tensor from a DLPack capsule, or from an object that exports one.
+        """Make a tensor from a DLPack capsule or exporter; a GPU's tensor is copied to the CPU.
 
-        A tensor on a GPU is copied to the CPU. Raises: TypeError: name is not a text.
-        TritonModelException: name is empty, or the source is consumed or not supported.
+        Raises TritonModelException if the source is consumed or not supported.
         """
         name = text_of(name, "from_dlpack(): name")
         array, is_bf16 = dlpack.array_of(tensor)
@@ -102,19 +101,15 @@ class Tensor:
         return True
 
     def as_numpy(self) -> Any:
-        """Return the tensor's array, which is not a copy; TritonModelException for BF16.
-
-        The elements of a received BYTES tensor are bytes objects, in an array of dtype `object`.
-        """
+        """Return the tensor's array, which is not a copy; TritonModelException for BF16."""
         if self._datatype == "BF16":
             raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
         return self._elements()
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the tensor on the CPU, which can be consumed once.
+        """Return a DLPack capsule on the CPU; TritonModelException for BYTES.
 
-        The capsule shares the tensor's memory, unless that memory is read-only. Raises:
-        TritonModelException: the tensor is BYTES, which DLPack does not support.
+        The capsule can be consumed once. It shares the tensor's memory, unless that is read-only.
         """
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")

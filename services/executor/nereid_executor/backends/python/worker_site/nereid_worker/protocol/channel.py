@@ -1,7 +1,4 @@
-"""The socket between an executor and a worker; both ends use this module.
-
-A frame consists of the length of its body, its kind, and the body.
-"""
+"""The socket between an executor and a worker; both ends use this module."""
 
 from __future__ import annotations
 
@@ -66,8 +63,8 @@ class Channel:
     def send(self, kind: int, parts: Sequence[Any], limit_s: float | None = None) -> None:
         """Write a whole frame.
 
-        Raises: LostError: the other end was closed, or this is a forked process. SlowError: the
-        other end read nothing for limit_s seconds. WireError: the frame is too large.
+        Raises LostError if the other end was closed or in a forked process, SlowError if the other
+        end read nothing for limit_s seconds, WireError for a too large frame.
         """
         if _forked:
             # Two processes would interleave their frames on one socket.
@@ -89,10 +86,7 @@ class Channel:
             self._send_deferred()
 
     def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
-        """Write a small frame if that needs no waiting; return whether it was written.
-
-        The kernel accepts such a small frame as a whole or not at all.
-        """
+        """Write a frame if that needs no waiting; return whether the (whole) frame was written."""
         body = b"".join(parts)
         if len(body) > _MAX_AT_ONCE or not self._send_lock.acquire(blocking=False):
             return False

@@ -270,7 +270,6 @@ def _finish(numbers: list[int], parts: list[Any]) -> list[Any]:
 
 
 def _table(body: Any) -> tuple[memoryview, list[int], int]:
-    """Return a view of a body, the table at its start, and the offset at which the table ends."""
     view = memoryview(body)
     if len(view) < _LONG.size:
         raise WireError("a frame ends too early")

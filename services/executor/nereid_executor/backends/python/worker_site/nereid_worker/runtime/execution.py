@@ -44,8 +44,7 @@ class ReplySink(Protocol):
     ) -> None:
         """Send the replies in the list, and empty the list. Thread-safe.
 
-        inputs: mapped memory that replies may be views of. Its owner reuses it as soon as the
-        replies are sent. executed: True if execute() has returned.
+        inputs: memory that replies may be views of; its owner reuses it once they are sent.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
@@ -153,7 +152,6 @@ class BatchExecution:
         decoupled: bool,
         iterative: bool = False,
     ) -> None:
-        """poll_controls reads arrived controls and passes them to on_control()."""
         self.number = number
         self._sink = sink
         self._poll_controls = poll_controls
@@ -179,10 +177,7 @@ class BatchExecution:
         self._open_requests: weakref.WeakValueDictionary[int, RequestState] | None = None
 
     def state_of(self, request: InferenceRequest) -> RequestState:
-        """Return a request's state; the first call makes it.
-
-        Every request of a decoupled model has a state; for other models, only those that need one.
-        """
+        """Return a request's state; the first call makes it."""
         if request._state is None:
             member = request._member
             self.add_state(request, RequestState(self, member, self.requested_outputs[member]))

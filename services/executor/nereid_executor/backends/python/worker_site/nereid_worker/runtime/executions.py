@@ -1,7 +1,4 @@
-"""The batches that a worker executes; controls and the model's calls refer to batches.
-
-The executor can read the last batch and its requests from shared memory after the worker's death.
-"""
+"""The batches that a worker executes; controls and the model's calls refer to batches."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ class Executions:
     """The batches of one worker, until their last responses."""
 
     def __init__(self, memory: Any, *, decoupled: bool) -> None:
-        """memory: the memory that is shared with the executor."""
         self._memory = memory
         self._decoupled = decoupled
         self._open: weakref.WeakValueDictionary[int, BatchExecution] = weakref.WeakValueDictionary()

@@ -1,7 +1,4 @@
-"""Tracks the requests of models with iterative sequences, which may get a request several times.
-
-Each iteration is in another batch. The model may keep one response sender for all of them.
-"""
+"""Tracks the requests of models with iterative sequences, which may get a request several times."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ _MAX_UNSENT = 256
 
 
 class IterativeState(RequestState):
-    """A `RequestState` that stays the same for all iterations of a request.
-
-    Responses that senders send between two iterations wait for the next one.
-    """
+    """The state of a request in all iterations. Responses between iterations wait for the next."""
 
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str

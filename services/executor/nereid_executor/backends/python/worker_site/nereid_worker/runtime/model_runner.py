@@ -28,7 +28,6 @@ class ModelRunner:
     """Runs an initialised model. Only the main thread executes batches."""
 
     def __init__(self, model: Any, name: str, *, decoupled: bool, iterative: bool = False) -> None:
-        """name: the name of the instance. iterative: the model may ask to get requests again."""
         self._model, self._name = model, name
         self._execute = model.execute
         self.decoupled = decoupled

@@ -30,7 +30,7 @@ class Form:
 def make_request(
     form: Form, raws: Sequence[Any], execution: BatchExecution, member: int
 ) -> InferenceRequest:
-    """Make the request of a batch's member; raise TritonModelException if an input is gone.
+    """Make a member's request; TritonModelException if an input is gone.
 
     raws: the inputs, and as the last element the buffer for outputs if there is one.
     """

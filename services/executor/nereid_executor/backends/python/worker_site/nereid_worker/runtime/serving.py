@@ -1,8 +1,4 @@
-"""Executes batches in a worker with an initialised model, until the executor finalises it.
-
-The main thread runs the model. It also reads the socket, unless requests may stay open after
-execute() or the model has is_ready(): another thread then reads.
-"""
+"""Executes batches in a worker with an initialised model, until the executor finalises it."""
 
 from __future__ import annotations
 
@@ -46,15 +42,11 @@ class StreamServer(Protocol):
     def serve(self) -> list[Any] | None:
         """Serve until the stream ends or stop() is called.
 
-        Returns None, or a status and a message. The status is None if the scheduler broke the
-        protocol.
+        Returns None, or a status (None: the scheduler broke the protocol) and a message.
         """
 
     def stop(self, *, cut: bool) -> None:
-        """Have serve() return once all batches have their responses.
-
-        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
-        """
+        """Have serve() return after all responses, or at once if the scheduler is lost (cut)."""
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
@@ -63,10 +55,7 @@ class StreamServer(Protocol):
         """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
-        """Describe the requests on whose behalf this thread makes a call.
-
-        batch: number of the thread's batch; 0 if not known, None for the main thread.
-        """
+        """Describe the requests on whose behalf this thread makes a call."""
 
 
 class Serving:

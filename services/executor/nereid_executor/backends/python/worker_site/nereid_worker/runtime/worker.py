@@ -31,8 +31,7 @@ def run_worker(
 ) -> int:
     """Run until the executor finalises the model; return the process's exit code.
 
-    stream_server: serves the instance's stream in this process; None if that is impossible. Raises:
-    wire.LostError: the executor has closed the socket.
+    Raises wire.LostError if the executor has closed the socket.
     """
     modules.register()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
