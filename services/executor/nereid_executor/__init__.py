@@ -1,5 +1,4 @@
-"""The executor: devices, backends, model instances.
+"""The executor. No layer imports a layer above it.
 
-Layers, from the lowest: settings, core, batch, backends, repository, instances, session, and the
-modules of this folder. No layer imports a layer above it.
+From the lowest: settings, core, batch, backends, repository, instances, session, this folder.
 """

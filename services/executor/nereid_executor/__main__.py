@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Before any import that a file in the start directory could shadow.
+# This import comes before any import that a file in the start directory could shadow.
 import nereid.safe_path  # isort: split
 
 import asyncio

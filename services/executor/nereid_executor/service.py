@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# No longer than the pause between sessions (scheduler_sessions.py).
+# The longest pause is no longer than the pause between sessions (scheduler_sessions.py).
 _BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
@@ -85,7 +85,7 @@ class ExecutorService:
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
-        # Sessions by address. `_addresses` are those that schedulers have now.
+        # Key: an address. `_addresses` are the addresses that schedulers have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)
@@ -124,7 +124,6 @@ class ExecutorService:
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            # The backends are imported while the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
@@ -202,14 +201,10 @@ class ExecutorService:
         return any(sessions.joined for sessions in self._schedulers.values())
 
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
-        """Open the connections by which models reach all schedulers.
-
-        `None` with a single scheduler, which models reach through the session.
-        """
+        """Open connections to all schedulers; `None` if there is one, which sessions reach."""
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None
-        # Most executors have one scheduler, and do not need this import.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)

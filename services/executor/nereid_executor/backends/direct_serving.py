@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 class StreamContext:
     """Values with which a model opens and serves its instance's stream."""
 
-    # The instance's models number their streams from 1.
+    # The models of the instance number their streams from 1.
     number: int
     instance_number: int
-    # The scheduler recognises the instance by the metadata.
+    # The metadata identifies the instance to the scheduler.
     address: str
     metadata: Sequence[tuple[str, str | bytes]]
     # Domain of the memory that is shared with the workers. `None` forbids workers their own links
     # to the scheduler.
     link_domain: str | None
-    # Returns metadata for one call of a method. The metadata proves the executor's role.
+    # Takes a method and returns metadata for one call, which proves the executor's role.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None
     # `stopping` ends the stream after the running batch. `abandoned` ends the stream at once,
     # because responses cannot be delivered.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "INPUT"
 _OUTPUT: Final = "OUTPUT"
-# Limited because the load keeps an executor thread busy for the whole delay.
+# The load keeps an executor thread busy for the whole delay, so the delay is limited.
 _MAX_CREATION_S: Final = 60
 
 

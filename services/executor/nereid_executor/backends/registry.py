@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Entry points by which installed packages name their backends.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
 # Entry points that name a module which the backend of the same name needs. The backend is offered
 # only if the module is found. The module is never loaded through the entry point.
@@ -123,8 +122,8 @@ class BackendRegistry:
             return False
 
 
-# Cached because both read the whole environment at every load. A package that is installed later is
-# found after a restart.
+# Both functions read the whole environment at every load, so they are cached. A package that is
+# installed later is found after a restart.
 @cache
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None

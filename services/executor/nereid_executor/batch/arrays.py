@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
 
 _new_tuple = tuple.__new__
-# Number of objects that are made in one step. Between steps, other threads may run.
+# Objects to make in one step. Between steps, other threads may run.
 _SLICE_ELEMENTS: Final = 16384
 
 # The raw bytes of one input, or the elements of a BYTES input.
@@ -66,13 +66,13 @@ class GatheredBatch(NamedTuple):
     """The members of a batch, checked and planned."""
 
     outcomes: list[Plan | ErrorStatus]
-    # Input tensors of each member that has a plan.
+    # One list for each member that has a plan.
     tensors: list[list[Raw]]
     # The first plan, whose columns all plans share; `None` if every member has an error.
     first: Plan | None
-    # All members with a plan, added up.
+    # The sum over all members with a plan.
     rows: int
-    # Requested by any member: ascending indices into the signature's outputs, and names.
+    # The outputs that any member requests: ascending indices into the signature's, and names.
     outputs: tuple[int, ...]
     names: list[str]
 
@@ -103,7 +103,7 @@ def _gather_all(
             plan = plans.get(head) or planner.plan_request(head)
             raws: list[Raw] = member.tensors
             if member.is_shared or [*map(len, raws)] != plan.sizes:
-                # BYTES, tensors in shared memory, or a wrong size.
+                # The member has BYTES, tensors in shared memory, or a tensor with a wrong size.
                 raws = _checked_tensors(signature, plan, member.tensors, view)
             if plan is not first:
                 if first is None:
@@ -141,7 +141,7 @@ def _gather_lone(
         return None
     if len(tensors[0]) != plan.sizes[0]:
         return None
-    # Faster than calling the class.
+    # Building the tuple directly is faster than calling the class.
     values = ([plan], [tensors], plan, plan.rows, plan.outputs, plan.output_names)
     return _new_tuple(GatheredBatch, values)
 

@@ -80,7 +80,7 @@ class BatchRunner:
         ranges: NvtxRanges | None = None,
     ) -> None:
         self._executions = executions
-        # The last finished batch.
+        # These fields describe the last finished batch.
         self._last_number = self._last_size = self._last_started_ns = 0
         self._last_input_ns = self._last_infer_ns = self._last_output_ns = 0
         self._last_frame_bytes = 0
@@ -106,8 +106,8 @@ class BatchRunner:
         self._view = view
         # `None` if the model has no implicit state.
         self._states: StatefulModel | None = None
-        # The first makes the model's inputs from a batch. The second returns outputs, or `None` if
-        # they are collected later.
+        # `_inputs_of` makes the model's inputs from a batch. `_execute` returns the outputs, or
+        # `None` if they are collected later.
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
@@ -139,7 +139,7 @@ class BatchRunner:
         has_strings = any(tensor.datatype == BYTES for tensor in self.signature.inputs.values())
         self._on_freed = on_freed if has_strings else None
         self.max_frame_bytes = MAX_EXECUTED_BYTES
-        # The last batch, if traced. Its spans are recorded after its responses are sent.
+        # The last batch, if it is traced. Its spans are recorded after its responses are sent.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
@@ -222,7 +222,7 @@ class BatchRunner:
             assert gathered is not None, "executed, but not gathered"
             pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
-            # Break a reference cycle: the traceback refers to this frame, and the frame to the
+            # This breaks a reference cycle: the traceback refers to this frame, the frame to the
             # batch.
             oldest.error = None
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE

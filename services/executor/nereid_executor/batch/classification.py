@@ -32,7 +32,8 @@ _FEW_OF: Final = 16
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
     """Return each row's largest elements as BYTES. Equal elements keep their order; NaN is last."""
-    # Flipped for a descending order. Integers are complemented: the least one has no negation.
+    # The keys are flipped, for a descending order. Integers are complemented, since the least one
+    # has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
         chosen = [_smallest(row, most) for row in flipped]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
 
-# Executions in the thread before the first on the loop. The mean covers about as many.
+# Executions in the thread before the first one on the loop. The mean covers about as many.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
 # Maximum age of the mean. The model's memory may have been paged out since.
@@ -81,10 +81,7 @@ class InlineExecution:
         self.rule = rule
 
     def execute(self, frame: bytes) -> bytes | None:
-        """Execute a batch and return its Executed message; `None` if the thread has to execute it.
-
-        The message is empty if the batch was withdrawn.
-        """
+        """Return the batch's Executed message (empty: withdrawn); `None`: use the thread."""
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None

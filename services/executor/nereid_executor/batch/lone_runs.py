@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import GatheredBatch, Piece
     from nereid_executor.batch.request_plan import Plan, Signature
 
-# Lone requests with the same head that are first executed like any other request.
+# The first requests with the same head are executed like any other request.
 FEWEST: Final = 16
 # With larger tensors the cost of making arrays does not matter.
 MAX_BYTES: Final = 1 << 16
-# Bounded per model, since clients may send any number of different heads.
+# Clients may send any number of different heads, so the number of runs is limited.
 MAX_RUNS: Final = 64
 
 

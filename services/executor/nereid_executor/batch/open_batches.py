@@ -81,7 +81,8 @@ class OpenBatch(ReceivedBatch):
         self.id, self.number = batch_id, number
         # The ids of all requests, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # perf_counter_ns() when the batch came, and when the model got it (0 if it did not).
+        # Readings of perf_counter_ns(): when the batch came, when the model got it (0 if it did
+        # not).
         self.started_ns = started_ns
         self.begun_ns = 0
         # Key: a member. Value: its outputs that are requested as classes, or its shared memory.
@@ -99,7 +100,7 @@ class OpenBatch(ReceivedBatch):
         self._places = places
         # Members without a final response.
         self._open = {*range(len(places))}
-        # The place, whether another response follows, and the pieces.
+        # A tuple has the place, whether another response follows, and the pieces.
         self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
 
     def reject_request(self, place: int, error_status: ErrorStatus) -> None:
@@ -231,7 +232,6 @@ class OpenBatches:
         outputs = tuple(tensor.name for tensor in config.output)
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
-        # Any thread may call it.
         self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
@@ -243,10 +243,7 @@ class OpenBatches:
         kind: type[OpenBatch] = OpenBatch,
         execution: Any = None,
     ) -> tuple[OpenBatch, list[Request]]:
-        """Begin a batch; return the batch, and the requests for the model.
-
-        Malformed requests get an error response. number: the model's number for the batch.
-        """
+        """Begin a batch; return it and the model's requests. Malformed ones get an error."""
         members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
         places: list[int] = []

@@ -92,14 +92,13 @@ class Plan:
     columns: tuple[Column, ...]
     # Bytes of each input; `None` for BYTES, whose size varies.
     sizes: list[int | None]
-    # Elements of each input.
     counts: list[int]
-    # By input: the shape of its rows in the request. The column may be padded or flat instead.
+    # Key: an input. Value: the shape of its rows in the request, before padding or flattening.
     shapes: dict[str, tuple[int, ...]]
     # Ascending indices into the signature's outputs, and the names of these outputs.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # In the order of the response: the index, and the classes if they replace the tensor.
+    # The outputs in the response's order: the index, and the classes if they replace the tensor.
     response_outputs: tuple[tuple[int, Classification | None], ...] = ()
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)

@@ -59,7 +59,7 @@ class RequestRunner:
         self.received, self.writer = self._open.received, self._open.writer
         # True if implicit state of sequences can be exported and restored.
         self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
-        # Numbers for the model. The next scheduler uses the scheduler's numbers again.
+        # Numbers for the model. The next scheduler uses the last scheduler's numbers again.
         self._numbers = count(1)
         # Monotonic time by which the executing batch must end; `None` without a limit.
         self._deadline: float | None = None
@@ -94,7 +94,8 @@ class RequestRunner:
             while self.received.busy or not stopping():
                 wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-                # Saves a system call for each descriptor that is not readable.
+                # Only readable descriptors are collected, which saves a system call for each other
+                # one.
                 arrived = source in ready or stream.has_input
                 ready.discard(source)
                 for reply in self._collect_frames(ready) if ready else ():
@@ -112,10 +113,7 @@ class RequestRunner:
             raise
 
     def finish_batches(self, limit_s: float) -> None:
-        """Let the model complete what it executes for at most limit_s, although the stream ended.
-
-        If a scheduler sends the requests again, it gets these responses.
-        """
+        """Give the model limit_s seconds to complete what it executes after the stream's end."""
         poll = self._poll_model()
         until = time.monotonic() + limit_s
         try:

@@ -85,7 +85,7 @@ class RequestStates:
 
         Raises Unavailable if the state is not on this instance, Internal for an unreadable member.
         """
-        # First, because even a member that cannot be read begins its sequence.
+        # This comes first, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
@@ -112,7 +112,7 @@ class RequestStates:
             if place is not None:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
-                # Copied, because the response's memory will be reused.
+                # The state is copied, because the response's memory will be reused.
                 member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]

@@ -54,7 +54,7 @@ class RequestReader:
         if count != len(spec.inputs):
             raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
         parameters = member.parameters
-        # Faster than _make().
+        # Building the tuple directly is faster than _make().
         return _new_tuple(
             Request,
             (

@@ -36,7 +36,7 @@ class ResponseWriter:
         # Bytes of shared memory that the last outputs took; 0 if those outputs were small.
         self.expected_bytes = 0
         self._predictable = predictable
-        # By head of a response: the sizes of its outputs and the bytes that precede each.
+        # Key: a response's head. Value: the sizes of its outputs, and the bytes before each output.
         self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
         self._prefixes = BoundedCache(_MAX_HEADS)
 

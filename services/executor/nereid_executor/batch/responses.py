@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.batch.request_plan import Signature
 
-# In bytes. The scheduler ends the stream of an instance that sends a larger message.
+# The scheduler ends the stream of an instance that sends more bytes in a message.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
 # The model asks to get the request again.
 RESCHEDULED: Final = (

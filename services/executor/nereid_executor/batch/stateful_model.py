@@ -100,7 +100,7 @@ class StatefulModel:
         self._states: list[list[Array]] = []
         self._leaves_arrays = capabilities_of(model).leaves_arrays
         self._kept: deque[_KeptBatch] = deque()
-        # By a state's input: memory for its stacked rows.
+        # Key: a state's input. Value: memory for its stacked rows.
         self._buffers: dict[str, Array] = {}
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
@@ -151,7 +151,7 @@ class StatefulModel:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
         elif not self._leaves_arrays or not alike:
             for index, state in enumerate(states):
-                # Copied, so that a row does not keep the whole array of the batch.
+                # The row is copied, so that it does not keep the whole array of the batch.
                 state[:] = [np.array(after[index]) for after in afters]
         elif len(states) == 1:
             states[0][:] = [after[0] for after in afters]

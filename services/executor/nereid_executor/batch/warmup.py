@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _PIECE: Final = 1 << 20
-# For bytes.translate(): turns a random byte into a BOOL element.
+# This table turns a random byte into a BOOL element (bytes.translate()).
 _TO_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
 # Larger batches execute one at a time. After each there is a pause, as long as copying the batch
 # takes, so that other work is done.

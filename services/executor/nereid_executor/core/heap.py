@@ -14,7 +14,7 @@ _TRIM_INTERVAL_S: Final = 2.0
 _MUCH_FREED: Final = 64 << 20
 _LIBC: Final = ctypes.CDLL(None)
 _MALLOC_TRIM: Final = getattr(_LIBC, "malloc_trim", None)
-# M_ARENA_MAX of glibc's mallopt().
+# The number of M_ARENA_MAX in glibc's mallopt().
 _ARENA_MAX: Final = -8
 
 

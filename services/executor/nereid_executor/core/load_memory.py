@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from nereid_executor.core.model_files import ModelFiles
 
 _CPU: Final = "cpu"
-# Loads whose measurements are remembered.
 _MAX_REMEMBERED: Final = 4096
-# Measurements of equal loads. The smallest one counts.
+# Equal loads are measured this often. The smallest result counts.
 _MEASUREMENTS: Final = 2
 
 
@@ -49,10 +48,7 @@ class LoadMeter:
 
     @contextmanager
     def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
-        """Measure the load of a model, which takes place within the context.
-
-        gpu: `None` for the CPU. load: key that equal loads share, or `None`.
-        """
+        """Measure the load of a model within the context. load: a key of equal loads, or `None`."""
         measured = self._measured.get(load, ())
         growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
         with self._lock:
@@ -91,14 +87,11 @@ class Growth:
         self._before = {} if earlier else read(gpu)
         # True if another load takes place at the same time.
         self.overlaps = False
-        # By device; `None` if not measured.
+        # Key: a device. `None` if nothing was measured.
         self.measured: dict[str, int] | None = None
 
     def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
-        """Return the bytes that the load takes so far, by device: "cpu", or "gpu" and its number.
-
-        declared_bytes: replaces the measurement of the host's memory.
-        """
+        """Return the load's bytes so far by device. declared_bytes: the host's, not measured."""
         device = _device(self._gpu)
         sizes = {device: sum(size for _, size, _ in files.version) if files is not None else 0}
         for each, growth in self._growth().items():

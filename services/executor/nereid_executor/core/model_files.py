@@ -11,7 +11,7 @@ from nereid.backends.file_digests import identity_of
 # Path, size in bytes, and a value that distinguishes the content from any other.
 FileIdentity = tuple[str, int, bytes | tuple[int, ...]]
 
-# Ignored, since the executor gets the configuration in its commands.
+# The file is ignored, since the executor gets the configuration in its commands.
 _CONFIG = "config.pbtxt"
 
 
@@ -23,11 +23,7 @@ class ModelFiles:
     beside: frozenset[FileIdentity]
 
     def same_in(self, later: ModelFiles | None) -> bool:
-        """Return whether a load would find the same files again.
-
-        later: `None` if they cannot be read. Models may add files beside the versions while they
-        run.
-        """
+        """Return whether a load would find the same files, and perhaps new ones beside versions."""
         return later is not None and self.version == later.version and self.beside <= later.beside
 
 

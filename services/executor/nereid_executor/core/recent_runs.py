@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# In bytes. Larger outputs are mostly in shared memory.
+# Larger outputs (in bytes) are mostly in shared memory.
 MAX_KEPT_BYTES: Final = 64 << 10
 
 
@@ -34,10 +34,10 @@ class RecentRuns:
     def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
-        # Oldest first: the ids of the requests, and the serialised Executed message.
+        # A tuple has the ids of the requests and the serialised Executed message; oldest first.
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
-        # Callbacks by request id. Several schedulers may ask for one request, and several instances
-        # may run it.
+        # Key: a request's id. Several schedulers may ask for one request, and several instances may
+        # run it.
         self._waiting: dict[int, tuple[OnRecalled, ...]] = {}
 
     def begin(self, owner: Hashable, ids: Sequence[int]) -> None:
@@ -73,8 +73,8 @@ class RecentRuns:
 
     def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
         """Arrange that on_recalled is called, from any thread, once the request has run."""
-        # Registered before the look-up, since the run could end between the two. The callback may
-        # then be called twice.
+        # The callback is registered first, since the run could end during the look-up. It may then
+        # be called twice.
         self._waiting[request_id] = *self._waiting.get(request_id, ()), on_recalled
         if not self._is_running(request_id):
             self._report_ended((request_id,), None)

@@ -63,7 +63,7 @@ class Descriptions:
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
-        # Read first, so that a file which changes meanwhile does not count as known.
+        # The files are read first, so that one which changes meanwhile does not count as known.
         files = self._read_files(version_path)
         with self._lock:
             known = self._known.pop(key, None)

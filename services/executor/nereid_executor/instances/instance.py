@@ -99,7 +99,7 @@ class InstanceContext:
     shared_tensors: SharedTensors
     # Value of EXECUTOR_KEY in the metadata of all streams of this process.
     process: str = field(default_factory=lambda: secrets.token_hex(16))
-    # Returns metadata that proves the executor's identity; called for each stream.
+    # Takes a method, and returns metadata that proves the executor's identity; called per stream.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
     # `None` if nothing is traced.
     tracer: Tracer | None = None
@@ -128,7 +128,7 @@ class Instance:
         self.files: ModelFiles | None = None
         # True once the model has been loaded and warmed up.
         self.loaded = False
-        # Bytes of memory that the load took, by device.
+        # Key: a device. Value: bytes of memory that the load took.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
@@ -143,13 +143,13 @@ class Instance:
         self._received: ReceivedBatches[Any] | None = None
         # The model, while it serves the stream itself.
         self._direct: DirectServing | None = None
-        # Number of streams that models served themselves, and of the last of them.
+        # How many streams models have served themselves. The last of them has this number.
         self._direct_streams = 0
         # If true, the scheduler moves states of sequences to other instances before an unload.
         self.has_states = False
         self._earlier_batches = 0
         self._executions = context.timeline.executions(self.spec)
-        # Monotonic.
+        # Monotonic time at which the load began.
         self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
@@ -201,8 +201,8 @@ class Instance:
 
     def withdraw(self, batch: int) -> bool:
         """Withdraw a batch; return False if it has begun, or may begin. Thread-safe."""
-        # A RequestRunner reads batches as they arrive, so it can give none back. Without
-        # WITHDRAWALS_KEY in the metadata, the scheduler knows this.
+        # A RequestRunner reads batches as they arrive, so it can give none back. The scheduler
+        # knows this, since the metadata has no WITHDRAWALS_KEY.
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
@@ -285,7 +285,7 @@ class Instance:
         return str(self.spec.version_path), self.spec.gpu, config, self.files.version
 
     def _serve_batches(self, model: Model) -> None:
-        # Without shared memory, since no scheduler would release the warm-up's responses.
+        # No scheduler would release the warm-up's responses, so it does not use shared memory.
         if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
             return
         tenure: Tenure | None = self._tenures.current
@@ -384,7 +384,7 @@ class Instance:
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         longest_pause_s = self._context.times.longest_dial_pause_s
-        # Jitter, since many instances may lose their streams at the same time.
+        # Pauses have jitter, since many instances may lose their streams at the same time.
         backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)

@@ -82,10 +82,7 @@ class KeptInstances:
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Remove and return the instances that a command replaces.
-
-        These have its model, version and device, but differ in anything other than the name.
-        """
+        """Remove and return instances that the command's other content replaces."""
         obsolete = [
             instance
             for instance, kept in self._kept.items()
@@ -96,10 +93,7 @@ class KeptInstances:
         return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Remove and return instances, so that the others fit into the limits (bytes by device).
-
-        Instances that have executed the fewest batches are removed first.
-        """
+        """Remove and return the least used instances, until the limits (bytes) hold."""
         over = {device: -limit for device, limit in limits.items()}
         for instance in self._kept:
             for device in over.keys() & instance.memory.keys():

@@ -53,15 +53,14 @@ class ExecutorInstances:
     settings: ExecutorSettings
     context: InstanceContext
     kept: KeptInstances
-    # Processor cores that models' threads may use.
     cores: int = 1
     make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
-    # Completed batches of ended instances, by model and version.
+    # Key: model and version. Value: completed batches of ended instances.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
     # If `None`, models are loaded directly from the scheduler's paths.
     directories: ModelDirectories | None = None
-    # By instance: the prepared directory from which it was loaded, until it has ended.
+    # Key: an instance. Value: the directory from which it was loaded, until it has ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
     begun: BegunReports = field(init=False)
 

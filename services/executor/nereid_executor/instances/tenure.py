@@ -22,7 +22,7 @@ class SchedulerEndpoint:
     """The address of a scheduler, and the other ways in which instances reach the scheduler."""
 
     address: str
-    # For the instances' streams; `None` means plaintext.
+    # `None` means plaintext.
     tls: Tls | None = None
     # In-memory streams to a scheduler in this process, for models that execute batches.
     thread_streams: ThreadStreams | None = None
@@ -51,11 +51,9 @@ class InstanceCallbacks:
 class Tenure:
     """The time from a scheduler's command until stop(). Any thread may read it."""
 
-    # The scheduler's number for the instance.
     number: int
     endpoint: SchedulerEndpoint
     callbacks: InstanceCallbacks
-    # Client for the requests that the model sends.
     mesh: MeshClient
     # `None` if the scheduler cannot pass on responses in this executor's memory.
     lender: OutputLender | None = None

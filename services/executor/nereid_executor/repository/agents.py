@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Entry points by which installed packages name their agents.
 ENTRY_POINT_GROUP: Final = "nereid.repository_agents"
 
 

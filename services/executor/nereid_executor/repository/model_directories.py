@@ -74,7 +74,7 @@ class ModelDirectories:
         self._agents = agents
         self._pool = ThreadPoolExecutor(_THREADS, "model-files")
         self._versions: dict[_Key, _Version] = {}
-        # By version: the task that tells its agents that it has ended.
+        # Key: an ended version. Value: the task that tells its agents so.
         self._ending: dict[_Key, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 

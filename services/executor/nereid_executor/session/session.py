@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for batches that the scheduler sent before it knew of the leave.
+# The scheduler may have sent batches before it knew that this executor leaves.
 _LEAVING_GRACE_S: Final = 0.2
-# Seconds from a load or unload to the garbage collection, and between collections. A collection
+# Seconds from a load or unload to the garbage collection, and between two collections. A collection
 # stops all threads for tens of milliseconds, and many models may load.
 _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
@@ -60,7 +60,6 @@ class SessionContext:
     description_runs: DescriptionRuns
     descriptions: Descriptions
     instances: ExecutorInstances
-    # Makes the executor leave all schedulers.
     drain: Callable[[], None]
     # Client of the models of all sessions, if there are several schedulers.
     mesh: Mesh | None = None

@@ -117,7 +117,6 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:
-            # Most executors and models do not use device_io, and do not need this import.
             from nereid_executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
@@ -315,7 +314,6 @@ class OnnxModel:
             try:
                 arrays: list[Array] = self._run(outputs, inputs, self._options)
             except UnicodeEncodeError:
-                # An input element is not UTF-8.
                 escaped = {name: escape_strings(array) for name, array in inputs.items()}
                 results = self._run(outputs, escaped, self._options)
                 arrays = [unescape_strings(array) for array in results]
@@ -336,7 +334,7 @@ class OnnxModel:
             else:
                 value = ort.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, value)
-            # Keeps the value alive while the session runs.
+            # The list keeps the value alive while the session runs.
             values.append(value)
         for name in outputs:
             binding.bind_output(name, "cpu")
@@ -388,5 +386,5 @@ def _to_array(value: ort.OrtValue) -> Array:
         return array
     shape = tuple(value.shape())
     size_bytes = 2 * int(np.prod(shape))
-    # Copied, because the memory belongs to the value.
+    # The bytes are copied, because the memory belongs to the value.
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)

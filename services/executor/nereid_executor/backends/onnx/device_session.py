@@ -24,7 +24,6 @@ _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
-# ONNX Runtime's name for the host's memory.
 HOST: Final = "cpu"
 
 

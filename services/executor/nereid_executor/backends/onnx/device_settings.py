@@ -31,7 +31,7 @@ class DeviceIoSettings(NamedTuple):
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
-    """Return a model's device_io settings; `None` if ONNX Runtime copies inputs and outputs itself."""
+    """Return a model's device_io settings; `None` if ONNX Runtime itself copies the tensors."""
     if any(tensor.data_type == model_config_pb2.TYPE_STRING for tensor in _tensors(config)):
         return None
     optimization = config.optimization

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # First of 128 characters in the last plane. They stand for the bytes from 0x80 on.
 _FIRST: Final = 0x10FE80
 _BYTE: Final = 0x80
-# surrogateescape adds this to a byte.
+# The offset that surrogateescape adds to a byte.
 _SURROGATE: Final = 0xDC00
 _TO_ESCAPE: Final = re.compile(f"[\udc80-\udcff{chr(_FIRST)}-{chr(_FIRST + 127)}]")
 _ESCAPED: Final = re.compile(f"[{chr(_FIRST)}-{chr(_FIRST + 127)}]")

@@ -73,7 +73,7 @@ def open_session(
             _log.warning("the optimised graph %s cannot be loaded: %s", kept, error)
         finally:
             options.graph_optimization_level = level
-    # Written under another name first, since other processes may read the final file.
+    # Other processes may read the final file, so the graph is first written to another one.
     written = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     options.optimized_model_filepath = str(written)
     try:

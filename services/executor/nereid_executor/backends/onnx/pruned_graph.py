@@ -35,7 +35,7 @@ _DELIMITED: Final = 2
 
 class _Node(NamedTuple):
     begin: int
-    # Includes outside values that graphs within the node use.
+    # The inputs include outside values that graphs within the node use.
     inputs: set[bytes]
     outputs: list[bytes]
 

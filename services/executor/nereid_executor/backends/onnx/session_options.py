@@ -207,7 +207,7 @@ def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Acceler
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # Triton's default. cuDNN searches once for each shape.
+    # This is Triton's default. cuDNN searches once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
     for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)

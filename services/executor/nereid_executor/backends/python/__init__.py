@@ -1,1 +1,1 @@
-"""The Python backend runs model.py files with Triton's interface, one worker process per instance."""
+"""The Python backend: model.py files with Triton's interface, one worker process per instance."""

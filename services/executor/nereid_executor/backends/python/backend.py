@@ -161,10 +161,7 @@ def _merge_completed(
 
 
 class PythonModel(DirectServing):
-    """A model that runs in a worker process.
-
-    Only the instance's thread may call a method, unless the docstring says otherwise.
-    """
+    """A model in a worker process. Only methods marked thread-safe suit other threads."""
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec
@@ -352,7 +349,7 @@ class PythonModel(DirectServing):
         for place, request in enumerate(requests):
             remaining_us = request.remaining_us
             form = self._forms.number_of(request.spec)
-            # Has the fields of wire.Member. A plain tuple is cheaper.
+            # The tuple has the fields of wire.Member; a plain tuple is cheaper.
             members.append((form, remaining_us, meta_of(request), tensors_of(request)))
             # The batch has a deadline only if all of its requests have one.
             if latest_us is not None:

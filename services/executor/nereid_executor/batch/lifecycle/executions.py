@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Times when the reply was written and the batch received; number, size; durations of input, model
-# and output phases; bytes of frame and reply.
+# Fields: times when the reply was written and the batch received; number; size; durations of input,
+# model and output phases; bytes of frame and reply.
 _RECORD: Final = Struct("<9q")
 
 

@@ -73,20 +73,17 @@ class ReceivedBatches(Generic[_B]):
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
-        """depth: number of batches that may execute at the same time.
-
-        decoupled: a batch may still execute after all of its members have responded.
-        """
+        """Let `depth` batches execute at once. decoupled: responses do not end execution."""
         self.depth = depth
         self._decoupled = decoupled
         self._lock = threading.Lock()
         self.last_read = 0
         self._withdrawn: set[int] = set()
-        # Key: the model's number of a batch. Oldest first. A COMPLETE batch keeps its place until
-        # its frame is sent.
+        # Key: the model's number of a batch; the oldest is first. A COMPLETE batch keeps its place
+        # until its frame is sent.
         self.executing: dict[int, _B] = {}
         self.deferred: dict[int, _B] = {}
-        # Number and slots of the request for states that has not been replied to.
+        # Number and slots of a request for states that has no reply yet.
         self.export: tuple[int, Sequence[int]] | None = None
         self.completed = 0
 
@@ -145,8 +142,8 @@ class ReceivedBatches(Generic[_B]):
                 return
             if waiting:
                 batch.state = DEFERRED
-                # In this order: `busy` and `begun()` must find the batch in one of the two at any
-                # time.
+                # The order matters: `busy` and `begun()` must find the batch in one of the two at
+                # any time.
                 self.deferred[batch.number] = batch
                 del self.executing[batch.number]
         if not waiting:
@@ -162,10 +159,7 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return number and slots of the due reply with states; `None` if no reply is due.
-
-        States are sent only when no response can change them any more.
-        """
+        """Return number and slots of the due reply; `None` while responses may change states."""
         if self.executing or self.deferred:
             return None
         export, self.export = self.export, None
@@ -201,7 +195,7 @@ class ReceivedBatches(Generic[_B]):
 
     def begun(self) -> list[_B]:
         """Return the batches with deferred responses, then the executing ones. Thread-safe."""
-        # In this order: a batch that becomes deferred between the two reads must not be missed.
+        # The order matters: a batch that becomes deferred between the reads must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]
 

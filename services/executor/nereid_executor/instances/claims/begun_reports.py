@@ -45,14 +45,14 @@ class BegunReports:
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
         self._begun_ids = begun_ids
-        # Key: an open session, oldest first. Value: the begun requests that its scheduler knows.
-        # Before acceptance, reports follow the hello.
+        # Key: an open session, oldest first. Value: the begun requests that its scheduler knows. A
+        # scheduler that has not accepted yet gets reports after the hello.
         self._known: dict[Hashable, set[int]] = {}
         # Sessions that have ended, but whose begun requests are not all known yet.
         self._ending: set[Hashable] = set()
         self._held: list[Grant] = []
-        # Key: a session, until its end. Value: its scheduler's name, once an instance was
-        # requested. Nothing is begun for a scheduler before.
+        # Key: a session that has not ended. Value: its scheduler's name, once it has asked for an
+        # instance. Nothing is begun for a scheduler before that.
         self._schedulers: dict[Hashable, str] = {}
         self._queries: list[_Query] = []
 
@@ -86,10 +86,7 @@ class BegunReports:
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
 
     def grant(self, grants: Iterable[Grant]) -> list[BegunReport | Grant]:
-        """Let sessions have these instances; return the reports and grants to send now.
-
-        Grants are held while the begun requests of an ended session are not all known.
-        """
+        """Grant instances, once ended sessions' begun requests are known; return what to send."""
         self._held += grants
         if not self._held or self._ending:
             return []

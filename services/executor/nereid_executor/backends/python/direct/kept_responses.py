@@ -1,4 +1,4 @@
-"""Recent responses, which the worker sends to the executor if the scheduler may not have got them."""
+"""Recent responses. If the stream is lost, the worker sends them to the executor."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class KeptResponses:
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
         # True once the scheduler is lost. Responses that are added after that exist nowhere else.
         self.is_cut = False
-        # Held while responses are sent. No response may follow the report that the stream has
-        # ended.
+        # The lock is held while responses are sent: none may follow the report of the stream's end.
         self._lock = threading.Lock()
         self._ended = False
 

@@ -79,8 +79,8 @@ class LoopDriver:
         self._idle_s = idle_s
         # The thread that runs the loop holds this lock.
         self._running = threading.Lock()
-        # Guards the end of the loop. Reentrant: a finaliser that calls submit() may interrupt a
-        # thread that holds the lock.
+        # Guards the end of the loop. The lock is reentrant: a finaliser that calls submit() may
+        # interrupt a thread that holds it.
         self._gate = threading.RLock()
         self._closed = False
         self._last: Callable[[], Coroutine[Any, Any, None]] | None = None

@@ -91,8 +91,9 @@ class OutputSegments:
         self._max_granted = max_granted
         self._idle_s = idle_s
         self._sweeper = idle_sweeper.IdleSweeper(self._return_idle, idle_s)
-        # One thread at a time requests a buffer, and none once the stream has ended. Reentrant,
-        # because a finaliser may run in a thread that waits for a buffer, and request another.
+        # One thread at a time requests a buffer, and none once the stream has ended. The lock is
+        # reentrant: a finaliser may run in a thread that waits for a buffer, and request another
+        # one.
         self._lock = threading.RLock()
         # True while a thread chooses a segment. A finaliser that interrupts the choice must not
         # begin another choice.

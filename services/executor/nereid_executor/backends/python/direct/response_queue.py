@@ -33,13 +33,13 @@ class ResponseQueue:
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
-        """deliver writes a batch's responses to the stream; it is called with the lock held."""
+        """Make an empty queue. deliver writes responses to the stream, with the lock held."""
         self._deliver = deliver
         self._queue: deque[tuple[int, MemberResponses]] = deque()
         self._stream_lock = threading.Lock()
         self._stream_lock.acquire()
-        # Reentrant: the garbage collector may finalise a response sender in a thread that holds the
-        # lock.
+        # The lock is reentrant: the garbage collector may finalise a response sender in a thread
+        # that holds it.
         self._event_lock = threading.RLock()
         # Wakes the serving thread, which then checks the queue and its own state again.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

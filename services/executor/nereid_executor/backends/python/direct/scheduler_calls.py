@@ -275,18 +275,15 @@ class SchedulerCalls:
         self._granted: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._requested = False
         self._opening = threading.Lock()
-        # True once it is decided whether calls use a link. Decided once, so that the calls of a
-        # sequence all take the same path.
+        # True once it is decided whether calls use a link. The decision is made once, so that the
+        # calls of a sequence all take the same path.
         self._decided = False
         self._path: SchedulerPath | None = None
         # Other threads may set `_ended` while the link is being opened.
         self._is_up = self._ended = False
 
     def calls(self) -> pending_calls.PendingCalls | None:
-        """Return the PendingCalls of the link, or None if calls go through the executor.
-
-        The first call of this method opens the link and waits until it is up.
-        """
+        """Return the link's PendingCalls, or None without a link. The first call opens it."""
         if not self._decided and not self._must_not_wait():
             with self._opening:
                 if not self._decided:

@@ -301,8 +301,8 @@ class DirectServer:
         opened = self._received.find(batch)
         written: MemberResponses = []
         if opened is not None:
-            # Copied: before the replies are sent, the model may change its arrays, and the owner of
-            # the inputs may reuse their memory.
+            # The replies are copied: before they are sent, the model may change its arrays, and the
+            # owner of the inputs may reuse their memory.
             written = [
                 (member, (b"".join(pieces),))
                 for member, pieces in self._write_replies(opened, replies)

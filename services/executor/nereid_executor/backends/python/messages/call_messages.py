@@ -1,4 +1,4 @@
-"""Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form."""
+"""Converts a model's calls to requests to the mesh, and the responses to the worker's form."""
 
 from __future__ import annotations
 
@@ -85,10 +85,7 @@ _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, 
 
 
 def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
-    """Return a response's flags (wire.Reply), metadata (pending_calls.Response), and tensors.
-
-    model: name of the called model. Calls share the metadata, so do not change it.
-    """
+    """Return a response's flags, metadata and tensors. The metadata is shared: never change it."""
     more = wire.MORE if response.more else 0
     if response.error is not None:
         message = _message_of(model, response.error)

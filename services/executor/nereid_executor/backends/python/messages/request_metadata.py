@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, RequestSpec
 
-# Number of the request's iteration. The scheduler adds it to requests that may be rescheduled.
+# The number of an iteration. The scheduler adds it to requests that may be rescheduled.
 ITERATION: Final = "triton_iteration"
 
 

@@ -37,7 +37,7 @@ _CODES: Final = {
     "CANCELLED": 1,
 }
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-# For DEADLINE_EXCEEDED (4), Triton has no name.
+# Triton has no name for DEADLINE_EXCEEDED (4).
 _UNNAMED: Final = {4: "UNAVAILABLE"}
 
 
@@ -100,7 +100,7 @@ class ResponseHeads:
                 tensors = [_in_buffer(tensor, buffer) for tensor in tensors]
         except NereidError as error:
             return Response(member, more, error_of_error(error))
-        # Quicker than Response._make().
+        # This call is quicker than Response._make().
         return _new_tuple(Response, (member, more, None, head, tensors))
 
     def _make_head(self, meta: bytes) -> tuple[bytes, list[int | None]]:

@@ -145,10 +145,7 @@ class DirectSupervisor:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:
-        """Return a LINK message, whose credential is valid for one link to the scheduler.
-
-        `None` means that calls go through the executor.
-        """
+        """Return a LINK message with a credential for one link; `None` refuses the link."""
         context = self._context
         domain = context.link_domain
         if domain is None:

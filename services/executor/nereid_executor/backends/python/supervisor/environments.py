@@ -60,8 +60,7 @@ def _unpack(model: str, path: Path) -> Path:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
                 with tarfile.open(path) as archive:
-                    # A subfolder, because the archive may change the mode of the folder it is
-                    # unpacked in.
+                    # The archive may change the mode of the folder that it is unpacked in.
                     archive.extractall(directory.path / _FOLDER, filter="tar")
                 _relocate(directory.path / _FOLDER)
             except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:

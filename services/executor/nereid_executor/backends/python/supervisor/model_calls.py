@@ -41,8 +41,7 @@ class ModelCalls:
         self._closed = False
         # Sends the worker a response unless that needs waiting; returns whether it was sent.
         self.try_send: Callable[[wire.Call], bool] = lambda _response: False
-        # Number of responses that the instance's thread has yet to send. Later ones must not
-        # overtake.
+        # Responses that the instance's thread has yet to send. Later ones must not overtake them.
         self._unsent = 0
         # Deadline of the executing requests (time.monotonic). The model's calls get this deadline,
         # unless the worker sends a more exact one.

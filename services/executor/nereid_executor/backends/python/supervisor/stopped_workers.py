@@ -26,7 +26,7 @@ class StoppedWorkers:
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
-        # Prevents killing the wrong process: the id of a forgotten worker may be in use again.
+        # The lock prevents killing the wrong process: a forgotten worker's id may be in use again.
         self._lock = threading.Lock()
         # Keys are process ids. Values: the name of the worker's model, and the monotonic time since
         # which the worker is stopped.
@@ -51,10 +51,7 @@ class StoppedWorkers:
             self.kill_stopped(time.monotonic(), limit_s)
 
     def kill_stopped(self, now: float, limit_s: float) -> list[int]:
-        """Kill workers that are stopped for limit_s seconds, and all processes they have started.
-
-        Returns the killed workers' process ids. now is a monotonic time in seconds.
-        """
+        """Kill workers stopped for limit_s, and their child processes; return the workers' ids."""
         killed = []
         with self._lock:
             for pid, model in self._models.items():

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 # stream.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
-# The directories that a direct worker imports Nereid from.
 _SOURCES: Final = os.pathsep.join(
     dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
 )
@@ -112,11 +111,11 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(memory)
-        # Readable once the process has ended.
+        # This descriptor is readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
-        # Readable when frames arrive, when the process ends, and when other threads have left
+        # One is readable when frames arrive, when the process ends, or when other threads have left
         # messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
         self._poll = select.poll()
@@ -287,7 +286,7 @@ class WorkerProcess:
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
-        # Before the channel: other threads send call responses over it.
+        # Calls are closed before the channel: other threads send call responses over it.
         self.calls.close()
         self.channel.close()
         os.close(self._process_end)

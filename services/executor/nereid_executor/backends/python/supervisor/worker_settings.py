@@ -22,8 +22,8 @@ _START_DEFAULT_S: Final = 30.0
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
-# Has no effect, since inputs are always in the CPU's memory. As on Triton, an invalid value is
-# refused.
+# The setting has no effect, since inputs are always in the CPU's memory. As on Triton, an invalid
+# value is refused.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 

@@ -6,7 +6,7 @@ socket and memory are open descriptors; parent is the executor's process id.
 import sys
 from pathlib import Path
 
-# Models can import the API's modules from this directory, but not the worker's own.
+# From this directory, models can import the API's modules, but not the worker's own.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ class IdleSweeper:
         self._sweep = sweep
         self._idle_s = idle_s
         self._timer: threading.Timer | None = None
-        # Reentrant: a finaliser that calls start() may interrupt a thread that holds the lock.
+        # The lock is reentrant: a finaliser that calls start() may interrupt a thread that holds
+        # it.
         self._lock = threading.RLock()
 
     def start(self) -> None:

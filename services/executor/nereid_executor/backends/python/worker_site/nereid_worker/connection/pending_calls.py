@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Maximum number of responses in shared memory that a model may hold. Further ones are copied, so
 # that the owner of the memory gets it back.
 MAX_MAPPED = 64
-# Seconds that the release of a response's memory waits for a next call to carry it.
+# A release waits this long (seconds) for the next call, which carries it along.
 RELEASE_S = 0.1
 
 
@@ -43,10 +43,7 @@ class CallPath(Protocol):
     """Carries calls to the mesh, and passes their responses to PendingCalls.on_response()."""
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a call. Thread-safe.
-
-        Raises: wire.WireError: the call is too large. wire.LostError: the connection is lost.
-        """
+        """Send a call; raise WireError if it is too large, LostError if the link is lost."""
 
     def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
         """Send a call without tensors, and never wait for a lock that this thread may hold."""
@@ -66,7 +63,7 @@ class _PendingCall:
 
     def __init__(self, on_response: OnResponse, lease: SegmentLease | None, model: str) -> None:
         self.on_response = on_response
-        # Empty if the call is not an inference.
+        # The name is empty if the call is not an inference.
         self.model = model
         # Shared memory with the call's tensors; None if they are small and sent inline.
         self.lease = lease
@@ -157,7 +154,7 @@ class PendingCalls:
         if wire.Range in map(type, response.tensors):
             response = self._open_response(response)
         more = response.flags & wire.MORE
-        # Popped in one step, because several threads may bring a last response to one call.
+        # The call is popped in one step: several threads may bring the last response to one call.
         pending = self._calls.get(number) if more else self._calls.pop(number, None)
         if pending is None:
             return

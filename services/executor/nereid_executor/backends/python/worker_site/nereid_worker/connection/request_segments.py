@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # A segment is reused only for tensors that fill at least 1/_MIN_FILL of it.
 _MIN_FILL = 2
-# From linux/fcntl.h: the fcntl module of some Python versions lacks them.
+# The values are from linux/fcntl.h: the fcntl module of some Python versions lacks them.
 _ADD_SEALS = 1033
 _SHRINK_AND_GROW = 0x2 | 0x4
 
@@ -62,9 +62,9 @@ class RequestSegmentPool:
         """Make a pool. limit: maximum total bytes. idle_s: lifetime of a free segment."""
         self._limit = limit
         self._idle_s = idle_s
-        # Reentrant: the garbage collector may finalise a lease in a thread that holds the lock.
+        # The lock is reentrant: a lease may be finalised in a thread that holds the lock.
         self._lock = threading.RLock()
-        # In the order in which they were freed.
+        # The segments are in the order in which they were freed.
         self._free: list[RequestSegment] = []
         self._trim_timer: threading.Timer | None = None
         # Bytes of all segments, used and free.
@@ -122,7 +122,7 @@ class RequestSegmentPool:
                 segment = min(fitting, key=lambda candidate: candidate.size)
                 self._free.remove(segment)
                 return segment
-            # Rounded up by at most an eighth, so that tensors of similar sizes share segments.
+            # The size is rounded up by at most an eighth, so that similar sizes share segments.
             step = 1 << max(12, size.bit_length() - 3)
             size = -(-size // step) * step
             while self._free and self.total + size > self._limit:

@@ -24,7 +24,7 @@ from .idle_sweeper import IdleSweeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Minimum bytes, added up, of tensors that are sent in a segment. Smaller ones are sent inline.
+# Minimum bytes of all tensors together for a segment. Smaller tensors are sent inline.
 MIN_BYTES = 1 << 16
 # Maximum bytes of a segment that stays mapped.
 MAX_KEPT_BYTES = 1 << 22
@@ -46,9 +46,9 @@ class KeptMappings:
 
     def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
         self._most = most
-        # Reentrant: the garbage collector may finalise a response sender under the lock.
+        # The lock is reentrant: a response sender may be finalised in a thread that holds it.
         self._lock = threading.RLock()
-        # Key: a segment's name, and whether the mapping is writable. The last used one is at the
+        # Key: a segment's name, and whether the mapping is writable. The last used key is at the
         # end.
         self._kept: OrderedDict[tuple[str, bool], memoryview] = OrderedDict()
         # Keys that were used since the last sweep.
@@ -59,10 +59,7 @@ class KeptMappings:
         return len(self._kept)
 
     def view(self, segment: str, *, writable: bool = False) -> memoryview | None:
-        """Return a view of a whole segment, or None if it is too large to stay mapped.
-
-        Raises: TritonModelException: the segment does not exist any more.
-        """
+        """Return a view of a segment; None if it is too large, TritonModelException if gone."""
         key = segment, writable
         with self._lock:
             self._used.add(key)
@@ -149,10 +146,7 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
 
 
 def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
-    """Return copies of a response's tensors, or None if they are large and should be mapped.
-
-    Raises: TritonModelException: the segment does not exist any more.
-    """
+    """Return copies of tensors; None if they are large, TritonModelException if gone."""
     if sum(place.size for place in ranges) > _MAX_COPIED_BYTES:
         return None
     copies = [copy_of(place) for place in ranges]

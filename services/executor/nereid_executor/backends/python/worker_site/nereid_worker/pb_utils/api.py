@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Names of the API too, for files that import everything with `*`.
+# These modules are names of the API too, for files that import everything with `*`.
 import json
 import struct
 
@@ -107,5 +107,5 @@ for _made in (
     TritonError,
     TritonModelException,
 ):
-    # Texts that contain the classes' names are then the same as on Triton.
+    # With this module name, texts with the classes' names are the same as on Triton.
     _made.__module__ = "c_python_backend_utils"

@@ -85,11 +85,7 @@ class Metric:
         self._series = series
 
     def increment(self, value: float, /) -> None:
-        """Add a number to a counter or a gauge.
-
-        Raises: TypeError: value is not a number. TritonModelException: a counter would decrease, or
-        the metric is a histogram.
-        """
+        """Add to a counter or gauge. TritonModelException: a counter decreases; a histogram."""
         number = number_of(value, "value")
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Increment", self._kind)
@@ -129,7 +125,7 @@ class _Family:
 
 class _Series:
     def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
-        # Keeps the family alive for as long as any of its metrics lives.
+        # This reference keeps the family alive for as long as any of its metrics lives.
         self._family = family
         self._bounds = bounds
         # Observed values in each bucket of a histogram. The last bucket has no upper bound.

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # the second it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
-# Keeps the iterator that sets a future alive. Event loops hold tasks only weakly, so a waiting task
-# and its iterator could be collected together.
+# Key: a waiting coroutine's future. Value: the iterator that sets it. Event loops hold tasks only
+# weakly, so without this reference both could be collected together.
 _awaited: dict[asyncio.Future[None], ResponseIterator] = {}
 
 
@@ -124,7 +124,7 @@ def infer_stream(request: InferenceRequest) -> ResponseIterator:
     responses = ResponseIterator(calls)
     about, tensors = _described(request)
     about["decoupled"] = True
-    # Weak, so that the call is cancelled when the model drops the iterator.
+    # The reference is weak, so that the call is cancelled when the model drops the iterator.
     reference = weakref.ref(responses)
 
     def on_response(response: Response) -> None:
@@ -172,7 +172,7 @@ def _response_of(response: Response) -> InferenceResponse:
     ]
     inference_response = InferenceResponse(tensors)
     if about["parameters"]:
-        # Unchecked: other backends may send values that a Python model may not, such as doubles.
+        # The parameters are not checked: other backends may send doubles, which models may not.
         inference_response._parameters = json.dumps(about["parameters"])
     return inference_response
 

@@ -52,11 +52,7 @@ class ModelConfig:
         self._add_tensor("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Set whether the model is decoupled (may send any number of responses to a request).
-
-        The only field is "decoupled" (a bool). Raises: ValueError: there is another field, or the
-        configuration file has another value.
-        """
+        """Set the field "decoupled" (a bool); ValueError if the file has another value."""
         for name in transaction_policy_dict.keys():  # noqa: SIM118 - only a dictionary has them
             if name != "decoupled":
                 raise ValueError(

@@ -89,14 +89,14 @@ _ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 class InferenceRequest:
     """A request to a model: one that `execute` gets, or one that the model makes."""
 
-    # Class attributes, because most requests that models execute keep all of these defaults.
+    # These are class attributes, because most requests keep all of the defaults.
     _request_id = ""
     _correlation_id: int | str = 0
     _model_name, _model_version = "", -1
     _flags = _timeout = 0
     _trace = _UNTRACED
     _parameters = "{}"
-    # Set if the model executes the request: its batch, its place in the batch, and its state.
+    # These are set if the model executes the request: batch, place in the batch, and state.
     _execution: Execution | None = None
     _member = 0
     _state: State | None = None
@@ -142,7 +142,7 @@ class InferenceRequest:
         self._outputs = [text_of(name, "requested_output_names") for name in names]
         self._model_version = signed(model_version, "model_version")
         self._flags, self._timeout = unsigned(flags, "flags"), unsigned(timeout, "timeout", 64)
-        # Checked, but unused: outputs are always in the CPU's memory.
+        # The value is checked but not used: outputs are always in the CPU's memory.
         instance_of(preferred_memory, PreferredMemory, "preferred_memory")
         self._trace = instance_of(trace, InferenceTrace, "trace")
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"

@@ -27,14 +27,8 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        """Make a response.
-
-        output_tensors: outputs that the client has not requested are left out. error: the outputs
-        are then ignored. parameters: values of type bool, int or str. Raises: TypeError: an
-        argument has another type. TritonModelException: an output is None, or a parameter has an
-        unsupported type.
-        """
-        # No calls for the usual types, because models make a response for every request.
+        """Make a response. If there is an error, clients do not get the outputs."""
+        # The usual types are checked without calls, because a model responds to every request.
         if type(output_tensors) is list:
             self._output_tensors: list[Tensor] = output_tensors[:]
         else:

@@ -30,12 +30,10 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str | bytes, array: Any, /) -> None:
-        """Make a tensor from a numpy array of any shape.
+        """Make a tensor from a numpy array; TritonModelException for an unknown dtype.
 
         `object` and `bytes_` arrays are BYTES, and are serialized at once. Other C-contiguous
-        arrays are not copied: later changes of the array change the tensor. Raises: TypeError: name
-        is not a text, or array is not a numpy array. TritonModelException: name is empty, or the
-        dtype has no Triton datatype.
+        arrays are not copied: later changes of the array change the tensor.
         """
         if type(name) is not str:
             name = text_of(name, "Tensor(): name")

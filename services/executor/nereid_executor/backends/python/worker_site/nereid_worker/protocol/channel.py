@@ -42,7 +42,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # Blocking: a reader that waits only for the socket needs one system call instead of three.
+        # The socket blocks: a reader that waits only for it needs one system call instead of three.
         connection.setblocking(True)
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()

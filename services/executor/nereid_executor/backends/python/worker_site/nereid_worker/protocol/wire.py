@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _Row = tuple[int, int, bytes, Sequence[Any]]
 
-# To the worker:
+# Frames to the worker:
 
 # Arguments of initialize(), paths, and the shared memory for the model's requests.
 INITIALIZE = 1
@@ -43,7 +43,7 @@ OUTPUT_BUFFER = 12
 # means that calls go through the executor.
 LINK = 13
 
-# To the executor:
+# Frames to the executor:
 
 STARTED = 20
 # Responses to INITIALIZE (whether the model has is_ready()), to DESCRIBE (the configuration), and
@@ -59,8 +59,8 @@ CALL = 27
 # its result.
 READY = 28
 FINALIZED = 29
-# The stream has ended: null, an error's status and message, or a text why the worker could not
-# serve it.
+# The stream has ended. null: no error. A list: an error's status and message. A text: why the
+# worker could not serve the stream.
 SERVED = 30
 # The request's number, the bytes of the outputs, and whether the worker keeps the segment.
 REQUEST_OUTPUT_BUFFER = 31
@@ -75,9 +75,9 @@ REQUEST_LINK = 35
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 
-# In bytes, as for a protobuf message.
+# The maximum in bytes is the same as for a protobuf message.
 MAX_FRAME = (1 << 31) - 1
-# Marks the size of a tensor in a segment. The frame then has the place instead of the bytes.
+# This bit marks the size of a tensor in a segment. The frame has its place, not its bytes.
 _IN_SEGMENT = 1 << 63
 # The index is the item's size modulo eight.
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-# Directory of the Python backend's files, and file of the outermost frame of every stack.
+# `_OWN`: directory of the Python backend. `_BOTTOM`: file of every stack's outermost frame.
 _OWN = str(Path(__file__).parents[3])
 _BOTTOM = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"

@@ -157,13 +157,13 @@ class BatchExecution:
         self._poll_controls = poll_controls
         self.decoupled = decoupled
         self.iterative = iterative
-        # By member: the outputs that its client has requested.
+        # Index: a member. Value: the outputs that its client has requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # The requests that execute() will get, their member numbers, and the replies to the others.
+        # The requests that execute() gets, their member numbers, and replies to the other requests.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # Mapped inputs, the members that they belong to, and the place for a member's outputs.
+        # The mapped inputs, their members, and each member's place for outputs.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
@@ -196,10 +196,7 @@ class BatchExecution:
         return bool(self._open_requests)
 
     def map_input(self, member: int, place: wire.Range) -> memoryview:
-        """Return a copy of an input in a segment, or a mapping if it is large.
-
-        Raises: TritonModelException: the segment does not exist any more.
-        """
+        """Return an input, mapped if it is large; TritonModelException if its segment is gone."""
         copied = shared_tensors.copy_of(place)
         if copied is not None:
             return copied
@@ -269,7 +266,7 @@ def reply_of(
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
     tensors = raws if buffer is None else shared_tensors.write_outputs(raws, buffer)
-    # Quicker than calling wire.Reply.
+    # This call is quicker than wire.Reply().
     return _new_tuple(wire.Reply, (member, 0, meta, tensors))
 
 

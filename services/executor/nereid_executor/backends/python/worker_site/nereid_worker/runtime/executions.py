@@ -25,7 +25,7 @@ class Executions:
         self._memory = memory
         self._decoupled = decoupled
         self._open: weakref.WeakValueDictionary[int, BatchExecution] = weakref.WeakValueDictionary()
-        # Replaces caller_context() while this process serves the instance's stream.
+        # If set, caller_context() calls this function: the process serves the instance's stream.
         self.stream_context: Callable[[int | None], dict[str, Any]] | None = None
 
     def __bool__(self) -> bool:
@@ -58,7 +58,7 @@ class Executions:
         executing = _LAST_BATCH.unpack_from(self._memory)[0]
         if self._decoupled or batch in (None, executing):
             return {}
-        # A copy, because other threads may add batches at the same time.
+        # Other threads may add batches at the same time, so the loop uses a copy.
         batches = [reference() for reference in self._open.valuerefs()]
         if any(
             other and other.number != executing and other.has_open_requests for other in batches

@@ -68,7 +68,8 @@ class FrameReader:
         except wire.LostError:
             pass
         except Exception:
-            # The executor broke the protocol. It starts another worker when this process ends.
+            # The executor broke the protocol. When this process ends, the executor starts a new
+            # worker.
             traceback.print_exc()
             sys.stderr.flush()
         finally:

@@ -68,17 +68,15 @@ class Iterations:
     """Keeps the states of one model's requests between their iterations."""
 
     def __init__(self) -> None:
-        # By request number. A state is forgotten if the model keeps no sender of its request.
+        # Key: a request's number. A state is forgotten if the model keeps no sender for its
+        # request.
         self._suspended: weakref.WeakValueDictionary[str, IterativeState]
         self._suspended = weakref.WeakValueDictionary()
 
     def begin_request(
         self, execution: BatchExecution, request: InferenceRequest, iteration: str
     ) -> None:
-        """Set a request's state: the state of earlier iterations if the model has kept it.
-
-        iteration has the form <request's number>.<iteration's number>.
-        """
+        """Set a request's state. iteration: <number of the request>.<number of the iteration>."""
         number, _, index = iteration.partition(".")
         member = request._member
         state = self._suspended.pop(number, None)

@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any, TextIO
 
-# As in the services' logs: C0 and C1 except for the tab, line separators, bidirectional controls,
-# and surrogates.
+# The same characters are escaped in the services' logs: C0 and C1 except for the tab, line
+# separators, bidirectional controls, and surrogates.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -79,7 +79,7 @@ def _model_class(about: dict[str, Any]) -> Any:
     file = path / about["filename"]
     if not file.is_file():
         raise FileNotFoundError(f"Python model file not found in '{file}'")
-    # As a module of the version's folder, so that relative imports in the file work.
+    # The file is a module of the version's folder, so that its relative imports work.
     sys.path += [str(path), str(path.parent)]
     module = importlib.import_module(f"{path.name}.{file.stem}")
     if not hasattr(module, "TritonPythonModel"):
