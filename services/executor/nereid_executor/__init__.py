@@ -1,4 +1,5 @@
-"""The executor. No layer imports a layer above it.
+"""The executor.
 
-From the lowest: settings, core, batch, backends, repository, instances, session, this folder.
+The layers, from the lowest: settings, core, batch, backends, repository, instances, session, and
+the modules of this folder. No layer imports a layer above it.
 """

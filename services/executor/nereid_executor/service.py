@@ -113,7 +113,10 @@ class ExecutorService:
         return bool(joined) and not self._leaving.is_set() and has_loaded
 
     def leave(self, timeout_s: float | None = None) -> None:
-        """Begin to leave all schedulers. run() returns after the current batches or timeout_s."""
+        """Begin to leave all schedulers.
+
+        run() returns after the current batches, or after timeout_s (default: --exit-timeout-secs).
+        """
         if timeout_s is not None:
             self._exit_timeout_s = timeout_s
         self._leaving.set()
@@ -201,7 +204,10 @@ class ExecutorService:
         return any(sessions.joined for sessions in self._schedulers.values())
 
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
-        """Open connections to all schedulers; `None` if there is one, which sessions reach."""
+        """Open the connections by which models reach all schedulers.
+
+        `None` if there is a single scheduler: models reach it through the session.
+        """
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None

@@ -33,7 +33,7 @@ class BatchInput(NamedTuple):
     dtype: np.dtype[np.generic]
 
     def arrays(self, plans: Sequence[Plan]) -> dict[str, Array]:
-        """Return the inputs by name, for requests with these plans; Internal without the source."""
+        """Return the inputs by name; raise Internal if the requests lack the source input."""
         try:
             items = [(plan.rows, plan.shapes[self.source]) for plan in plans]
         except KeyError:

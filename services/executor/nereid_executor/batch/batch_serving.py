@@ -87,7 +87,7 @@ def _begin_more(
     oldest: ArrayBatch,
     stopping: Callable[[], bool],
 ) -> bool:
-    """Begin batches until no more may begin or the oldest is complete; False: the stream ended."""
+    """Begin batches until no more may begin or the oldest is complete; False at stream's end."""
     while runner.received.may_begin and not stopping():
         if not unread:
             unread.extend(stream.read_messages())

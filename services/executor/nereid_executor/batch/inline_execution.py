@@ -1,6 +1,7 @@
 """Short batches that the event loop itself executes, in an executor in the scheduler's process.
 
-Waking the instance's thread and the loop takes longer than a small model.
+Waking the instance's thread and the loop takes longer than a small model. So the loop executes the
+batch while the thread waits, unless earlier measurements say that this delays other work.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _SizeClass:
 
 
 class InlineRule:
-    """Decides whether the loop may execute a batch. Classes of sizes are measured separately."""
+    """Decides whether the loop may execute a batch. Each class of sizes is measured separately."""
 
     def __init__(self, limit_ns: int) -> None:
         """limit_ns: maximum average time of an execution."""
@@ -81,7 +82,10 @@ class InlineExecution:
         self.rule = rule
 
     def execute(self, frame: bytes) -> bytes | None:
-        """Return the batch's Executed message (empty: withdrawn); `None`: use the thread."""
+        """Execute a batch and return its Executed message, if the rule allows that.
+
+        The message is empty if the batch was withdrawn. `None` leaves the batch to the thread.
+        """
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None

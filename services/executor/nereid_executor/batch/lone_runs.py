@@ -1,10 +1,10 @@
 """Executions of lone requests, with input arrays that are kept from one request to the next.
 
-For a small model, making arrays takes longer than the execution. Assumptions: The model neither
-writes to its inputs nor keeps them (`leaves_arrays`). `gather_members` compares the size of each
-tensor with the plan's. Each tensor fills its array. Each run compares the outputs with those
-before. The model is not told to write to kept memory: ONNX Runtime writes elsewhere if an output is
-an input.
+For a small model, making arrays takes longer than the execution. There are four assumptions. The
+model neither writes to its inputs nor keeps them: it declares `leaves_arrays`. The tensors have the
+plan's sizes: `gather_members` compares them. Each tensor fills its array. The outputs have the same
+form as before: each run compares them. The model is not told to write to kept memory, because ONNX
+Runtime writes elsewhere if an output is also an input.
 """
 
 # layout: compiled
@@ -72,7 +72,7 @@ class LoneRun:
 
 
 class LoneRuns:
-    """The lone runs of one model. Threads may use them one at a time, with the model's batches."""
+    """The lone runs of one model. Only the thread that executes a batch of the model uses them."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature

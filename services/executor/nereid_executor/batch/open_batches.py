@@ -332,7 +332,10 @@ class OpenBatches:
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Yield batch, member and kind of each control; ProtocolError for a future batch."""
+        """Yield the batch, the member and the kind of each control.
+
+        Raises ProtocolError for a batch that has not come.
+        """
         for control in controls:
             batch = self.received.controlled(control.batch)
             member = None if batch is None else batch.member_at(control.member)

@@ -190,7 +190,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns as requests with different shapes may share them: flat or padded."""
+    """Return the columns with their shapes in a batch: ragged ones flat, padded ones padded."""
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

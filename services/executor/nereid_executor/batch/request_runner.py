@@ -83,8 +83,8 @@ class RequestRunner:
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until `stopping` is true and all batches are complete.
 
-        Raises ModelLostError after errors for executing requests (the scheduler runs unseen batches
-        elsewhere), or ProtocolError.
+        Raises ProtocolError, or ModelLostError if the model was lost. The requests that it was
+        executing then have an error. The scheduler runs batches that it never saw elsewhere.
         """
         poll = self._poll_model()
         source = stream.fileno()

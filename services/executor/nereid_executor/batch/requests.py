@@ -33,7 +33,10 @@ class RequestReader:
     def __init__(
         self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
     ) -> None:
-        """Use these outputs if a request names none. reshapes: an input's two shapes."""
+        """Use these outputs if a request names none.
+
+        reshapes: maps an input to the shapes before and after its reshape.
+        """
         self._all_outputs = outputs
         self._reshapes = reshapes or {}
         self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MAX_SPECS)

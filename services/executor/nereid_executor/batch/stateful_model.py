@@ -1,4 +1,7 @@
-"""Implicit state of models that execute arrays: rows that are an output, then an input."""
+"""Implicit state of models that execute arrays.
+
+The rows that a model writes to a state's output are an input for the sequences' next requests.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ class _KeptBatch:
 
 
 class StatefulModel:
-    """A Model with states. Call begin(), execute(), written_states() for one batch at a time."""
+    """A Model that executes batches with the states of their sequences.
+
+    Call begin(), execute() and written_states(), for one batch at a time, in the instance's thread.
+    """
 
     def __init__(
         self,
@@ -207,7 +213,10 @@ class StatefulModel:
         return self._model.execute(given, names)
 
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
-        """Stack rows in kept memory: new arrays would get new memory from the system each time."""
+        """Return an array of these rows.
+
+        In new arrays, large states would get new memory from the system each time.
+        """
         if not self._leaves_arrays:
             return np.stack(rows)
         count, shape = len(rows), rows[0].shape

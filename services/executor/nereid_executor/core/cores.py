@@ -68,7 +68,11 @@ def _read(path: Path) -> str:
 
 
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
-    """Return the threads of one instance: its share of the cores, or all if the count is open."""
+    """Return the number of threads for the operators of one instance, at least 1.
+
+    The configured instances divide the cores. If their number is left open, each gets threads for
+    all cores, so that a lone request can use all of them.
+    """
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
     )

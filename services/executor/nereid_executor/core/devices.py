@@ -1,4 +1,7 @@
-"""The CPU, and GPUs (with NVML) by CUDA's number: the index in CUDA_VISIBLE_DEVICES."""
+"""The devices on which an executor can run models: the CPU, and with NVML also GPUs.
+
+A GPU's number is CUDA's: its index among the GPUs in CUDA_VISIBLE_DEVICES.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ def gpus(selection: str | None) -> list[pb.Device]:
 def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown GPU.
 
-    A process can use only one slice, by default the first, and then no other GPU.
+    A process can use only one slice. If a machine has slices and none is selected, CUDA shows the
+    first slice and no other GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
     if selection is None:

@@ -19,7 +19,10 @@ _ARENA_MAX: Final = -8
 
 
 class HeapTrim:
-    """Returns much freed memory at once, a little later: that delays allocations. Thread-safe."""
+    """Returns freed memory to the system: much memory at once, a little memory later. Thread-safe.
+
+    Returning memory takes milliseconds and delays allocations in other threads.
+    """
 
     def __init__(
         self, trim: Callable[[], None] | None = None, interval_s: float = _TRIM_INTERVAL_S
@@ -59,7 +62,11 @@ def trim_heap() -> None:
 
 
 def limit_arenas(count: int) -> None:
-    """Have all threads share arenas: pages of their own would be cleared again at each load."""
+    """Make all threads allocate from this many arenas.
+
+    By default each thread has its own arena. Its pages go back to the system at each unload, and
+    have to be cleared again for the next load.
+    """
     # In other C libraries, mallopt may be missing or have another meaning.
     if _MALLOC_TRIM is not None:
         _LIBC.mallopt(_ARENA_MAX, count)

@@ -48,7 +48,10 @@ class LoadMeter:
 
     @contextmanager
     def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
-        """Measure the load of a model within the context. load: a key of equal loads, or `None`."""
+        """Measure the load of a model, which takes place within the context.
+
+        load: a key that equal loads share; `None` if no equal load is known.
+        """
         measured = self._measured.get(load, ())
         growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
         with self._lock:
@@ -91,7 +94,10 @@ class Growth:
         self.measured: dict[str, int] | None = None
 
     def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
-        """Return the load's bytes so far by device. declared_bytes: the host's, not measured."""
+        """Return the bytes that the load takes so far. Key: a device ("cpu", "gpu 0").
+
+        declared_bytes: replaces the measurement of the host's memory.
+        """
         device = _device(self._gpu)
         sizes = {device: sum(size for _, size, _ in files.version) if files is not None else 0}
         for each, growth in self._growth().items():

@@ -23,7 +23,11 @@ class ModelFiles:
     beside: frozenset[FileIdentity]
 
     def same_in(self, later: ModelFiles | None) -> bool:
-        """Return whether a load would find the same files, and perhaps new ones beside versions."""
+        """Return whether a load would find the same files again.
+
+        Models may add files beside the versions while they run, so additional files are allowed
+        there.
+        """
         return later is not None and self.version == later.version and self.beside <= later.beside
 
 

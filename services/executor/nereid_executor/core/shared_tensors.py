@@ -84,7 +84,10 @@ class OutputLender:
         self._closed = True
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
-        """Copy outputs to a segment and return references; `None` if small or memory is full."""
+        """Copy outputs to a segment, and return references to them.
+
+        Returns `None` if the outputs are small, or if the shared memory is full.
+        """
         offsets, end = [], 0
         for output in outputs:
             offsets.append(end)
@@ -115,7 +118,7 @@ class OutputLender:
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def grant_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Return memory that a process may reuse once a response was read; `None` if it is full."""
+        """Return memory that a process may use again after each read response; `None` if full."""
         segment = None if self._closed else self._segments.grant_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
@@ -133,5 +136,5 @@ class OutputLender:
             self._segments.free_segment(name)
 
     def discard_lent(self) -> None:
-        """Discard all lent segments after the stream broke: they may never be released."""
+        """Discard all lent segments after the stream broke, since they may never be released."""
         self._segments.discard_segments_of(self)

@@ -1,7 +1,7 @@
 """Runs descriptions of model files in threads: a few at a time, each for a limited time.
 
-A slow one no longer counts towards the limit, and is abandoned after its timeout. A thread that
-never returns is left behind; the number of threads is limited too.
+A slow description no longer counts towards the limit, and is abandoned after its timeout. A thread
+that never returns is left behind; the number of threads is limited too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Descriptions of model files, remembered from one scheduler to the next.
 
-A scheduler that asks twice in a row gets a new one: it may depend on more than the files.
+A scheduler that asks twice in a row gets a new description: what a model completes by itself may
+depend on more than its files.
 """
 
 from __future__ import annotations

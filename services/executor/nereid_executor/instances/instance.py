@@ -175,7 +175,10 @@ class Instance:
         return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
-        """End the tenure after the current batch. End the instance too, unless it is kept."""
+        """End the tenure after the current batch. End the instance too, unless it is kept.
+
+        abandon: the batch's responses can no longer be delivered.
+        """
         tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
             tenure.abandoned.set()

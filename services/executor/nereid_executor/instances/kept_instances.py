@@ -82,7 +82,11 @@ class KeptInstances:
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Remove and return instances that the command's other content replaces."""
+        """Remove and return the instances that a command replaces.
+
+        They have the command's model, version and device, but differ in anything other than the
+        name.
+        """
         obsolete = [
             instance
             for instance, kept in self._kept.items()
@@ -93,7 +97,10 @@ class KeptInstances:
         return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Remove and return the least used instances, until the limits (bytes) hold."""
+        """Remove and return instances, so that the others fit into the memory limits (bytes).
+
+        Instances that have executed the fewest batches are removed first.
+        """
         over = {device: -limit for device, limit in limits.items()}
         for instance in self._kept:
             for device in over.keys() & instance.memory.keys():

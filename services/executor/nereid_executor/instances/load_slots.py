@@ -80,6 +80,10 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Return whether another model holds all slots; False for one slot, which limits memory."""
+        """Return whether the loads of one other model hold all slots.
+
+        If there is only one slot, the result is False: that slot limits memory and is never
+        exceeded.
+        """
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

@@ -1,4 +1,7 @@
-"""The repository agent `checksum`: parameters "MD5:<path>" have a file's hexadecimal digest."""
+"""The repository agent `checksum`. As on Triton, it refuses a model whose files have a wrong MD5.
+
+A parameter "MD5:<path in the model's directory>" has the hexadecimal digest as its value.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def write_metrics(
     instances: Iterable[Instance],
     ended_batches: Counter[tuple[str, int]],
 ) -> None:
-    """Write the executor's own series. ended_batches: of ended instances."""
+    """Write the executor's own series."""
     page.add_value(metrics.EXECUTOR_JOINED, joined)
     counts: Counter[tuple[str, int]] = Counter()
     batches = ended_batches.copy()

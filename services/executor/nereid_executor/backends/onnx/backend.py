@@ -356,7 +356,7 @@ class OutputSetsModel:
     """Runs each batch on the smallest session that has the requested outputs."""
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
-        """smaller: key: a set of outputs; value: the model for it; smallest set first."""
+        """Use the first model in `smaller` whose set (the key) has all requested outputs."""
         self.description = whole.description
         self.capabilities = replace(whole.capabilities, any_thread=False)
         self._whole = whole

@@ -87,7 +87,10 @@ def _load_session(
     settings: DeviceIoSettings,
     make_session: MakeSession,
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
-    """Return a session, the description, and whether it captures graphs (if not, run without)."""
+    """Return a session, its description, and whether the session captures graphs.
+
+    As on Triton, a model that cannot have graphs runs without them.
+    """
     if settings.graphs:
         capturing = [
             (name, {**options, _GRAPHS: "1"} if name == CUDA else options)

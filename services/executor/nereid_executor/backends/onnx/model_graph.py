@@ -163,7 +163,10 @@ def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, 
 
 
 def raw_fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each field's number, starts of tag and content (0 if not delimited), and end."""
+    """Yield each field's number, start of the tag, start of the content, and end.
+
+    If a field is not length-delimited, the start of the content is 0.
+    """
     while position < end:
         begin = position
         tag, position = decode_varint(data, position)

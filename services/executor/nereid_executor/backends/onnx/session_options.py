@@ -182,7 +182,7 @@ def execution_providers(
 
 
 def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
-    """If caches are on without a directory, let TensorRT keep them in the version's directory."""
+    """If caches are on without a directory, let TensorRT use the version's, if it is writable."""
     if not os.access(version_path, os.W_OK):
         return list(providers)
     kept = []

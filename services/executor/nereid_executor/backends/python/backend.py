@@ -161,7 +161,10 @@ def _merge_completed(
 
 
 class PythonModel(DirectServing):
-    """A model in a worker process. Only methods marked thread-safe suit other threads."""
+    """A model that runs in a worker process.
+
+    Only the instance's thread calls methods, except for those marked thread-safe.
+    """
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec

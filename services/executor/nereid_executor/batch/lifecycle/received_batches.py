@@ -67,13 +67,17 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 
 
 class ReceivedBatches(Generic[_B]):
-    """The batches of one session. Only the instance's thread calls methods not marked thread-safe.
+    """The batches of one instance in one session with a scheduler.
 
-    A message that may not come now raises ProtocolError.
+    Only the instance's thread calls methods that are not marked thread-safe. A message that may not
+    come now raises ProtocolError.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
-        """Let `depth` batches execute at once. decoupled: responses do not end execution."""
+        """Let `depth` batches execute at the same time.
+
+        decoupled: a batch may still execute after all of its members have responded.
+        """
         self.depth = depth
         self._decoupled = decoupled
         self._lock = threading.Lock()
@@ -159,7 +163,10 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return number and slots of the due reply; `None` while responses may change states."""
+        """Return the number and the slots of a due reply with states; `None` if none is due.
+
+        States are sent only when no response can change them any more.
+        """
         if self.executing or self.deferred:
             return None
         export, self.export = self.export, None

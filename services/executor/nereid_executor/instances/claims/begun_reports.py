@@ -86,7 +86,10 @@ class BegunReports:
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
 
     def grant(self, grants: Iterable[Grant]) -> list[BegunReport | Grant]:
-        """Grant instances, once ended sessions' begun requests are known; return what to send."""
+        """Let sessions have these instances; return the reports and grants to send now.
+
+        Grants are held while the begun requests of an ended session are not all known.
+        """
         self._held += grants
         if not self._held or self._ending:
             return []

@@ -33,7 +33,7 @@ class KeptResponses:
             self._kept.append((ids, reply))
 
     def cut(self) -> None:
-        """Send all responses at once, because another scheduler may ask for them during a batch."""
+        """Send all responses at once: other schedulers may ask for them before a batch ends."""
         self.is_cut = True
         self._send_all()
 

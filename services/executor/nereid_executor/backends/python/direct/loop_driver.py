@@ -1,6 +1,7 @@
 """An event loop that runs in the threads that wait for its results.
 
-The driver's own thread runs the loop only while work is pending without a waiting caller.
+So no other thread is between the socket and the caller. The driver's own thread runs the loop if
+work is pending and no caller waits, and from time to time while nothing is pending.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -31,7 +32,8 @@ _READ_BYTES: Final = 1 << 16
 class _Selector(selectors.PollSelector):
     """Remembers an exception that a signal handler raises while the loop waits.
 
-    Such an exception loses no work. poll, because forks would share and change an epoll descriptor.
+    Such an exception loses no work of the loop. The selector uses poll: with epoll, forked
+    processes would share a descriptor and change it when they end.
     """
 
     raised: BaseException | None = None
@@ -95,7 +97,7 @@ class LoopDriver:
             raise
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have the loop call work() soon; return at once. Raise ClosedError if it has ended."""
+        """Have the loop call work() soon; raise ClosedError after the loop's end."""
         with self._gate:
             if self._closed:
                 raise ClosedError

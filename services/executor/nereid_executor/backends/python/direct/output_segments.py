@@ -110,7 +110,8 @@ class OutputSegments:
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Write outputs to a segment, which the executor keeps until the outputs are read.
 
-        Returns the segment and each output's place; without a segment, None and the outputs.
+        Returns the segment and each output's place in it. If no segment is available, returns None
+        and the outputs themselves.
         """
         size_bytes = sum(aligned(len(tensor)) for tensor in tensors)
         granted = self._free_segment(size_bytes)
@@ -135,7 +136,7 @@ class OutputSegments:
             self._granted.clear()
 
     def _free_segment(self, size_bytes: int) -> GrantedSegment | None:
-        """Return a granted segment, marked as in use, or None to use a segment once."""
+        """Return a granted segment that is free and large enough, marked as in use, or None."""
         # The reading thread must not wait for the lock: its holder may wait for a frame that only
         # the reading thread can receive.
         if size_bytes > _MAX_GRANTED_BYTES or not self._lock.acquire(not self._in_reader_thread()):

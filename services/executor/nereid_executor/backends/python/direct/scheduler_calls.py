@@ -55,10 +55,10 @@ class SchedulerPath:
         on_lost: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """Prepare a link; raise OSError or RuntimeError without descriptors or threads.
+        """Prepare a link to the scheduler at this address.
 
-        about: the LINK message. instance: the scheduler's number. on_lost: called when the link
-        fails.
+        about: the LINK message. instance: the scheduler's number for it. on_lost is called when the
+        link fails. Raises OSError or RuntimeError if the system has no more descriptors or threads.
         """
         self.calls = pending_calls.PendingCalls(self, segments)
         self._address = address
@@ -264,9 +264,9 @@ class SchedulerCalls:
     ) -> None:
         """Prepare a link; the first call opens it.
 
-        request_link asks the executor; on_link() gets the response. timeout_s: seconds to wait for
-        it, and again for the link. must_not_wait: whether the caller runs in the thread that reads
-        it.
+        request_link asks the executor for a link; its response goes to on_link(). timeout_s:
+        seconds to wait for this response, and then for the link. must_not_wait returns whether the
+        calling thread is the one that reads responses.
         """
         self._open_path = open_path
         self._request_link = request_link

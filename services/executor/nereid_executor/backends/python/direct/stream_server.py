@@ -115,7 +115,10 @@ class DirectServer:
         return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
-        """Have serve() return after all responses, or at once if the scheduler is lost (cut)."""
+        """Have serve() return once all batches have their responses.
+
+        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
+        """
         if cut:
             self._kept.cut()
             self._calls.close(cut=True)

@@ -28,7 +28,11 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request to the mesh for a model's call. `about` may have a more exact deadline."""
+    """Return the request to the mesh for a model's call.
+
+    deadline: monotonic time at which the executing requests expire; None without a limit. A
+    deadline in `about` is more exact and replaces it.
+    """
     caller = instance
     if "deadline_ns" in about:
         deadline = int(about["deadline_ns"]) / 1e9 or None

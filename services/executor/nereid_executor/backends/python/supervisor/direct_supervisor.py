@@ -50,8 +50,8 @@ class DirectSupervisor:
         """Supervise the stream until it has ended.
 
         on_wake sends the worker the messages that other threads have queued. Raises ModelLostError
-        after the report of the begun batch, RpcError, ProtocolError, or Internal if the worker
-        cannot.
+        if the worker has ended or was too slow to stop; its begun batch is then reported. Raises
+        RpcError, ProtocolError, or Internal if the worker cannot serve the stream.
         """
         worker, context = self._worker, self._context
         try:

@@ -42,7 +42,8 @@ def read_worker_settings(
 ) -> WorkerSettings:
     """Return the settings. The model's parameters take precedence over --backend-config.
 
-    Raises InvalidArgument or Unimplemented for a value, Internal for the model's environment.
+    Raises InvalidArgument or Unimplemented for an invalid value, Internal if the model's
+    environment cannot be used.
     """
     if _CPU_INPUTS_KEY in config.parameters:
         wanted = config.parameters[_CPU_INPUTS_KEY].string_value

@@ -102,7 +102,8 @@ def copy_of(place: Range) -> memoryview | None:
 class MappedInputs:
     """The inputs of one batch that are in segments, mapped copy-on-write.
 
-    Their owner reuses the memory once the request has its response: call copy_held() before.
+    The owner of the inputs reuses the memory once the request has its response. Call copy_held()
+    before the response is sent.
     """
 
     def __init__(self) -> None:

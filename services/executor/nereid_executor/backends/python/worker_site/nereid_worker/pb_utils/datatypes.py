@@ -58,7 +58,7 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the numpy type of a datatype such as TYPE_FP32; KeyError for TYPE_BF16 and others."""
+    """Return the numpy type of a datatype such as TYPE_FP32; KeyError if there is none (BF16)."""
     return _CONFIG_TYPES[triton_type_string]
 
 

@@ -46,7 +46,8 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         """Make a family, or share the existing family that has this name.
 
-        Raises TritonModelException if the name is invalid or exists with another kind; TypeError.
+        Raises TypeError for a wrong argument, TritonModelException if the name is invalid or exists
+        with another kind.
         """
         name, description = text_of(name, "name"), text_of(description, "description")
         instance_of(kind, MetricKind, "MetricFamily(): kind")
@@ -85,7 +86,11 @@ class Metric:
         self._series = series
 
     def increment(self, value: float, /) -> None:
-        """Add to a counter or gauge. TritonModelException: a counter decreases; a histogram."""
+        """Add a number to a counter or a gauge.
+
+        Raises TypeError if value is no number, TritonModelException for a histogram or if a counter
+        would decrease.
+        """
         number = number_of(value, "value")
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Increment", self._kind)
@@ -98,7 +103,7 @@ class Metric:
         self._series.increase(number)
 
     def set(self, value: float, /) -> None:
-        """Set a gauge; raise TypeError for no number, TritonModelException for another kind."""
+        """Set a gauge; raise TypeError or TritonModelException (no gauge)."""
         number = number_of(value, "value")
         if self._kind is not MetricKind.GAUGE:
             raise _unsupported("Set", self._kind)

@@ -65,7 +65,10 @@ def _content(value: Any) -> bytes:
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model, optionally with the models of an ensemble; or raise TritonModelException."""
+    """Unload a model; unload_dependents also unloads the models that an ensemble uses.
+
+    Raises TritonModelException if the model cannot be unloaded.
+    """
     model_name = text_of(model_name, "model_name")
     dependents = boolean(unload_dependents, "unload_dependents")
     about = {"what": "unload", "model": model_name, "dependents": dependents}

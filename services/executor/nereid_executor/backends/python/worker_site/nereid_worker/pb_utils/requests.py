@@ -188,9 +188,10 @@ class InferenceRequest:
         return self._execution is not None and self._execution.is_cancelled(self._member)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return the sender of responses that execute() does not return; not for own requests.
+        """Return the request's response sender, for responses that execute() does not return.
 
-        A model that is not decoupled sends one late response, after execute() has returned None.
+        If execute() returns None for a request, a model that is not decoupled sends its one
+        response later. Raises TritonModelException if the model has made the request itself.
         """
         if self._sender is None:
             if self._execution is None:
@@ -214,9 +215,10 @@ class InferenceRequest:
         execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the named model execute the request, and wait for the response or the iterator.
+        """Have the named model execute the request, and wait for the response.
 
-        A failed model's response has an `error()`. Raises TritonModelException if the request is
+        If decoupled is true, the result is an iterator over any number of responses. If the other
+        model fails, the response has an `error()`. Raises TritonModelException if the request is
         too large, or the caller is not a model that is served.
         """
         if boolean(decoupled, "decoupled"):
@@ -226,8 +228,9 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> Any:
         """Execute the request as `exec` does; the result must be awaited, and can be cancelled.
 
-        The iterator (decoupled) has its first response already, since a plain `for` would block the
-        event loop. Raises RuntimeError if no event loop runs.
+        If decoupled is true, the iterator is returned with its first response: models may read it
+        with a plain `for`, which would block the event loop. Raises RuntimeError if no event loop
+        runs.
         """
         decoupled = boolean(decoupled, "decoupled")
         loop = asyncio.get_running_loop()

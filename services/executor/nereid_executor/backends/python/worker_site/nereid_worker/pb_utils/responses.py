@@ -27,7 +27,11 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        """Make a response. If there is an error, clients do not get the outputs."""
+        """Make a response. If there is an error, the outputs are ignored.
+
+        Clients get only the outputs that they have requested. Raises TypeError or
+        TritonModelException for a wrong argument.
+        """
         # The usual types are checked without calls, because a model responds to every request.
         if type(output_tensors) is list:
             self._output_tensors: list[Tensor] = output_tensors[:]

@@ -86,7 +86,7 @@ class Channel:
             self._send_deferred()
 
     def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
-        """Write a frame if that needs no waiting; return whether the (whole) frame was written."""
+        """Write a small frame if that needs no waiting; return whether it was written."""
         body = b"".join(parts)
         if len(body) > _MAX_AT_ONCE or not self._send_lock.acquire(blocking=False):
             return False

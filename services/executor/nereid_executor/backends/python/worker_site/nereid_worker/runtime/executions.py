@@ -49,7 +49,10 @@ class Executions:
         pack_into(f"<{len(ids) + 1}Q", self._memory, _LAST_BATCH.size, len(ids), *ids)
 
     def caller_context(self) -> dict[str, Any]:
-        """Describe the requests that the calling thread makes a call for; empty if known."""
+        """Describe the requests that the calling thread makes a call for.
+
+        The result is empty if the executor already knows these requests.
+        """
         # execute() itself runs only in the main thread.
         is_main = threading.current_thread() is threading.main_thread()
         batch = None if is_main else current_batch.get()

@@ -46,7 +46,10 @@ class StreamServer(Protocol):
         """
 
     def stop(self, *, cut: bool) -> None:
-        """Have serve() return after all responses, or at once if the scheduler is lost (cut)."""
+        """Have serve() return once all batches have their responses.
+
+        The reading thread calls this. cut: the scheduler is lost, and with it the stream.
+        """
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
