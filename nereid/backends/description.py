@@ -9,13 +9,10 @@ if TYPE_CHECKING:
 
 
 class TensorDescription(NamedTuple):
-    """One input or output, as a model file states it."""
-
     name: str
-    # A KServe datatype, such as FP32 or BYTES.
+    # KServe datatype, such as FP32 or BYTES.
     datatype: str
-    # Dimensions, including the batch dimension; -1 is a variable dimension. `None` if the file
-    # states no rank.
+    # Includes the batch dimension; -1 is a variable dimension. `None` if the file states no rank.
     dims: tuple[int, ...] | None
     optional: bool = False
 
@@ -25,10 +22,9 @@ class ModelDescription(NamedTuple):
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
-    # The whole configuration, if the model completes it itself. Nothing is added to such a
-    # configuration.
+    # The whole configuration if the model completes it itself. Nothing is added to it.
     config: model_config_pb2.ModelConfig | None = None
 
 
-# Description for a file that states nothing. The configuration is then used as it is written.
+# Description for a file that states nothing.
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

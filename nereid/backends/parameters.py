@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Maximum number of threads of a model. It is far above what a model needs; it exists because each
-# thread takes memory of the process that all models share.
+# Far above what a model needs. Each thread takes memory of the process that all models share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """Return the texts of a configuration's parameters, by name."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
@@ -33,10 +31,7 @@ def parse_count(
 ) -> int:
     """Return a parameter that is a count; a negative number counts as 0.
 
-    most: maximum value; `None` means no maximum.
-
-    Raises:
-        InvalidArgument: the value is not a whole number, or is above the maximum.
+    Raises InvalidArgument if the value is no whole number or exceeds `most`.
     """
     text = values.get(name)
     if text is None:
@@ -66,11 +61,7 @@ def parse_threads(
 def parse_boolean(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
 ) -> bool:
-    """Return a parameter that is true or false, in any spelling that flags allow.
-
-    Raises:
-        InvalidArgument: the value is neither true nor false.
-    """
+    """Return a parameter that is true or false; raise InvalidArgument for any other text."""
     text = values.get(name)
     if text is None:
         return default

@@ -1,12 +1,8 @@
 """Commands of `nereid`, which installed distributions declare as entry points.
 
-An entry point of the group `nereid.commands` names a `module:function`. The function takes the
-command's arguments and returns its exit code. The module may have a string `SUMMARY` for
-`nereid --help`, which is read from the source: listing the commands imports none of them.
-
-This module reads the files of entry points itself, in about 1 ms, and does not use pathlib.
-Importing importlib.metadata takes 15 ms and pathlib 4 ms, and would delay the first processes that
-`nereid serve` starts.
+An entry point of the group `nereid.commands` names a `module:function`, and the module may have a
+string `SUMMARY`. Entry points are read here in about 1 ms: importlib.metadata takes 15 ms and
+pathlib 4 ms, which would delay `nereid serve`.
 """
 
 from __future__ import annotations
@@ -45,7 +41,6 @@ class Command(NamedTuple):
         Raises:
             ModuleNotFoundError: the module is not installed.
         """
-        # Only the list of commands needs these modules.
         import ast  # noqa: PLC0415
         from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415
@@ -67,8 +62,8 @@ class Command(NamedTuple):
 def declared_commands(path: Sequence[str]) -> Iterator[Command]:
     """Yield the commands declared by the distributions on an import path.
 
-    Folders are read in the order of the path. A folder is read only when the caller's iteration
-    reaches it. If several distributions declare the same name, the first command counts.
+    A folder is read only when the iteration reaches it. If a name is declared twice, the first
+    command counts.
     """
     for folder in path:
         try:
@@ -86,7 +81,6 @@ def find_command(name: str) -> Command | None:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file, or "" if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return file.read()
@@ -95,11 +89,10 @@ def _read(path: str) -> str:
 
 
 def _parse(text: str) -> Iterator[Command]:
-    """Yield the commands that the text of an entry_points.txt declares."""
     section = text.partition(f"[{GROUP}]")[2].partition("\n[")[0]
     for line in section.splitlines():
         name, _, value = line.partition("=")
         module, colon, function = value.partition(":")
         if colon and not line.startswith("#"):
-            # The function's name may be followed by extras in brackets.
+            # Extras in brackets may follow the function's name.
             yield Command(name.strip(), module.strip(), function.partition("[")[0].strip())

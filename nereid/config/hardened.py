@@ -1,7 +1,6 @@
 """--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
 
-A flag that is given explicitly takes precedence over --hardened, so a user can relax a single
-restriction.
+A flag that is given explicitly takes precedence.
 """
 
 from __future__ import annotations

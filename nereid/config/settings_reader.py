@@ -1,7 +1,7 @@
 """Read settings from a command line and the environment, and write settings for a child process.
 
-The reader reports all errors at once, one line each, and exits with code 2 before a port opens. A
-flag takes precedence over its environment variable. This module holds no service's settings.
+The reader reports all errors at once and exits with code 2 before a port opens. A flag takes
+precedence over its variable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Settings = TypeVar("Settings")
 
 # Name of the field of --hardened (nereid.config.hardened).
 _HARDENED = "hardened"
-# Minimum similarity at which an unknown flag is reported as a misspelling of a known flag.
+# Minimum similarity at which an unknown flag is reported as a misspelling.
 _SIMILARITY = 0.75
 
 
@@ -33,8 +33,7 @@ def read_settings(
 ) -> Settings:
     """Return the settings that argv and environ give; on errors, print them all and exit with 2.
 
-    A settings class may have a method `errors()`. It returns the errors that concern the settings
-    as a whole, one line each.
+    A settings class may have a method `errors()`, which returns errors of the settings as a whole.
     """
     (result,) = read_shared_settings((settings,), argv, environ, program)
     return cast("Settings", result)
@@ -49,11 +48,10 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> list[Any]:
-    """Read several settings classes from one command line, in the same way as `read_settings()`.
+    """Read several settings classes from one command line, like `read_settings()`.
 
-    Fields with equal names are one flag, declared by the first class that has it. common: names of
-    the fields that --help shows; empty shows all. --help-all always shows all. ending: text that
-    ends the help.
+    Equal names are one flag, declared by the first class. common: fields that --help shows; empty
+    shows all, as --help-all does.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
@@ -89,7 +87,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:
     """Print a line for each error and exit with code 2; return if there are no errors."""
-    # Drop duplicates: several services that share a flag report the same error.
+    # Several services that share a flag report the same error.
     for error in dict.fromkeys(errors):
         sys.stderr.write(f"{program}: {error}\n")
     if errors:
@@ -97,9 +95,9 @@ def exit_on_errors(errors: Sequence[str], program: str) -> None:
 
 
 def settings_argv(settings: Any) -> list[str]:
-    """Return the argv that read_settings() turns into these settings, whatever the environment.
+    """Return the argv for these settings, whatever the environment, without secrets.
 
-    Secret settings are left out: anybody on the machine can see a process's argv.
+    Anybody on the machine can see a process's argv.
     """
     argv: list[str] = []
     for flag in declared_flags(type(settings)):
@@ -147,7 +145,7 @@ def _parser(flags: Iterable[DeclaredFlag], program: str) -> argparse.ArgumentPar
 
 
 def _deprecated_dest(flag: DeclaredFlag) -> str:
-    # The name contains a space, so it differs from the names of all fields.
+    # No field's name contains a space.
     return f"deprecated {flag.field.name}"
 
 
@@ -161,10 +159,7 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """Return a flag's texts in argv; `None` if the flag is not given.
-
-    Texts of the flag's deprecated forms come first.
-    """
+    """Return a flag's texts in argv, deprecated forms first; `None` if the flag is not given."""
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
@@ -172,7 +167,7 @@ def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] |
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
     """Return an error for each unknown flag, with a similar known flag if there is one.
 
-    If a value follows an unknown flag, no further error is reported for the value.
+    A value that follows an unknown flag causes no further error.
     """
     names = ["--help", "--help-all"]
     for flag in flags:
@@ -223,10 +218,7 @@ def _texts(
 
 
 def _split_list(text: str) -> list[str]:
-    """Return the elements of a list written as a;b or as ["a", "b"].
-
-    secret_environ() writes the second form.
-    """
+    """Return the elements of a list written as a;b, or as ["a", "b"] like secret_environ()."""
     if text.startswith('["'):
         with contextlib.suppress(ValueError):
             return [str(element) for element in json.loads(text)]

@@ -9,8 +9,7 @@ from enum import Enum
 class Severity(Enum):
     """Weight of a finding.
 
-    ERROR: the model would not be served. WARNING: the model's author probably meant something else.
-    NOTE: any other finding.
+    ERROR: the model would not be served. WARNING: its author probably meant something else.
     """
 
     ERROR = "error"
@@ -22,9 +21,8 @@ class Severity(Enum):
 class Finding:
     """Something to know about a model.
 
-    code: a stable name for programs, such as no-batching. message: the text of the finding; for an
-    error, the text with which loading fails. hint: the change to make; empty if no particular
-    change is recommended.
+    code: a stable name, such as no-batching. message: for an error, the text with which loading
+    fails. hint: the change to make; may be empty.
     """
 
     severity: Severity

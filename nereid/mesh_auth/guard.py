@@ -42,16 +42,13 @@ class GuardRules:
     """Requirements of a mesh port. Without a token, only the caller's certificate decides."""
 
     token: MeshToken | None
-    # If there is no token, true means that any certificate gives every role, even if the
-    # certificate names no role.
+    # Without a token, true means that any certificate gives every role.
     any_certificate: bool = False
     # True if executors may load and unload models; see roles.method_roles.
     executor_control: bool = False
 
 
 class Guard:
-    """Guard of one mesh port, for use by one event loop."""
-
     def __init__(self, rules: GuardRules) -> None:
         self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
         self._any_certificate = rules.any_certificate
@@ -59,11 +56,7 @@ class Guard:
         self._refusals = RefusalLog(_log)
 
     def guarded(self, handlers: Handlers) -> Handlers:
-        """Return these handlers behind the guard, which checks each call first.
-
-        Raises:
-            KeyError: no roles are defined for a method.
-        """
+        """Return these handlers behind the guard; raise KeyError if a method has no roles."""
         for path in (*handlers.unary, *handlers.async_unary, *handlers.stream):
             self._roles[path]
         return replace(handlers, admit=self.check)

@@ -1,7 +1,6 @@
 """The flags for access to mesh ports, which all services share, and what follows from them.
 
-A TCP port that other machines can reach opens only with a token or mTLS. Unix sockets and the
-loopback interface can be reached from this machine only, so they open without either.
+A TCP port that other machines can reach opens only with a token or mTLS.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     """The flags for access between services; every service's settings have these flags."""
 
     TOPIC: ClassVar = Topic.MESH
-    # The roles whose tokens suffice for this service; empty if the service needs the mesh's own
-    # token.
+    # Roles whose tokens suffice for this service. If empty, it needs the mesh's own token.
     MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
 
     mesh_token: str = flag(
@@ -85,8 +83,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     def read_mesh_token(self) -> MeshToken | None:
         """Return the token; `None` if no token is given.
 
-        Raises:
-            ValueError: the token or its file is not usable; the message does not show the token.
+        Raises ValueError if the token or its file is unusable; the message does not show the token.
         """
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
@@ -109,10 +106,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose; all holders of the mesh's own token get the same one.
-
-        The secret is empty if this service does not have the mesh's own token.
-        """
+        """Return a secret that all holders of the mesh's own token share; empty without that token."""
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
 
@@ -140,10 +134,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return not (self.mesh_token or self.mesh_token_file)
 
     def mesh_guard(self, *, executor_control: bool = False) -> GuardRules | None:
-        """Return the requirements of this service's mesh port.
-
-        `None` means that any caller on this machine may use the port.
-        """
+        """Return the requirements of this service's mesh port; `None` lets any local caller in."""
         token = self.read_mesh_token()
         if token is None and not self.mesh_tls_root:
             return None

@@ -1,7 +1,6 @@
 """The configuration as the scheduler and the hot path read it: immutable, checked, plain types.
 
-It is built once per loaded model, because reading a protobuf field costs far more than reading an
-attribute.
+Reading a protobuf field costs far more than reading an attribute.
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ class OutputSpec:
 class ModelConfig(ModelParameters):
     """A complete, valid configuration.
 
-    batching is set if the dynamic batcher is configured, and sequences if the sequence batcher is.
-    proto is the message from which the configuration was made; it must not be changed. Fields that
-    no request path reads are in proto only.
+    batching is set for the dynamic batcher, sequences for the sequence batcher. proto must not be
+    changed; it alone has the fields that no request path reads.
     """
 
     name: str
@@ -75,11 +73,7 @@ class ModelConfig(ModelParameters):
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
-    """Check a complete configuration, and return a frozen copy of it.
-
-    Raises:
-        InvalidArgument: the configuration is not valid.
-    """
+    """Check a complete configuration and return a frozen copy, or raise InvalidArgument."""
     validate_config(config)
     proto = model_config_pb2.ModelConfig()
     proto.CopyFrom(config)

@@ -1,7 +1,6 @@
 """The instance groups that an executor hosts, completed by Triton's defaults.
 
-Each executor is treated like a Triton server: KIND_AUTO and "all GPUs" refer to the executor's own
-GPUs.
+Each executor is like a Triton server: KIND_AUTO and "all GPUs" refer to its own GPUs.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _KIND_NAMES: Final[dict[int, InstanceKind]] = {
     _Kind.KIND_GPU: "GPU",
     _Kind.KIND_MODEL: "MODEL",
 }
-# Backends that have two instances on the CPU by default.
+# Two instances on the CPU by default.
 _TWO_ON_CPU: Final = (TENSORFLOW, ONNXRUNTIME)
-# Backends that run on the CPU if the configuration has no instance group.
+# On the CPU if the configuration has no instance group.
 _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
@@ -50,7 +49,7 @@ class ResourceNeed:
 class RateLimit:
     """The resources that an instance needs to execute, and the instance's priority.
 
-    An instance of priority 2 executes half as often as an instance of priority 1.
+    Priority 2 executes half as often as priority 1.
     """
 
     resources: tuple[ResourceNeed, ...] = ()
@@ -62,9 +61,8 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor.
+    """Equal instances on one executor: `count` on each of `gpus`, or `count` if gpus is empty.
 
-    If gpus is empty, there are `count` instances; otherwise there are `count` on each of the GPUs.
     Passive instances are loaded, but get no requests.
     """
 
@@ -79,19 +77,17 @@ class InstanceGroup:
 def normalise_instance_groups(
     config: ModelConfig, *, gpu_ids: Sequence[int]
 ) -> list[InstanceGroup]:
-    """Return the groups for an executor that has these GPUs; an ensemble has no groups.
+    """Return the groups for an executor with these GPUs; none for an ensemble.
 
-    Raises:
-        InvalidArgument: a group needs something that this executor does not have.
+    Raises InvalidArgument if the executor lacks something that a group needs.
     """
     return [_freeze(group) for group in _groups(config, gpu_ids)]
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """Return a copy of the configuration with the groups for an executor that has these GPUs.
+    """Return a copy of the configuration with the groups for an executor with these GPUs.
 
-    Raises:
-        InvalidArgument: a group needs something that this executor does not have.
+    Raises InvalidArgument if the executor lacks something that a group needs.
     """
     placed = model_config_pb2.ModelConfig()
     placed.CopyFrom(config)
@@ -104,8 +100,7 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
     """Return which executors can host the model.
 
-    "gpu": executors with GPUs. "cpu": all executors. "any": all executors, on whichever devices
-    they have.
+    "gpu": executors with GPUs. "cpu": all, on the CPU. "any": all, on whichever devices they have.
     """
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)

@@ -1,7 +1,6 @@
 """Remedies for errors that loads report. The text of an error determines its remedy.
 
-The error texts come from Triton or a backend. Clients match them, so they stay unchanged. The
-remedies are shown beside the texts in the log, in `nereid check` and in `nereid explain`.
+The texts come from Triton or a backend and stay unchanged, because clients match them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Downloads of single objects: several ranges at a time, resumable, verified.
 
-A partial file always holds the beginning of the object, so the next attempt continues at the end of
-the file.
+A partial file always holds the beginning of the object.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download.
-
-    read(start, end) returns the bytes from position start up to, but not including, end.
-    """
+    """An object to download. read(start, end) returns the bytes without the one at `end`."""
 
     url: str
     stored: StoredObject
@@ -76,12 +72,9 @@ class Downloader:
     def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
         """Write an object to a file that may already hold the object's beginning.
 
-        Raises:
-            StoreError: the object cannot be read, or has changed since it was listed; the file
-                keeps the bytes written until then.
-            DamagedObjectError: the MD5 of the content differs from the listed MD5; the file is then
-                empty.
-            OSError: the file cannot be written.
+        Raises StoreError if the object has changed or cannot be read; the file keeps what was
+        written. Raises DamagedObjectError for a wrong MD5; the file is then empty. Raises OSError
+        for the file.
         """
         url, stored = source.url, source.stored
         digest = hashlib.md5(usedforsecurity=False)
@@ -102,8 +95,7 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # Write the content to disk now: the file is about to get the name of a complete object, and
-        # must then be complete even after a crash of the machine.
+        # The file is about to get the name of a complete object, and must survive a crash.
         os.fsync(file.fileno())
 
     def _chunks(

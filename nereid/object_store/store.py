@@ -28,7 +28,7 @@ class _Found(NamedTuple):
 
 
 class ObjectStore:
-    """One repository, for use by several threads. Every method may raise StoreError."""
+    """One repository, for several threads. Every method may raise StoreError."""
 
     def __init__(
         self,
@@ -36,11 +36,7 @@ class ObjectStore:
         environ: Mapping[str, str],
         open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
     ) -> None:
-        """Create a repository that is not opened yet.
-
-        environ: environment variables, from which object_store.plans.credentials reads the
-        credentials.
-        """
+        """Create a repository that is not opened yet. `environ` has the credentials' variables."""
         self.url = url
         self._environ = environ
         self._open_files = open_files
@@ -112,8 +108,7 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # Open the store once more, because the credentials may have been replaced since the last
-        # time.
+        # The credentials may have been replaced, so open the store once more.
         files = self._open(refused=files)
         try:
             return call(files)

@@ -27,11 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class CachePlace(NamedTuple):
-    """Directory and maximum size of the cache.
+    """Directory and maximum size of the cache; 0 allows as much as the disk has.
 
-    If directory is `None`, the cache uses the directory that the environment names for the kind of
-    store, or else default_directory. limit_bytes is the maximum size of all files together; 0
-    allows as much as the disk has.
+    If directory is `None`, the store's variable in the environment names it, or else it is
+    default_directory.
     """
 
     directory: Path | None
@@ -40,7 +39,7 @@ class CachePlace(NamedTuple):
 
 
 class ModelStores:
-    """All object stores, together with the host's cache; for use by several threads."""
+    """All object stores, together with the host's cache; for several threads."""
 
     def __init__(
         self,
@@ -64,11 +63,8 @@ class ModelStores:
     def fetch(self, version_url: str, digest: bytes, cancelled: threading.Event) -> TreeLease:
         """Return a lease of the model's directory on this host, with the files of one version.
 
-        digest: the digest of these files (ModelListing.digest). If the files are already in the
-        cache, the store is not contacted.
-
-        Raises:
-            StoreError: the files cannot be fetched, or have changed.
+        digest: ModelListing.digest of the files. If they are in the cache, the store is not
+        contacted. Raises StoreError if the files cannot be fetched, or have changed.
         """
         url = parse_store_url(version_url)
         model = url.parent()

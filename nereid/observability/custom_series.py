@@ -19,10 +19,9 @@ def series_key(series: pb.CustomSeries) -> SeriesKey:
 
 
 def sum_of(known: pb.CustomSeries | None, series: pb.CustomSeries) -> pb.CustomSeries:
-    """Return the sum of two counters or histograms that have the same key.
+    """Return the sum of two counters or histograms with the same key.
 
-    known: the sum so far; `None` if there is none yet. It is returned unchanged if the two differ
-    in kind or bounds.
+    known: `None` if there is none; returned unchanged if the two differ in kind or bounds.
     """
     if known is None:
         return series

@@ -1,7 +1,6 @@
 """Metrics of a service's own process, from prometheus_client's collectors.
 
-Importing that library takes some 40 ms. To keep the start of a service fast, load_collectors()
-imports it in a thread before the first page is written.
+The import takes some 40 ms, so load_collectors() does it in a thread.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def process_families() -> list[Family]:
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Yield each metric with its family. The family has the name of the metric's series.
-
-    The metric's own name is not used, because a counter's name lacks the _total of its series.
-    """
+    """Yield each metric with its family, named as its series: a counter's own name lacks _total."""
     for collector in _collectors():
         for metric in collector.collect():
             if metric.samples:

@@ -34,14 +34,13 @@ class TraceConfig:
     # Some of LEVELS, in the order of LEVELS; empty means that traces are off.
     levels: tuple[str, ...] = ()
     count: int = -1
-    # The mode, or `None` if it is not given.
+    # `None` if not given.
     mode: str | None = None
-    # The file that traces are written to, and the number of traces per file (0: all in one file).
     file: str = ""
     log_frequency: int = 0
-    # URL of the receiver. It has a path for OTLP over HTTP, and none for OTLP over gRPC.
+    # With a path for OTLP over HTTP, without for OTLP over gRPC.
     url: str | None = None
-    # True if a request whose parent is not sampled is never traced, whatever the rate.
+    # True if a request whose parent is not sampled is never traced.
     parent_based: bool = False
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
@@ -100,9 +99,9 @@ def _mode(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Parse host:port, http://host:port or https://host:port, with a path for OTLP over HTTP.
+    """Parse host:port or http(s)://host:port, with a path for OTLP over HTTP.
 
-    If a URL with the usual HTTP port has no path, the usual path is added.
+    The usual HTTP port implies the usual path.
     """
     scheme, colon, rest = text.partition("://")
     if not colon:
@@ -166,9 +165,9 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """Return the configuration that all --trace-config flags give together.
+    """Return the configuration of all --trace-config flags. The last value of a setting counts.
 
-    If a setting is given several times, the last value counts. Resources and levels add up instead.
+    Resources and levels add up.
     """
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}

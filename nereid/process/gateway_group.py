@@ -1,8 +1,6 @@
 """Group of the gateways that one `nereid serve --gateways N` starts.
 
-Besides their ports, these gateways share a directory. `nereid serve` describes the group in an
-environment variable; a gateway without the variable serves alone. This module depends on no
-service.
+An environment variable describes the group. Without it, a gateway serves alone.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ _VARIABLE: Final = "NEREID_GATEWAY_GROUP"
 
 @dataclass(frozen=True)
 class GatewayGroup:
-    """Place of one gateway in its group. The number is in the range from 0 to size - 1."""
+    """Place of one gateway in its group; numbers begin at 0."""
 
     number: int
     size: int
-    # Directory that the gateways share. Only this user may enter it. It exists for as long as the
+    # Directory that the gateways share. Only this user may enter it. It exists as long as the
     # group.
     directory: Path
 

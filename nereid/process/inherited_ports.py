@@ -1,7 +1,6 @@
 """Ports that `nereid serve` has bound and passes on to the processes that serve them.
 
-An environment variable describes the ports; a process without the variable binds its own ports.
-This module depends on no service.
+An environment variable describes the ports. A process without it binds its own ports.
 """
 
 from __future__ import annotations
@@ -28,6 +27,6 @@ def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
 
 
 def read_ports(environ: MutableMapping[str, str]) -> InheritedPorts | None:
-    """Return the ports that this process inherits, or None if there are none; call this once."""
+    """Return the ports that this process inherits, or None; call this once."""
     text = environ.pop(_VARIABLE, "")
     return InheritedPorts(json.loads(text)) if text else None

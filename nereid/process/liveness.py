@@ -1,8 +1,7 @@
 """Signs of life: heartbeats of a service's event loop, and a check for stopped processes.
 
-A supervisor passes the write end of a pipe to the process, and the number of that descriptor in an
-environment variable. Without the variable there are no heartbeats. If the pipe is full, the
-supervisor does not read it, which is no error.
+The heartbeats go to a pipe whose descriptor an environment variable names. A full pipe is no error:
+the supervisor does not read it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ INTERVAL_S: Final = 1.0
 def start_heartbeat(environ: MutableMapping[str, str]) -> None:
     """Send heartbeats from the running event loop, if the environment asks for it.
 
-    Child processes of this process do not inherit the pipe.
+    Child processes do not inherit the pipe.
     """
     text = environ.pop(VARIABLE, "")
     if not text.isdecimal():
@@ -41,7 +40,7 @@ def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     except BlockingIOError:
         pass
     except OSError:
-        return  # the supervisor has ended, and this process will end as well
+        return  # the supervisor has ended, so this process will end
     loop.call_later(INTERVAL_S, _beat, loop, descriptor)
 
 

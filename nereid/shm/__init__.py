@@ -1,5 +1,4 @@
 """Shared memory between the processes of one host: segments, leases and mappings.
 
-This package is for memory that Nereid itself owns. The gateway's `client_shm` has the regions that
-clients register.
+The memory belongs to Nereid. Regions of clients are in the gateway's `client_shm`.
 """

@@ -1,8 +1,7 @@
 """Collection of timelines: streams of a service's own frames and of other services' frames.
 
-A service makes its frames in small pieces with pauses in between, so that requests continue to be
-served. It makes frames for one caller at a time. This module depends on no service: gateways and
-schedulers choose the services that they ask.
+A service makes frames in small pieces with pauses, for one caller at a time, so that requests
+continue to be served.
 """
 
 from __future__ import annotations
@@ -78,13 +77,10 @@ class OwnFrames:
 
 
 class _NoFrames(OwnFrames):
-    """Replacement for OwnFrames in a service that records nothing."""
-
     def __init__(self) -> None:
         pass
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:  # noqa: ARG002 - of OwnFrames
-        """Raise Unavailable: nothing is recorded."""
         raise Unavailable(OFF)
         yield b""
 
@@ -136,13 +132,10 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Alignment:
-    """Converts other services' clocks to this service's clock.
-
-    The other services are one service and the services whose frames it passes on.
-    """
+    """Converts the clocks of a service, and of services behind it, to this service's clock."""
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure. Create the object at the moment when the request is sent.
+        """Begin to measure; create the object when the request is sent.
 
         clock: identity of this service's clock (TimelineService.clock).
         """
@@ -164,8 +157,7 @@ class Alignment:
             return frame
         service = message.service
         if service.now_ns:
-            # Only the service that got the request sets now_ns. The service read its clock about
-            # halfway between request and reply.
+            # Only the asked service sets now_ns, read about halfway between request and reply.
             self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
             self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
@@ -185,8 +177,7 @@ class RemoteFrames:
     ) -> None:
         """Request the frames.
 
-        clock: identity of this service's clock (TimelineService.clock). silence_limit_s: maximum
-        seconds until the next frame arrives.
+        clock: TimelineService.clock of this service. silence_limit_s: maximum wait for each frame.
         """
         self._silence_limit_s = silence_limit_s
         self._frames: deque[bytes] = deque()
@@ -221,11 +212,7 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the frames. Each has the offset of the frame's times from this service's clock.
-
-        Raises:
-            RpcError: the call fails, or the other service is silent for too long.
-        """
+        """Yield the frames, each with its clock's offset; raise RpcError for a failure or silence."""
         while True:
             while self._frames:
                 frame = self._frames.popleft()
@@ -256,7 +243,7 @@ class RemoteFrames:
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
     """Yield the frames of the named services, one service after the other; close each source.
 
-    If a service fails, a frame is yielded that says that this service is missing.
+    A frame says that a failed service is missing.
     """
     for name, source in sources:
         try:

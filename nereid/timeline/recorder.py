@@ -26,10 +26,9 @@ _MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
-    """Return an identity that is equal for processes with the same monotonic clock.
+    """Return an identity that is equal for processes with the same monotonic clock, or "".
 
-    Processes have the same clock if they share one boot of one kernel and one time namespace. The
-    identity is empty if it is unknown.
+    It names the boot of the kernel and the time namespace.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -39,13 +38,13 @@ def clock_identity() -> str:
 
 
 class RecordEvent(Protocol):
-    """Function that records a `records.Event`.
+    """Function that records a `records.Event`, which begins at from_ns and ends now.
 
-    With from_ns 0 the event has no duration. Otherwise the event began at from_ns and ends now.
+    With from_ns 0 the event has no duration.
     """
 
     def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. The parameters have the meaning of the fields of `records.Event`."""
+        """Record an event. The parameters are the fields of `records.Event`."""
 
 
 class Recorder:
@@ -61,8 +60,8 @@ class Recorder:
     ) -> None:
         """Create the recorder of a service; kind and name are those of `ServiceTimeline`.
 
-        seconds: records that are older than this are no longer shown. clock: replaces this
-        process's clock_identity(). max_records: maximum number of records per ring.
+        seconds: older records are not shown. clock: replaces clock_identity(). max_records: per
+        ring.
         """
         self.kind = kind
         self.name = name
@@ -95,10 +94,7 @@ class Recorder:
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Forget a ring that gets no more records, as soon as all its records are too old to show.
-
-        Any thread may call this.
-        """
+        """Forget an ended ring once all its records are too old to show. Any thread may call this."""
         oldest_ns = monotonic_ns() - self._last_ns
         with self._lock:
             ended = self._ended
@@ -118,12 +114,9 @@ class Recorder:
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
-        """Yield a frame about the service, then frames of its records.
+        """Yield a frame about the service, then frames of the records of the last `last_ns`.
 
-        The records are those of the last `last_ns` nanoseconds.
-
-        The rings are read before the first frame is yielded. Each further frame is made when it is
-        requested.
+        The rings are read before the first frame. Each further frame is made when it is requested.
         """
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))

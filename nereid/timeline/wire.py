@@ -1,7 +1,6 @@
 """Timelines as bytes: between services, in a gateway's response, and in a file.
 
-A file is a serialised TimelineFile (protos/nereid.proto). Reading limits the size of the file and
-the number of its records. This module depends on no service and on no clock.
+A file is a serialised TimelineFile (protos/nereid.proto).
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
-# Number of records per frame; each member of a record counts as well. Writing or reading such a
-# frame takes about a millisecond.
+# Records per frame, members included. Writing or reading such a frame takes about 1 ms.
 PIECE_RECORDS: Final = 512
 # Limits of read_timeline() on bytes and records.
 MAX_BYTES: Final = 1 << 30
@@ -47,12 +45,10 @@ class TimelineError(ValueError):
 
 
 class _Layout(NamedTuple):
-    """The columns of one kind of records."""
-
     record: type[Any]
     # For each column: true if the column holds texts, false if it holds numbers.
     texts: tuple[bool, ...]
-    # Index of the column that holds the number of members of each record; -1 if there is none.
+    # Column of the members' numbers per record; -1 if there is none.
     members: int
 
 
@@ -63,7 +59,7 @@ def _layout_of(record: type[Any]) -> _Layout:
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# Maps TimelineRecords.kind to the layout of the records. The number of a kind never changes.
+# Key: TimelineRecords.kind, whose numbers never change.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(
@@ -74,12 +70,9 @@ _KINDS: Final = {layout.record: kind for kind, layout in _LAYOUTS.items()}
 _MEMBER: Final = _layout_of(Member)
 
 
-# ---- writing
-
-
 def file_part(frame: bytes) -> bytes:
     """Return a frame as a part of a file; the parts, one after the other, make a file."""
-    # A part is a field of TimelineFile: tag, length, and the frame, which is not parsed.
+    # A field of TimelineFile: tag, length, and the frame, which is not parsed.
     return b"\n" + encode_varint(len(frame)) + frame
 
 
@@ -99,9 +92,9 @@ def missing_frame(why: str) -> bytes:
 
 
 def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """Yield frames with records of one kind, in the order of the records.
+    """Yield frames with records of one kind, each made when it is requested.
 
-    Each frame has PIECE_RECORDS or a few more, and is made when it is requested.
+    A frame has PIECE_RECORDS or a few more.
     """
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
@@ -124,7 +117,7 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # Write the number of members of each record in place of the members.
+        # In place of the members.
         columns[layout.members] = list(map(len, members))
         every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
@@ -141,9 +134,6 @@ def _write_columns(
         if is_text:
             values = [strings.setdefault(text, len(strings)) for text in column]
         target.add().values.extend(values)
-
-
-# ---- reading
 
 
 @dataclass(slots=True)
@@ -166,11 +156,7 @@ class _Budget:
 def read_timeline(
     data: bytes, *, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS
 ) -> Timeline:
-    """Return the timeline that a file contains.
-
-    Raises:
-        TimelineError: data is no timeline, or exceeds a limit.
-    """
+    """Return a file's timeline; raise TimelineError if it is none or exceeds a limit."""
     if len(data) > max_bytes:
         raise TimelineError(_TOO_LARGE.format(max_bytes, "bytes"))
     try:
@@ -214,8 +200,7 @@ def _read_records(data: bytes, budget: _Budget) -> list[Record]:
     if layout is None:
         return []
     count, strings = message.count, message.strings
-    # Check this before anything is allocated. A small file may contain a large count, but not a
-    # column of that length.
+    # A small file may contain a large count, so check before anything is allocated.
     if not message.columns or count != len(message.columns[0].values):
         raise TimelineError(f"{count} records of the timeline have columns of other lengths")
     budget.spend(count)
@@ -249,9 +234,9 @@ def _read_columns(
     texts: Sequence[bool],
     strings: Sequence[str],
 ) -> list[Any]:
-    """Return the columns; missing columns are filled with empty texts or 0.
+    """Return the columns; missing ones are filled with empty texts or 0, surplus ones ignored.
 
-    Files of older releases lack some columns. Additional columns, of newer releases, are ignored.
+    Other releases write other columns.
     """
     table = list(strings)
     read: list[Any] = []

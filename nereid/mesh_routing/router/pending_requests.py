@@ -1,8 +1,7 @@
 """Table of the requests that this process has sent to schedulers and that have not ended.
 
-A request ends with its last response. The table numbers the requests, delivers responses, and reads
-responses from shared memory. When the process drains, drain() waits until no request is left. The
-router (mesh_router) decides which link a request goes over. All of this runs in one event loop.
+The table numbers the requests, delivers responses, and reads responses from shared memory. The
+router decides which link a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -37,13 +36,12 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # Function that is called with a request that has ended, and with its gRPC status code.
+    # Gets a request that has ended, and its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of times that a request is sent again because an executor died and its response was
-# lost.
+# Maximum number of times that a request is sent again after its response was lost.
 _MAX_LOST_RESPONSES: Final = 2
 
 
@@ -63,11 +61,7 @@ class TensorSharing(Protocol):
         """Replace references to shared memory in a request by the bytes."""
 
     def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response, so that its tensors can be read.
-
-        Raises:
-            SegmentLostError: the segment does not exist any more.
-        """
+        """Open the segment of a response; raise SegmentLostError if it does not exist any more."""
 
     def lost_response(self, response: InferResponse) -> InferResponse:
         """Return the error to deliver in place of a response whose segment is lost."""
@@ -81,9 +75,8 @@ class Attempts:
     lost_responses: int = 0
     # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Route to the scheduler that returned the request last, and the number of announcements that
-    # this scheduler had made before. The value is `None` if the scheduler has been disconnected
-    # since.
+    # Route to the scheduler that returned the request last, and the announcements that it had made
+    # before. `None` if it has been disconnected since.
     returned_by: tuple[Route, int] | None = None
     # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
@@ -114,7 +107,7 @@ class PendingRequest:
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
-        # Route over which the request was sent; `None` while the request is held.
+        # `None` while the request is held.
         self.route = route
         # Number of delivered responses that had `more` set.
         self.responses = 0
@@ -149,23 +142,17 @@ class RequestRouter(Protocol):
         """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a request that a scheduler returned, and return True.
-
-        If this returns False, the client gets the error that came with the request.
-        """
+        """Accept a request that a scheduler returned. If False, the client gets the error with it."""
 
     def on_notice(self, notice: Notice, link: Route) -> None:
         """Handle a notice that came over a link."""
 
     def on_frame_end(self, link: Route) -> None:
-        """Handle the end of a frame.
-
-        This is called only if request_frame_end() was called for the frame.
-        """
+        """Handle the end of a frame for which request_frame_end() was called."""
 
 
 def ignore_end(pending: PendingRequest, status: int) -> None:
-    """Do nothing when a request has ended. This function is an `OnEnd`."""
+    """Do nothing; this is an `OnEnd`."""
 
 
 class PendingRequests:
@@ -174,37 +161,29 @@ class PendingRequests:
     def __init__(
         self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd = ignore_end
     ) -> None:
-        """Create an empty table.
-
-        on_end: called when a request has ended, for whatever reason.
-        """
         self._on_end = on_end
         self._tensors = tensors
         self._router = router
         # Route of all new requests; `None` if the router chooses a route for each.
         self._only_route: Route | None = None
-        # Total payload size of pending requests, as reported by their senders.
+        # Total payload size of pending requests.
         self.pending_bytes = 0
-        # Maps an id to the pending request.
+        # Key: a request's id.
         self.requests: dict[int, PendingRequest] = {}
-        # Last id that was given to a request. Numbers begin at a random value, so that the id of a
-        # request is unique in the mesh, even if the request is sent again.
+        # The id of the last request. Ids begin at a random value, so that they are unique in the
+        # mesh.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Segments of responses that are still being read. Maps a segment's name to the route over
-        # which the response came.
+        # Key: the segment of a response that is being read. Value: the response's route.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
-        # True if the router must be called after all items of the current frame were read.
         self._frame_end_due = False
 
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request.
+        """Send a request. on_response gets each response up to the first one without `more`.
 
-        on_response is called for each response, up to the first one without `more`.
-
-        It may be called before this method returns.
+        The call may begin before this method returns.
         """
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
@@ -217,8 +196,7 @@ class PendingRequests:
             if route is None:
                 return pending
         if len(requests) == 1:
-            # No other request is pending, so send the frame now instead of waiting for more
-            # requests.
+            # No other request is pending, so there is nothing to wait for.
             route.send_now(request)
         else:
             route.send(request)
@@ -230,7 +208,7 @@ class PendingRequests:
         if pending is None:
             return
         self.pending_bytes -= pending.size_bytes
-        # Drop the lease now, because other code in this process may hold the request for longer.
+        # Drop the lease now: other code may hold the request for longer.
         pending.request.lease = None
         if pending.route is None:
             self._router.drop_held(pending)
@@ -248,8 +226,7 @@ class PendingRequests:
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
         """Give segments of responses back to the executors that own them.
 
-        If a link broke, its scheduler has already given back the segments of responses that came
-        over it.
+        After a broken link, its scheduler has already given back the link's segments.
         """
         by_lender: dict[Route, list[str]] = {}
         for segment_name in segment_names:
@@ -283,21 +260,18 @@ class PendingRequests:
             self._drained = None
         return True
 
-    # --- for the router -------------------------------------------------------------------------
-
     def set_only_route(self, route: Route | None) -> None:
         """Send all new requests over this route; with None, the router chooses a route for each."""
         self._only_route = route
 
     def request_frame_end(self) -> None:
-        """Ask for a call of the router's on_frame_end() after the current frame was read."""
+        """Ask for a call of the router's on_frame_end() after the current frame."""
         self._frame_end_due = True
 
     def on_link_down(self, link: Route) -> list[PendingRequest]:
         """Return the requests of a broken link that can be sent again.
 
-        Requests that have already had a response fail, because their clients would get that
-        response twice.
+        Requests that have had a response fail, because clients would get that response twice.
         """
         self._lenders = {
             name: lender for name, lender in self._lenders.items() if lender is not link
@@ -323,21 +297,15 @@ class PendingRequests:
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
-        # Iterate over a copy, because a callback may cancel other requests. fail() skips cancelled
-        # requests. The frame that is being read may have further items for the failed requests.
+        # A callback may cancel other requests, so iterate over a copy.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
 
     def check_drained(self) -> None:
-        """Finish drain() if no request is left.
-
-        Call this after requests ended without a response from a scheduler.
-        """
+        """Finish drain() if no request is left; call this after requests ended without a response."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
-
-    # --- responses ------------------------------------------------------------------------------
 
     def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - hot path
         """Handle the responses and notices of one frame that came over a link."""
@@ -347,8 +315,7 @@ class PendingRequests:
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # The item is a response, because a pending request has its id. Notices have the id
-                # 0, which no request has.
+                # A pending request has this id, so the item is a response. Notices have the id 0.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -381,7 +348,7 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response whose tensors, or whose request's tensors, are in shared memory.
+        """Deliver a response that uses shared memory, or whose request does.
 
         Returns False if the response was lost and the request has been sent again.
         """
@@ -398,9 +365,8 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Only in this case is it certain that no executor reads the segment any more. If
-                # the request ran twice, for example, the executor that did not respond may still
-                # read it.
+                # Otherwise an executor may still read the segment, such as one that did not
+                # respond.
                 request.lease.free()
             request.lease = None
             request.payloads = []

@@ -1,7 +1,6 @@
 """Rules for a complete configuration. Their errors have Triton's texts.
 
-Each module covers one part of a configuration. The rules never change a configuration;
-`nereid.model_config.completion` fills in the defaults.
+The rules never change a configuration.
 """
 
 # layout: covered, pure

@@ -1,6 +1,6 @@
 """Checks that every file that a configuration names is in the model's own folder.
 
-Only names are checked: a link that the repository's owner has made may lead anywhere.
+Only names are checked: the repository's owner may have made links.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Check the file names in a configuration.
-
-    Raises:
-        InvalidArgument: a name leads out of the model's folder; the message has the first such
-            name.
-    """
+    """Check a configuration's file names; raise InvalidArgument for one outside the model's folder."""
     for field, name in _file_names(config):
         if not is_inside(name):
             raise InvalidArgument(

@@ -30,12 +30,9 @@ _CORRELATION_TYPES: Final = (
 
 
 def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check a configuration that has sequence_batching.
+    """Check a configuration that has sequence_batching; raise InvalidArgument.
 
     batch_size_open: true if max_batch_size is not completed yet.
-
-    Raises:
-        InvalidArgument: the message of the first error.
     """
     if config.response_cache.enable:
         raise InvalidArgument(

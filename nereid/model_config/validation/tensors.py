@@ -1,6 +1,6 @@
 """Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
 
-Errors have Triton's texts. Unlike Triton, these rules refuse a name that is used twice.
+Errors have Triton's texts. Unlike Triton, the rules refuse a name that is used twice.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _BATCH_INPUT_TYPES: Final = (model_config_pb2.TYPE_INT32, model_config_pb2.TYPE_
 
 
 def validate_tensors(config: ModelConfig) -> None:
-    """Check every tensor of the configuration.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check every tensor of the configuration; raise InvalidArgument."""
     try:
         for tensor in config.input:
             _check_shape(tensor, "model input ", config.max_batch_size)

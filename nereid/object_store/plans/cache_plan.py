@@ -1,7 +1,7 @@
 """Plan what to remove from a host's cache when space is needed.
 
-A tree is the directory of a model version; its files are links to objects. Removing a tree frees
-the objects that no other tree links to. The module holds no state and does no I/O.
+A tree is a model version's directory, whose files are links to objects. Removing a tree frees the
+objects that no other tree links to. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file.
-
-    last_used is a time. Any clock will do if it is the same for all files.
-    """
+    """One file. Times of use may be by any clock that is the same for all files."""
 
     size: int
     last_used: int
@@ -56,10 +53,9 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return the trees and objects to remove. The least recently used go first.
+    """Return what to remove, least recently used first; `None` if that frees too few bytes.
 
-    keep: names of objects that are about to be used. Returns `None` if removing everything that is
-    not in use would not free enough bytes.
+    keep: names of objects that are about to be used.
     """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [

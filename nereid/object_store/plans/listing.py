@@ -1,7 +1,6 @@
 """Listings of models in object stores: the models' versions, and digests of the versions' files.
 
-A model counts as unchanged as long as the names, sizes and entity tags of its objects stay the
-same. The module holds no state and does no I/O.
+A model counts as unchanged while names, sizes and tags of its objects stay the same.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _DIGEST_BYTES: Final = 16
 class StoredObject(NamedTuple):
     """An object as it was listed.
 
-    tag is a text that changes with the content: ETag or generation, else MD5 or date. md5 is the
-    MD5 of the content in hexadecimal digits; empty if the store does not give it.
+    tag: text that changes with the content: ETag or generation, else MD5 or date. md5: hexadecimal;
+    empty if the store does not give it.
     """
 
     size: int
@@ -37,10 +36,7 @@ class ModelListing:
     __slots__ = ("files", "folders")
 
     def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
-        """Create a listing.
-
-        folders: paths of folders that are listed as objects. Such folders may be empty.
-        """
+        """Create a listing. `folders` are listed as objects, and may be empty."""
         self.files = dict(files)
         self.folders = frozenset(folders)
 
@@ -71,9 +67,9 @@ class ModelListing:
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """Return a digest of 16 bytes over the files of version_files().
+        """Return a digest of 16 bytes over version_files() without config.pbtxt.
 
-        config.pbtxt is left out: the configurations themselves are compared elsewhere.
+        Configurations are compared elsewhere.
         """
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
@@ -93,10 +89,7 @@ def _belongs_to(path: str, version: str) -> bool:
 def split_into_models(
     files: Mapping[str, StoredObject], folders: Iterable[str] = ()
 ) -> dict[str, ModelListing]:
-    """Return the models of a repository by their names.
-
-    files and folders are the repository's objects. Their keys are relative to the repository.
-    """
+    """Return the models of a repository by name. Keys of files are relative to the repository."""
     by_model: dict[str, dict[str, StoredObject]] = {}
     folders_of: dict[str, list[str]] = {}
     for name, path, key in _split(files):

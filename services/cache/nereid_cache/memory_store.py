@@ -1,7 +1,4 @@
-"""The store that keeps responses in this process's memory.
-
-The module does not use links.
-"""
+"""The store that keeps responses in this process's memory."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ if TYPE_CHECKING:
 class MemoryStore:
     """A ResponseStore in memory.
 
-    time_to_live_s: seconds to keep values that come without a time to live; None keeps them until
-    they are evicted.
+    time_to_live_s: for values without their own; None keeps them until they are evicted.
     """
 
     def __init__(

@@ -1,9 +1,7 @@
 """The store in Redis: exchanges that arrive while a pipeline is pending share the next pipeline.
 
-At most `connections` pipelines are pending at once. Waiting exchanges are limited in number, bytes
-and time. A pipeline as a whole is limited in time, however slowly its replies arrive. When a limit
-is exceeded or Redis fails, lookups are misses and stores are dropped; both are counted. This module
-uses redis-py's pipelines, but does not create its client.
+Pending pipelines, waiting exchanges and times are limited. When a limit is exceeded or Redis fails,
+lookups are misses and stores are dropped; both are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of commands in one pipeline. Redis' single thread serves no other client meanwhile.
+# Redis' single thread serves no other client during a pipeline.
 _PIPELINE_LENGTH: Final = 1024
 
 
@@ -44,7 +42,7 @@ class RedisOptions:
     connections: int = 1
     wait_timeout_s: float | None = 1.0
     run_timeout_s: float | None = 2.0
-    # Limits for all waiting exchanges together.
+    # Of all waiting exchanges together.
     max_waiting_lookups: int = 16384
     max_waiting_bytes: int = 64 << 20
 
@@ -73,7 +71,7 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Timer that runs while an exchange may be waiting. One timer serves all exchanges.
+        # Runs while an exchange may be waiting. One timer serves all exchanges.
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
@@ -125,9 +123,8 @@ class RedisStore:
             while self._waiting and not self._closed:
                 await self._run_or_fail(self._next_pipeline())
         finally:
-            # The worker is discarded at this point, not in a done callback. An exchange that
-            # arrives before such a callback runs would count this worker as active, and wait for it
-            # for ever.
+            # A done callback would be too late: an exchange that arrives before it would wait for
+            # ever.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _run_or_fail(self, exchanges: list[_Exchange]) -> None:
@@ -170,10 +167,7 @@ class RedisStore:
         )
 
     def _on_expiry(self) -> None:
-        """Fail the exchanges that have waited for too long.
-
-        The workers cannot do this, because all of them may be waiting for Redis.
-        """
+        """Fail the exchanges that have waited for too long: all workers may be waiting for Redis."""
         self._expiry_timer = None
         self._fail_expired()
         if self._expiry_timer is None:
@@ -231,7 +225,7 @@ class RedisStore:
                 error = value
             results.append(LookupResult(lookup.id, None))
         _report_found(exchange, results)
-        # The lookups are cleared so that a later error in this pipeline does not report them again.
+        # A later error in this pipeline must not report these again.
         exchange.lookups = ()
         return error
 
@@ -240,7 +234,6 @@ class RedisStore:
         self.usage.stores += sum(kept)
         self.usage.failures += len(kept) - sum(kept)
         _report_stored(exchange, kept)
-        # The stores are cleared for the same reason as the lookups.
         exchange.stores = ()
         return next((reply for reply in replies if isinstance(reply, Exception)), None)
 

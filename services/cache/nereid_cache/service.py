@@ -1,7 +1,6 @@
 """The cache as a service: schedulers connect over links, and all links use one store.
 
-A link is usually a socket connection. In nereid_mesh.serve.joined, a link connects two objects in
-memory.
+A link is a socket connection, or in memory (nereid_mesh.serve.joined).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds from the first change until the store's usage is sent over the links.
+# Delay from the first change until the store's usage is sent over the links.
 _USAGE_DELAY_S: Final = 0.25
 
 
@@ -45,7 +44,7 @@ def make_store(config: CacheConfig) -> ResponseStore:
     """Return the store that a configuration describes; call this inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
-    # The module is imported only for this store, because only this store needs the redis package.
+    # Only this store needs the redis package.
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
     from nereid_cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
 
@@ -60,9 +59,9 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def make_state(config: CacheConfig) -> RedisState | None:
-    """Return the store for schedulers' state, which connects to Redis on first use.
+    """Return the store for schedulers' state, or None if the cache is in memory.
 
-    If the cache is in memory, there is no such store, and the result is None.
+    It connects to Redis on first use.
     """
     if isinstance(config, LocalConfig):
         return None
@@ -73,10 +72,7 @@ def make_state(config: CacheConfig) -> RedisState | None:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """Return the time limit of one pipeline, in seconds.
-
-    If connect_timeout or socket_timeout sets no limit, the pipeline has none (None).
-    """
+    """Return the limit of one pipeline; None if connect or socket timeout sets no limit."""
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
@@ -95,12 +91,7 @@ class CacheService:
         options: ServerOptions | None = None,
         state: RedisState | None = None,
     ) -> None:
-        """Create the service.
-
-        tracer: exporter of spans, which the service closes; None means no traces.
-        options: options of connections.
-        state: store for schedulers' state; None if there is none.
-        """
+        """Create the service. It closes the tracer; None means no traces, and no state store."""
         self._state = state
         self._store = store
         self._options = options or ServerOptions()
@@ -128,10 +119,7 @@ class CacheService:
         self._links.add(link)
 
     async def listen(self, settings: CacheSettings) -> str:
-        """Serve at --cache-listen; return the bound address.
-
-        Raise OSError if it cannot be bound.
-        """
+        """Serve at --cache-listen; return the bound address, or raise OSError."""
         handlers = guarded(self.handlers(), settings.mesh_guard())
         self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
         address = settings.cache_listen

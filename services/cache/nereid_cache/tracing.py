@@ -1,7 +1,6 @@
 """Spans for the sampled lookups and stores of one frame, as parts of their requests' traces.
 
-A span lasts from the arrival of the frame to the result of the store, so it includes the wait for
-Redis. This module is used only for frames with a sampled item. It does not use a store.
+A span lasts from the frame's arrival to the result, so it includes the wait for Redis.
 """
 
 from __future__ import annotations

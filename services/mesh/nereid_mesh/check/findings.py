@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCount:
-    """A number of equal instances on one device. device is "cpu", or "gpu" and the GPU's number."""
+    """Equal instances on one device. device is "cpu", or "gpu" and the GPU's number."""
 
     name: str
     device: str
@@ -24,8 +24,8 @@ class PlacedCount:
 class CheckedVersion:
     """One version, as it would be served.
 
-    state: READY, UNAVAILABLE, or UNKNOWN if it cannot be determined on this machine. config: the
-    completed configuration; `None` if it could not be completed.
+    state: READY, UNAVAILABLE, or UNKNOWN on this machine. config: `None` if it could not be
+    completed.
     """
 
     number: int
@@ -37,9 +37,9 @@ class CheckedVersion:
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model of a repository, or a requested model that is in no repository.
+    """A model of a repository, or a requested model that is in none.
 
-    path: directory of the model; empty if the model has none or several.
+    path: empty if the model has no directory, or several.
     """
 
     name: str

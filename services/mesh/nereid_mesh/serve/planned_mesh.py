@@ -32,12 +32,10 @@ _GREETING_PAUSE_S = 0.3
 def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
     """Run a mesh until a signal arrives; return the exit code.
 
-    early: processes that may become standbys of the mesh's children. Those that are used are
-    removed from the list; the others are ended. directory: directory of the mesh's sockets.
+    early: processes that may become standbys. Used ones leave the list; the others are ended.
     """
     set_up_logging(plan.log, "nereid")
-    # The children keep the directory in use, because they may drain for a while after this process
-    # was killed.
+    # The children may drain after this process was killed, so they keep the directory in use.
     shared = directory.share()
     plan = replace(
         plan,
@@ -58,9 +56,9 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Map a child's name to the early process that fits it; remove these processes from `early`.
+    """Return early processes by the child that each fits, and remove these from `early`.
 
-    An early process fits a child whose command line begins with that of the process.
+    The child's command line begins with that of the process.
     """
     standbys = {}
     for child in children:
@@ -170,8 +168,7 @@ async def _greet(plan: Plan) -> None:
         await _until_listening(address)
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
-    # The greeting's imports take a third of the time that all other imports of this process take.
-    # The greeting is imported only after the services have imported their modules.
+    # This takes a third of the time of all other imports, so the services import first.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)

@@ -1,8 +1,6 @@
 """Flags of Triton without an equivalent in Nereid, which start scripts for Triton may contain.
 
-These flags tune something that Nereid does not have. `nereid serve` accepts them, so that such
-scripts keep working, and a line says that the flags change nothing. No other command accepts the
-flags.
+Only `nereid serve` accepts them, and a line says that they change nothing.
 """
 
 from __future__ import annotations
