@@ -92,7 +92,4 @@ class ModelCodeBackend(Backend, Protocol):
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """Describe the model like describe(), but kill the process if it takes longer than limit_s.
-
-        `None` sets no limit.
-        """
+        """Describe the model like describe(), but kill a process that exceeds the limit."""

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 
 class TensorDescription(NamedTuple):
+    """One input or output, as a model file states it."""
+
     name: str
     # KServe datatype, such as FP32 or BYTES.
     datatype: str

@@ -19,6 +19,7 @@ MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
+    """Return the texts of a configuration's parameters, by name."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 

@@ -79,4 +79,5 @@ class RequestArrays:
 
 
 def error_response(member: int, error: NereidError) -> Response:
+    """Return the error response that ends a failed request."""
     return Response(member, more=False, error_status=ErrorStatus(error.code, error.message, True))

@@ -37,6 +37,8 @@ class RequestSpec:
 
 
 class Request(NamedTuple):
+    """One request for a RequestModel."""
+
     spec: RequestSpec
     # Raw bytes of the inputs in the order of the spec, or references that are valid until the last
     # response.

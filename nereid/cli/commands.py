@@ -26,21 +26,13 @@ class Command(NamedTuple):
     function: str
 
     def load(self) -> Callable[[Sequence[str]], int]:
-        """Import the command's module, and return the function that runs the command.
-
-        Raises:
-            ModuleNotFoundError: the module, or one that it imports, is not installed.
-        """
+        """Import the module, and return the command's function; raise ModuleNotFoundError."""
         function: Callable[[Sequence[str]], int]
         function = getattr(importlib.import_module(self.module), self.function)
         return function
 
     def summary(self) -> str:
-        """Return the module's SUMMARY without importing the module, or "" if it has none.
-
-        Raises:
-            ModuleNotFoundError: the module is not installed.
-        """
+        """Return the SUMMARY without an import, or ""; raise ModuleNotFoundError."""
         import ast  # noqa: PLC0415
         from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415

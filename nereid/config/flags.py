@@ -122,6 +122,8 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredFlag:
+    """A flag together with the field that holds its value."""
+
     field: dataclasses.Field[Any]
     option: Flag
     topic: Topic | None

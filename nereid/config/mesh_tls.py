@@ -58,11 +58,7 @@ class MeshTlsSettings:
         return bool(self.mesh_tls_cert or self.mesh_tls_root)
 
     def mesh_tls_client(self, address: str) -> Tls | None:
-        """Return the TLS side for connections to another service; `None` means clear text.
-
-        Raises:
-            OSError: the files cannot be used.
-        """
+        """Return the TLS side for calls, `None` for clear text; may raise OSError."""
         if not self.mesh_tls_on or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=False, server_name=self.mesh_tls_server_name or None)

@@ -33,7 +33,7 @@ class ConfigFacts:
 
     @classmethod
     def of_document(cls, config: dict[str, Any]) -> Self:
-        """Return the facts in a document of /config. Unknown fields of newer servers are ignored."""
+        """Return the facts in a document of /config; ignore fields of newer servers."""
         return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
 
     @cached_property

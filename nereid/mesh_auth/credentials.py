@@ -75,7 +75,7 @@ class CredentialVerifier:
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:
-        """Return the role that a credential proves, once; raise CredentialError if it proves none."""
+        """Return the role that a credential proves, once, or raise CredentialError."""
         parts = text.split(" ")
         if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
             raise CredentialError("its credential is malformed; is it of another release?")

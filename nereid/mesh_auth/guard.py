@@ -49,6 +49,8 @@ class GuardRules:
 
 
 class Guard:
+    """Guard of one mesh port, for use by one event loop."""
+
     def __init__(self, rules: GuardRules) -> None:
         self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
         self._any_certificate = rules.any_certificate
@@ -62,11 +64,7 @@ class Guard:
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Check that the caller may make this call; log a refusal, but not too often per peer.
-
-        Raises:
-            RpcError: the caller may not make the call.
-        """
+        """Raise RpcError if the caller may not make this call, and log a refusal."""
         try:
             roles = self._roles_of(call)
             allowed = self._roles[call.path]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
+    """Role of a member of the mesh when it calls other members."""
+
     GATEWAY = "gateway"
     EXECUTOR = "executor"
     SCHEDULER = "scheduler"

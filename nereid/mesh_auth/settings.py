@@ -106,7 +106,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret that all holders of the mesh's own token share; empty without that token."""
+        """Return a secret for one purpose; empty without the mesh's own token."""
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
 
@@ -117,13 +117,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return None if key is None else Credentials(role, key)
 
     def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
-        """Return options for calls that a service with this role makes to another service.
-
-        address: the address of the other service.
-
-        Raises:
-            OSError: the TLS files cannot be used.
-        """
+        """Return options for calls to an address in this role; may raise OSError."""
         made = self.mesh_credentials(role)
         credentials = None if made is None else made.metadata
         return replace(options, tls=self.mesh_tls_client(address), credentials=credentials)

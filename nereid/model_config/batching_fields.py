@@ -317,11 +317,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 
 
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
-    """Return the target for the p99 of the response time, in microseconds; 0 means no target.
-
-    Raises:
-        InvalidArgument: the parameter is not a number of this kind.
-    """
+    """Return the target for the p99, 0 for none; raise InvalidArgument for a wrong value."""
     return int(PARAMETERS[TARGET_P99_US].read_from(config))
 
 

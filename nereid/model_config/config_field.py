@@ -125,7 +125,7 @@ def complete_message(form: type[Any], scope: Scope) -> None:
 
 
 def check_message(form: type[Any], scope: Scope) -> None:
-    """Check a message in the order of the frozen form; raise InvalidArgument for the first error."""
+    """Check a message in the order of the frozen form; raise InvalidArgument."""
     for _, row in message_rows(form, scope.message):
         if row.check is not None:
             row.check(scope)
@@ -137,7 +137,7 @@ def parameters_of(form: type[Any]) -> list[Parameter]:
 
 
 def parameter_values(form: type[Any], config: ModelConfig) -> dict[str, Any]:
-    """Read and check a form's parameters by attribute; raise InvalidArgument for the first error."""
+    """Read and check a form's parameters, by attribute; raise InvalidArgument."""
     return {attribute: row.read_from(config) for attribute, row in _rows(form, Parameter)}
 
 

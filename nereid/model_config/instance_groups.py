@@ -35,10 +35,7 @@ _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """Amount of one resource that an instance needs to execute.
-
-    is_global: true if all devices share the resource.
-    """
+    """Amount of one resource that an instance needs; is_global if all devices share it."""
 
     name: str
     is_global: bool

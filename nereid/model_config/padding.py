@@ -58,6 +58,8 @@ class PaddedSize(NamedTuple):
 
 
 class Padding(NamedTuple):
+    """All padded sizes of a model, and the model's name."""
+
     model_name: str
     sizes: tuple[PaddedSize, ...]
 

@@ -29,12 +29,7 @@ _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 
 @dataclass(frozen=True, slots=True)
 class DownloadRules:
-    """Rules for reading objects from a store.
-
-    threads: number of threads that read. range_bytes: size of a range. ranges: maximum number of
-    ranges of one object that are read at the same time. attempts: maximum number of attempts per
-    range. backoff: pauses between attempts.
-    """
+    """Rules for reading objects. ranges and attempts are maximum numbers."""
 
     threads: int = 8
     range_bytes: int = 8 << 20

@@ -44,10 +44,7 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def list_models(self) -> dict[str, ModelListing]:
-        """Return all models by their names, from one listing.
-
-        A repository that does not exist raises an error, so that it does not look empty.
-        """
+        """Return all models by name; a repository that does not exist is an error."""
         listing = self._list(self.url.path)
         if not (listing.files or listing.folders):
             self._call(self.url.text, lambda files: files.require(self.url.path))
@@ -68,13 +65,7 @@ class ObjectStore:
         return [name for name in names if is_plain_key(name) and may_be_model(name)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return an object's bytes from position start up to, but not including, end.
-
-        key: the object's path in the repository.
-
-        Raises:
-            ObjectChangedError: the object has changed since it was listed.
-        """
+        """Return an object's bytes, without the one at `end`; may raise ObjectChangedError."""
         path = f"{self.url.path}/{key}"
         return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
 

@@ -55,12 +55,7 @@ class OtlpTracer:
     def __init__(
         self, config: TraceConfig, options: ExportOptions, service: str, instance: str
     ) -> None:
-        """Start the export.
-
-        Raises:
-            ValueError: the exporter does not accept the configuration.
-            OSError: a certificate file cannot be read.
-        """
+        """Start the export; raise ValueError or OSError if the configuration is unusable."""
         attributes = {
             "service.name": f"nereid-{service}",
             "service.namespace": "nereid",

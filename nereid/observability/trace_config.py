@@ -59,10 +59,7 @@ class TraceConfig:
 
     @property
     def to_spans(self) -> bool:
-        """True if spans are exported.
-
-        Without a level, only requests that arrive sampled are traced.
-        """
+        """True if spans are exported; without a level, only of requests that arrive sampled."""
         if self.to_file or self.mode == FILE_MODE:
             return False
         return bool(self.levels) or self.mode == SPAN_MODE

@@ -19,10 +19,7 @@ _VARIABLE: Final = "NEREID_INHERITED_PORTS"
 
 
 def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
-    """Return the environment variable that describes the ports to a member.
-
-    The member also has to inherit ports.descriptors.
-    """
+    """Return the variable for a member, which must also inherit ports.descriptors."""
     return {_VARIABLE: json.dumps(ports.description(member))}
 
 

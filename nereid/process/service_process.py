@@ -66,6 +66,7 @@ class Shutdown:
             loop.add_signal_handler(number, self.request)
 
     def request(self) -> None:
+        """Request the shutdown, so that wait() returns."""
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:

@@ -61,7 +61,7 @@ class SegmentMappings:
 
 
 def read(reference: SharedMemory) -> bytes:
-    """Return a copy of the bytes that a reference names; raise SegmentLostError if they are gone."""
+    """Return a copy of the bytes that a reference names, or raise SegmentLostError."""
     return bytes(view(reference))
 
 

@@ -150,10 +150,7 @@ class SegmentPool:
             return segment
 
     def grant_segment(self, size_bytes: int, user: object) -> Segment | None:
-        """Take a segment and grant it to another process, which keeps it until discard().
-
-        Returns None if the pool is full.
-        """
+        """Take a segment and grant it to another process until discard(), or return None."""
         with self._lock:
             segment = self.acquire_segment(size_bytes + ALIGNMENT, user)
             if segment is not None:
@@ -162,10 +159,7 @@ class SegmentPool:
             return segment
 
     def free_segment(self, name: str) -> None:
-        """Make a segment available again, because nobody reads it any more.
-
-        No-op if the segment is not in use.
-        """
+        """Make a segment available again, because nobody reads it; no-op if not in use."""
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted:
@@ -236,7 +230,7 @@ class SegmentPool:
 
 
 class Lease:
-    """Lease of a segment for one request. If it is deleted before free(), the segment is discarded."""
+    """Lease of a segment for one request. If deleted before free(), it discards the segment."""
 
     __slots__ = ("_held", "_segments", "segment")
 

@@ -48,13 +48,7 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """Yield frames with the records of the last `last_ns` nanoseconds.
-
-        Making one frame takes a fraction of a millisecond.
-
-        Raises:
-            Unavailable: too many callers are waiting.
-        """
+        """Yield frames of the last `last_ns`, in under 1 ms each; raise Unavailable if busy."""
         if self._waiting >= self._max_waiting:
             raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
         self._waiting += 1
@@ -145,11 +139,7 @@ class Alignment:
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """Return a frame of the other service, with the offset to add to the frame's times.
-
-        Call this as soon as the first frame arrives, because the time of the call is part of the
-        measurement.
-        """
+        """Return a frame with its clock's offset; call this when the first frame arrives."""
         if not self._replied_ns:
             self._replied_ns = monotonic_ns()
         message = pb.TimelineFrame.FromString(frame)
@@ -212,7 +202,7 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the frames, each with its clock's offset; raise RpcError for a failure or silence."""
+        """Yield the frames, each with its clock's offset; raise RpcError on failure or silence."""
         while True:
             while self._frames:
                 frame = self._frames.popleft()

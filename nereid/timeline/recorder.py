@@ -94,7 +94,7 @@ class Recorder:
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Forget an ended ring once all its records are too old to show. Any thread may call this."""
+        """Forget an ended ring once its records are too old. Any thread may call this."""
         oldest_ns = monotonic_ns() - self._last_ns
         with self._lock:
             ended = self._ended

@@ -17,6 +17,8 @@ LOADING: Final = "loading"  # no instance was loaded yet
 
 
 class GatewayRequest(NamedTuple):
+    """One request at a gateway."""
+
     # The schedulers' records have the same number.
     number: int
     model: str
@@ -124,7 +126,7 @@ class ExecutionRecord(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event apart from requests, such as a load or a lost member; to_ns 0 if it has no duration."""
+    """An event apart from requests, such as a load; to_ns is 0 if it has no duration."""
 
     # "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
     # "scheduler takeover", "link lost".

@@ -74,6 +74,8 @@ class Ring:
 
 
 class Piece(NamedTuple):
+    """Some complete records of a PackedRing."""
+
     data: bytes
     objects: list[Any]
     # Time at which the last of these records ended.

@@ -143,11 +143,7 @@ class _Budget:
     left: int
 
     def spend(self, count: int) -> None:
-        """Subtract the number of records that are about to be read.
-
-        Raises:
-            TimelineError: there are too many records.
-        """
+        """Subtract the records that are about to be read, or raise TimelineError."""
         self.left -= count
         if self.left < 0:
             raise TimelineError(_TOO_LARGE.format(MAX_RECORDS, "records"))

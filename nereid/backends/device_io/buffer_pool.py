@@ -18,6 +18,7 @@ _STEPS_LOG2: Final = 2
 
 
 def size_class(size_bytes: int) -> int:
+    """Return the size of the buffers that hold this many bytes."""
     if size_bytes <= _MIN_CLASS:
         return _MIN_CLASS
     step = 1 << ((size_bytes - 1).bit_length() - 1 - _STEPS_LOG2)
@@ -65,11 +66,7 @@ class BufferPool:
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """Release a buffer that nothing reads or writes any more.
-
-        Raises:
-            KeyError: the buffer is not in use.
-        """
+        """Release a buffer that nothing uses any more; raise KeyError if it is not in use."""
         self._used.remove(buffer)
         size = buffer.size_bytes
         self.used_bytes -= size

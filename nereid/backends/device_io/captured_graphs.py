@@ -87,6 +87,7 @@ class CapturedGraphs:
         return self._free[index].pop()
 
     def release(self, graph: CapturedGraph) -> None:
+        """Make a graph free again after its batch has ended."""
         self._free[graph.index].append(graph)
 
 

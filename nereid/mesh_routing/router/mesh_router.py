@@ -211,10 +211,7 @@ class MeshRouter:
         self._forward(self._notices.on_notice(link, notice))
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a request that its scheduler returned.
-
-        The request is dispatched after all items of the frame.
-        """
+        """Accept a request that its scheduler returned, to dispatch it after the frame."""
         if self._limit_s is None:
             return False
         if pending.route is link:
@@ -389,7 +386,6 @@ class MeshRouter:
 
 
 def _model_of(head: bytes) -> str:
-    """Return the model that a head names, or "" for an invalid head, which any scheduler refuses."""
     try:
         return kserve_pb2.ModelInferRequest.FromString(head).model_name
     except DecodeError:

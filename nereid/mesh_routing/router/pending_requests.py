@@ -52,10 +52,7 @@ class TensorSharing(Protocol):
     shared: bool
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Set the domain of the memory that the scheduler shares.
-
-        The domain is empty if the scheduler shares no memory, or is not connected.
-        """
+        """Set the domain of the scheduler's memory; empty if it shares none."""
 
     def make_inline(self, request: InferRequest) -> None:
         """Replace references to shared memory in a request by the bytes."""
@@ -69,7 +66,7 @@ class TensorSharing(Protocol):
 
 @dataclass(slots=True)
 class Attempts:
-    """Record of events that delayed a request. Most requests have no such record."""
+    """Record of events that delayed a request. Most requests have none."""
 
     # Number of responses that could not be opened because their executor had died.
     lost_responses: int = 0
@@ -142,7 +139,7 @@ class RequestRouter(Protocol):
         """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a request that a scheduler returned. If False, the client gets the error with it."""
+        """Accept a returned request. If this is False, the client gets its error."""
 
     def on_notice(self, notice: Notice, link: Route) -> None:
         """Handle a notice that came over a link."""
@@ -303,7 +300,7 @@ class PendingRequests:
         self.check_drained()
 
     def check_drained(self) -> None:
-        """Finish drain() if no request is left; call this after requests ended without a response."""
+        """Finish drain() if no request is left; call this after failed requests."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
 

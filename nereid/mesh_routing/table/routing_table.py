@@ -60,7 +60,7 @@ class RoutingTable(Generic[Key]):
         self._update()
 
     def on_down(self, key: Key) -> None:
-        """Mark a scheduler as lost. Requests to its models wait until another scheduler names them."""
+        """Mark a scheduler as lost. Requests to its models wait for a takeover."""
         self._schedulers[key].live = False
         self._update()
 
@@ -94,10 +94,7 @@ class RoutingTable(Generic[Key]):
                     yield key
 
     def only(self) -> Key | None:
-        """Return the one scheduler for requests to all models; None if there is none.
-
-        The mesh must have a single scheduler, and this scheduler must accept requests.
-        """
+        """Return the scheduler if there is only one and it accepts requests; otherwise None."""
         if len(self._schedulers) != 1:
             return None
         [(key, scheduler)] = self._schedulers.items()

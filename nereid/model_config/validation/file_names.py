@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Check a configuration's file names; raise InvalidArgument for one outside the model's folder."""
+    """Raise InvalidArgument if a file's name leads out of the model's folder."""
     for field, name in _file_names(config):
         if not is_inside(name):
             raise InvalidArgument(

@@ -39,7 +39,7 @@ _NO_BATCH_DIMENSION_IN_LOAD: Final = _DIMENSIONS
 
 
 def check_completed(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a valid configuration with the model file; raise InvalidArgument if they disagree."""
+    """Compare a valid configuration with the model file; raise InvalidArgument."""
     sequence = config.sequence_batching
     expected = sum(not tensor.optional for tensor in config.input)
     expected += sum(len(batch_input.target_name) for batch_input in config.batch_input)
@@ -64,7 +64,7 @@ def check_completed(config: model_config_pb2.ModelConfig, description: ModelDesc
 
 
 def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a configuration with the loaded model file; raise InvalidArgument if they disagree."""
+    """Compare a configuration with the loaded model file; raise InvalidArgument."""
     names = {tensor.name for tensor in config.input}
     names.update(name for batch_input in config.batch_input for name in batch_input.target_name)
     names.update(control.name for control in config.sequence_batching.control_input)

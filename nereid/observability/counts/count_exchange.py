@@ -47,7 +47,7 @@ class CountSource:
 
 @dataclass(slots=True)
 class _Seen:
-    """A scheduler's last response: the number of its last change, and its records' numbers by id."""
+    """The number of a scheduler's last change, and its records' numbers by id."""
 
     change: int
     held: dict[int, int]

@@ -110,6 +110,7 @@ class CountStore:
         ]
 
     def shared(self) -> Iterator[pb.VersionCounts]:
+        """Yield one sum of records for each version that has several records."""
         for key, records in self._versions.items():
             if len(records) > 1:
                 if key not in self._sums:

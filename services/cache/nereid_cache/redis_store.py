@@ -31,10 +31,8 @@ _PIPELINE_LENGTH: Final = 1024
 class RedisOptions:
     """Options of the store in Redis.
 
-    namespace: text that precedes every key.
-    time_to_live_ms: milliseconds to keep a value; 0 means as long as Redis keeps it.
-    wait_timeout_s, run_timeout_s: maximum seconds in the queue and in a pipeline; their sum limits
-    the time until a result. None means no limit.
+    namespace: precedes every key. time_to_live_ms: 0 keeps values as long as Redis does.
+    wait_timeout_s, run_timeout_s: in the queue and in a pipeline; None means no limit.
     """
 
     namespace: str = ""
@@ -167,7 +165,7 @@ class RedisStore:
         )
 
     def _on_expiry(self) -> None:
-        """Fail the exchanges that have waited for too long: all workers may be waiting for Redis."""
+        """Fail expired exchanges, because all workers may be waiting for Redis."""
         self._expiry_timer = None
         self._fail_expired()
         if self._expiry_timer is None:

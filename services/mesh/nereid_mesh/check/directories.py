@@ -39,6 +39,7 @@ _CONFIG_SIMILARITY: Final = 0.75
 
 
 def repository_findings(repository: Path) -> Iterator[Finding]:
+    """Yield findings that concern the repository as a whole."""
     names = sorted(entry.name for entry in repository.iterdir())
     is_export = bool(find_export(LocalFolder(repository)))
     if is_export or CONFIG_FILE in names or any(_is_version(name) for name in names):

@@ -78,7 +78,7 @@ class ModelReader:
         return described
 
     def check_load(self, command: pb.LoadInstance) -> None:
-        """Check from the files whether an instance could be loaded; raise the load's NereidError."""
+        """Check from the files whether an instance could be loaded; raise NereidError."""
         config, path = command.config, Path(command.version_path)
         described = self._describe(config, path)
         if described.HasField("error"):
@@ -92,7 +92,7 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Return the description. If the file is not read, it is empty and `unread` has the reason."""
+        """Return the description; empty if `unread` has a reason."""
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

@@ -26,7 +26,7 @@ _INDENT: Final = "    "
 def json_report(
     models: Sequence[CheckedModel], repositories: Sequence[Finding], *, problems: bool
 ) -> str:
-    """Return the report as JSON. repositories: findings about them. problems: the exit code is 1."""
+    """Return the report as JSON. problems: whether the exit code is 1."""
     document = {
         "format": FORMAT,
         "problems": problems,

@@ -92,5 +92,6 @@ class StandbyProcess:
         return self._process
 
     def kill(self) -> None:
+        """Kill the process because it is not needed any more."""
         self._socket.close()
         self._process.kill()

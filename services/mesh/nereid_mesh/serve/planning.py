@@ -215,10 +215,7 @@ class _Mesh:
         return children
 
     def _schedulers(self) -> list[SchedulerSettings]:
-        """Return the schedulers' settings. Each scheduler's first address is a unix socket.
-
-        The sockets are in the mesh's directory.
-        """
+        """Return the schedulers' settings. Each first address is a unix socket."""
         outside, count = self.serve.scheduler_address, self.serve.schedulers
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1

@@ -188,10 +188,7 @@ class Supervisor:
             _signal(process, signal.SIGKILL)
 
     async def _drain(self) -> None:
-        """Send SIGTERM stage by stage, and SIGKILL at the time limit.
-
-        A stage gets SIGTERM once the previous stage has ended.
-        """
+        """Send SIGTERM to each stage after the previous one's end, SIGKILL at the limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rules.exit_timeout_s + _FINAL_RESPONSES_S
         self._end_standbys()
