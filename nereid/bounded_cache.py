@@ -1,8 +1,4 @@
-"""Cache with a size limit, for values that are derived from bytes that clients repeat.
-
-A full cache is emptied: no LRU bookkeeping. The total size of keys is limited too, because the
-value of a long key is several times larger than the key.
-"""
+"""Cache with a size limit, for values derived from repeated bytes; a full cache is emptied."""
 
 from __future__ import annotations
 
@@ -17,10 +13,7 @@ _MAX_TOTAL_BYTES: Final = 2 << 20
 
 
 class BoundedCache(dict[Key, Value]):
-    """Cache of at most `max_entries` entries, whose keys together have at most `max_total_bytes`.
-
-    Keys longer than `max_key_bytes` are not stored.
-    """
+    """Cache limited in entries and in total key size; it stores no keys that are too long."""
 
     __slots__ = ("_max_entries", "_max_key_bytes", "_max_total_bytes", "_total_bytes")
 

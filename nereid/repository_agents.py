@@ -1,8 +1,6 @@
 """Contract of repository agents, which check, decrypt or replace a model's files before a load.
 
-A model asks for agents by name (model_repository_agents). An entry point of the group
-nereid.repository_agents names a class derived from RepositoryAgent. Agents run in executors'
-threads.
+An entry point of the group nereid.repository_agents names a class derived from RepositoryAgent.
 """
 
 from __future__ import annotations
@@ -17,11 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentModel:
-    """Version of a model that is about to be loaded, or that was unloaded.
-
-    directory: the model's directory; other versions' folders may be missing. parameters: the
-    configuration's parameters for the agent.
-    """
+    """Version of a model. Other versions' folders may be missing from the directory."""
 
     name: str
     version: int
@@ -46,8 +40,4 @@ class RepositoryAgent:
         """
 
     def after_unload(self, model: AgentModel) -> None:
-        """Clean up after a version for which before_load() returned.
-
-        This is called once, after the version's last instance was unloaded or could not be loaded.
-        model.directory is that of before_load().
-        """
+        """Clean up once after a version's last unload, or after its load has failed."""

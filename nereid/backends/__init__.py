@@ -1,7 +1,4 @@
-"""The contract between an executor and a backend. Backend authors implement it.
-
-docs/backend-authors.md is the guide. This package depends on no executor, scheduler or backend.
-"""
+"""The contract between an executor and a backend; docs/backend-authors.md is the guide."""
 
 from nereid.backends.backend import Backend, InstanceSpec, Model, ModelCodeBackend
 from nereid.backends.capabilities import (

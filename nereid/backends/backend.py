@@ -25,19 +25,17 @@ def _always() -> bool:
 class InstanceSpec:
     """One instance to load: its model, its device and its settings."""
 
-    # The complete and valid configuration.
     config: model_config_pb2.ModelConfig
     version: int
     # Directory of the version. Its parent is the model's directory.
     version_path: Path
     # Unique in the executor.
     name: str
-    # CUDA's number of the GPU; `None` means that the instance runs on the CPU.
+    # CUDA's number; `None` means that the instance runs on the CPU.
     gpu: int | None = None
-    # Settings from --backend-config.
+    # From --backend-config.
     settings: Mapping[str, str] = field(default_factory=dict)
-    # Threads for the model's operators; 0 if unknown. Parameters in the configuration take
-    # precedence.
+    # Threads for the model's operators; 0 if unknown. The configuration takes precedence.
     threads: int = 0
     number: int = 0
     # `None` if the model cannot send requests to other models.
@@ -48,10 +46,7 @@ class InstanceSpec:
 
 
 class Model(Protocol):
-    """A loaded model that executes batches; only its instance's thread calls it.
-
-    An optional attribute `capabilities` (Capabilities) declares more.
-    """
+    """A loaded model; only its instance's thread calls it. It may have `capabilities`."""
 
     description: ModelDescription
 
@@ -66,10 +61,7 @@ class Model(Protocol):
 
 
 class Backend(Protocol):
-    """The functions of a backend's module, which is imported on first use.
-
-    An optional attribute `capabilities` (BackendCapabilities) declares more.
-    """
+    """The functions of a backend's module, which may have `capabilities`."""
 
     def uses_gpus(self) -> bool:
         """Return whether the backend, as installed on this host, can run models on a GPU."""

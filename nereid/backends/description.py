@@ -28,5 +28,4 @@ class ModelDescription(NamedTuple):
     config: model_config_pb2.ModelConfig | None = None
 
 
-# Description for a file that states nothing.
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

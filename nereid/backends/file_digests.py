@@ -1,7 +1,6 @@
-"""Digests of model files: a file is identified by its content, not by its name and dates.
+"""Digests of model files: a file is identified by its content, because dates may lie.
 
-Copies, restored backups and changed clocks can give a new file the old size and dates. A file is
-read again only if its size, inode or one of its dates has changed.
+A file is read again only if its size, inode or one of its dates has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ MAX_IDENTIFIED_BYTES: Final = 256 << 20
 # Two changes within this time may have the same date.
 _DATE_NS: Final = 2_000_000_000
 
-# Key: a file's path. Value: the file's state and digest.
 _known: BoundedCache[str, tuple[tuple[int, ...], bytes]] = BoundedCache(_MAX_FILES)
 
 

@@ -40,10 +40,7 @@ def find_model_file(
 
 
 def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
-    """Check that the file exists and is no Git LFS pointer; return its path.
-
-    Raises NotFound or InvalidArgument.
-    """
+    """Return a path that exists and is no Git LFS pointer; raise NotFound or InvalidArgument."""
     if not path.exists():
         raise NotFound(
             f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"

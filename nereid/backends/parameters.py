@@ -30,10 +30,7 @@ def parse_count(
     default: int = 0,
     most: int | None = None,
 ) -> int:
-    """Return a parameter that is a count; a negative number counts as 0.
-
-    Raises InvalidArgument if the value is no whole number or exceeds `most`.
-    """
+    """Return a count of at most `most`, negative numbers as 0; raise InvalidArgument."""
     text = values.get(name)
     if text is None:
         return default

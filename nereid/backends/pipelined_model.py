@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
 
 class TensorParts(NamedTuple):
-    """An input of a batch, in the pieces that the batch's requests sent, row by row.
-
-    The pieces can be read until the batch is collected.
-    """
+    """An input of a batch, in pieces that can be read until the batch is collected."""
 
     parts: Sequence[bytes | memoryview]
-    # Shape of the whole input, including the batch dimension.
+    # Includes the batch dimension.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -29,8 +26,7 @@ class TensorParts(NamedTuple):
 class PipelinedModel(Protocol):
     """A Model that accepts a batch before it has finished the previous one.
 
-    The model declares a `pipeline_depth` (Capabilities). Only its instance's thread calls it.
-    Batches are collected in the order of submission.
+    It declares a `pipeline_depth` (Capabilities). Batches are collected in the order of submission.
     """
 
     description: ModelDescription
@@ -45,10 +41,7 @@ class PipelinedModel(Protocol):
         """Return whether collect_batch() would return without waiting."""
 
     def collect_batch(self) -> Sequence[Array]:
-        """Wait for the oldest batch's outputs, or raise NereidError if it failed.
-
-        The outputs are valid until the next call.
-        """
+        """Return the oldest batch's outputs, valid until the next call, or raise NereidError."""
 
     def close(self) -> None:
         """Free all resources, and drop the batches that were not collected."""

@@ -29,7 +29,7 @@ class ControlKind(IntEnum):
 class RequestSpec:
     """The data that requests with equal heads share. Consecutive ones share one object."""
 
-    # Name, datatype and shape of each input; the shape includes the batch dimension.
+    # Name, datatype and shape, with the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
     # Key: an output. Value: its requested classification, which the executor computes.
@@ -49,7 +49,6 @@ class Request(NamedTuple):
     trace_context: bytes
     # Time until the client's deadline; 0 if there is none.
     remaining_us: int
-    # The client's limit on the time in the queue.
     timeout_us: int
     # Shared memory for the outputs; used if the outputs fit.
     output_buffer: SharedMemory | None = None
@@ -58,7 +57,6 @@ class Request(NamedTuple):
 class Response(NamedTuple):
     """One response to a request: an error, or the head of a ModelInferResponse with its tensors."""
 
-    # Index of the request in its batch.
     member: int
     # True if another response follows. The last response may have neither an error nor a head.
     more: bool
@@ -86,8 +84,8 @@ class ModelLostError(Exception):
 class RequestModel(Protocol):
     """A loaded model that responds in its own time; only its instance's thread calls it.
 
-    The model declares that it `executes_requests` (Capabilities). If its configuration says
-    `decoupled`, responses may follow even after the batch has been executed.
+    It declares `executes_requests` (Capabilities). If its configuration says `decoupled`, responses
+    may follow the end of the batch.
     """
 
     # Limit for the execution of a batch; `None` means no limit.
@@ -97,20 +95,13 @@ class RequestModel(Protocol):
         """Return file descriptors; at least one is readable while there are updates."""
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
-        """Start executing a batch.
-
-        Raises NereidError if the model cannot execute this batch, ModelLostError if it has ended.
-        """
+        """Start executing a batch; raise NereidError, or ModelLostError if the model has ended."""
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
         """Cancel, pause or resume a request; kind: a ControlKind."""
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        """Yield all available updates without waiting.
-
-        ready: the readable file descriptors. After the last update, a model that has ended raises
-        ModelLostError.
-        """
+        """Yield the updates of the ready descriptors without waiting; may raise ModelLostError."""
 
     def may_have_begun(self, batch: int) -> bool:
         """Return whether the model, which has ended, may have begun this batch."""
@@ -120,10 +111,7 @@ class RequestModel(Protocol):
         """End the model at once."""
 
     def restart(self, stopping: Event) -> bool:
-        """Start a lost model again, which may take long; return False to end the instance.
-
-        `stopping` is set when nobody wants the instance any more.
-        """
+        """Start a lost model again; return False to end the instance, as `stopping` may ask."""
         del stopping
         return False
 

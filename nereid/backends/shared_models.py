@@ -1,7 +1,4 @@
-"""Loaded models that instances on one device share, for as long as any instance uses them.
-
-This is only for models that several threads may use at the same time.
-"""
+"""Loaded models that instances on one device share, if several threads may use the models."""
 
 from __future__ import annotations
 

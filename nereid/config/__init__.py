@@ -1,4 +1,1 @@
-"""Declare settings, and read them from flags, environment variables and TLS files.
-
-No other module reads argv or the environment.
-"""
+"""Settings from flags, environment variables and TLS files. Only this package reads argv."""

@@ -1,7 +1,4 @@
-"""Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`.
-
-The variable of --http-port is NEREID_HTTP_PORT.
-"""
+"""Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 
 
 class Topic(enum.Enum):
-    """The heading under which a flag appears in help and reference, in the order of these members.
-
-    A settings class names the topic of its flags: `TOPIC: ClassVar = Topic.HTTP`.
-    """
+    """The heading under which help and reference list a flag, in the order of the members."""
 
     PROCESSES = "Processes and their addresses"
     MODELS = "Model repository and model control"
@@ -107,10 +101,7 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     platform: PlatformVariable | None = None,
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None,
 ) -> Any:
-    """Return a dataclass field that is read from the flag of the same name, with dashes.
-
-    A default of `...` makes the flag required.
-    """
+    """Return a field that is read from the flag of its name; `...` makes it required."""
     option = Flag(
         help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform, merge
     )

@@ -1,7 +1,4 @@
-"""--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
-
-A flag that is given explicitly takes precedence.
-"""
+"""--hardened: other defaults for the flags that declare one. Explicit flags take precedence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Secrets that a process of `nereid serve` reads from an inherited file descriptor.
-
-Everybody can see argv, and processes of the same user, Python models included, can see the
-environment. The file exists in memory only.
-"""
+"""Secrets in an inherited file in memory, because others can see argv and environment."""
 
 from __future__ import annotations
 

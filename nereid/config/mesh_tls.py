@@ -1,7 +1,4 @@
-"""TLS between the services: the flags that all services share, and the TLS sides made from them.
-
-Only TCP is encrypted. File modes protect unix sockets.
-"""
+"""TLS between the services, over TCP only. File modes protect unix sockets."""
 
 from __future__ import annotations
 

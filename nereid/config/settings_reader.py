@@ -1,7 +1,6 @@
 """Read settings from a command line and the environment, and write settings for a child process.
 
-The reader reports all errors at once and exits with code 2 before a port opens. A flag takes
-precedence over its variable.
+All errors are reported at once, with exit code 2, before a port opens.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 ) -> list[Any]:
     """Read several settings classes from one command line, like `read_settings()`.
 
-    Equal names are one flag, declared by the first class. common: fields that --help shows; empty
-    shows all, as --help-all does.
+    Equal names are one flag, declared by the first class.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
@@ -95,10 +93,7 @@ def exit_on_errors(errors: Sequence[str], program: str) -> None:
 
 
 def settings_argv(settings: Any) -> list[str]:
-    """Return the argv for these settings, whatever the environment, without secrets.
-
-    Anybody on the machine can see a process's argv.
-    """
+    """Return the argv for these settings, without secrets, because anybody can see argv."""
     argv: list[str] = []
     for flag in declared_flags(type(settings)):
         value = getattr(settings, flag.field.name)
@@ -159,16 +154,12 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """Return a flag's texts in argv, deprecated forms first; `None` if the flag is not given."""
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
 
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
-    """Return an error for each unknown flag, with a similar known flag if there is one.
-
-    A value that follows an unknown flag causes no further error.
-    """
+    """Return an error for each unknown flag, with a similar known flag if there is one."""
     names = ["--help", "--help-all"]
     for flag in flags:
         names += (flag.name, *flag.option.aliases, *flag.option.deprecated)
@@ -204,7 +195,6 @@ def _parsed(
 def _texts(
     flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
 ) -> tuple[list[str] | None, str]:
-    """Return the texts given for a flag, and the name of the flag or variable that gave them."""
     if in_argv is not None:
         return in_argv, flag.name
     text = environ.get(flag.variable)

@@ -1,6 +1,3 @@
-"""Facts about a mesh and its models, and statements about these facts in words.
-
-The console, `nereid explain` and `nereid check` use this package. It does no I/O.
-"""
+"""Facts about a mesh and its models, and statements about these facts in words."""
 
 # layout: pure

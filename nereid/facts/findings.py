@@ -7,10 +7,7 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """Weight of a finding.
-
-    ERROR: the model would not be served. WARNING: its author probably meant something else.
-    """
+    """Weight of a finding. ERROR: the model would not be served."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -19,10 +16,9 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know about a model.
+    """Something to know about a model. code is a stable name, such as no-batching.
 
-    code: a stable name, such as no-batching. message: for an error, the text with which loading
-    fails. hint: the change to make; may be empty.
+    The message of an error is the text with which loading fails. The hint may be empty.
     """
 
     severity: Severity

@@ -44,11 +44,7 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement with its figures.
-
-    code: a stable name for programs. problem: true if requests are not served as they should be.
-    advice: the change to make; may be empty.
-    """
+    """One statement with its figures. code is a stable name; the advice may be empty."""
 
     code: str
     text: str

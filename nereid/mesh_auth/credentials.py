@@ -67,8 +67,7 @@ class CredentialVerifier:
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
         self._max_nonces = max_nonces
-        # Key: a nonce within the window. Value: when its credential was made. In the order of
-        # arrival.
+        # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
         self._nonces: dict[str, float] = {}
         # Older credentials are refused, because their nonces may be forgotten: they are from before
         # this object, or dropped beyond max_nonces.

@@ -1,8 +1,4 @@
-"""The roles of a mesh's members, and the methods that each role may call.
-
-The role of a member comes from the member's credential (see the modules tokens and credentials), or
-from the names in the member's certificate.
-"""
+"""The roles of a mesh's members, from credentials or certificates, and the roles' methods."""
 
 from __future__ import annotations
 
@@ -78,10 +74,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
 
 
 def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
-    """Return the roles that may call each method, by the path of the method.
-
-    executor_control: whether executors may load and unload models.
-    """
+    """Return the roles that may call each method; executors may control models on request."""
     if not executor_control:
         return _ROLES
     control = {SCHEDULER + method: _READINESS for method in _MODEL_CONTROL}

@@ -1,7 +1,4 @@
-"""The flags for access to mesh ports, which all services share, and what follows from them.
-
-A TCP port that other machines can reach opens only with a token or mTLS.
-"""
+"""The flags for access to mesh ports, which all services share, and what follows from them."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """Return the token; `None` if no token is given.
-
-        Raises ValueError if the token or its file is unusable; the message does not show the token.
-        """
+        """Return the token or `None`; raise ValueError, without the token, if unusable."""
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
             if text:

@@ -1,7 +1,6 @@
 """The mesh's token, and the tokens of single roles, which are derived from it.
 
-The mesh's token makes every role's token and checks every role's credentials. A role's token serves
-this role only. A token is never sent.
+A role's token serves this role only. A token is never sent.
 """
 
 from __future__ import annotations

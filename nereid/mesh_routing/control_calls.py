@@ -1,7 +1,4 @@
-"""Calls of the scheduler's control plane, with serialised requests and responses.
-
-Every call may raise NereidError: the scheduler's error, or Unavailable without a reply.
-"""
+"""Calls of the scheduler's control plane; each may raise NereidError."""
 
 from __future__ import annotations
 
@@ -74,11 +71,7 @@ async def call_any(
     *,
     is_read: bool = False,
 ) -> bytes:
-    """Make a call that any scheduler can serve, at the first channel that has a connection.
-
-    channels: best first. is_read: true if the call changes nothing, so that the next scheduler may
-    be tried.
-    """
+    """Make a call at the first connected channel, best first; a read may go on to the next."""
     failure = Unavailable(UNREACHABLE)
     for channel in channels:
         try:

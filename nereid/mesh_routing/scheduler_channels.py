@@ -34,10 +34,7 @@ class SchedulerChannels:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def channels(self) -> list[Channel]:
-        """Return channels for a call that any scheduler can serve, connected ones first.
-
-        After close() there are none.
-        """
+        """Return channels for a call that any scheduler can serve, connected ones first."""
         addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
         return [self._channels[address] for address in addresses if address in self._channels]
 

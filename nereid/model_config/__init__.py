@@ -1,7 +1,4 @@
-"""Model configurations: parsed, completed, validated, frozen, and converted for clients.
-
-The package does no I/O.
-"""
+"""Model configurations: parsed, completed, validated, frozen, and converted for clients."""
 
 # layout: covered, pure
 

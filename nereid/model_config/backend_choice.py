@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
-    """Fill in a missing name, backend, platform and default_model_filename, in place.
-
-    Raises InvalidArgument if the backend cannot be determined.
-    """
+    """Fill in missing fields in place; raise InvalidArgument without a known backend."""
     if not config.name:
         config.name = model_name
     for known in KNOWN_BACKENDS:

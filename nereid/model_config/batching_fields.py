@@ -1,7 +1,6 @@
 """The fields with which a model controls how requests are queued, batched and repeated.
 
-To add a field, add a row (see `config_field.py`) and use the frozen value. Checks run in the order
-of the rows, with Triton's texts.
+To add a field, add a row (see `config_field.py`) and use the frozen value.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ def _is_dynamic(message: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """Settings of the dynamic batcher; preferred_batch_sizes is ascending, without duplicates.
-
-    Without priorities, priority_levels is 0 and there are no policies by level.
-    """
+    """Settings of the dynamic batcher. Without priorities, priority_levels is 0."""
 
     preferred_batch_sizes: tuple[int, ...] = config_field(
         MessageField(

@@ -139,7 +139,6 @@ def _is_partial(tensor: _Tensor) -> bool:
 
 
 def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the tensors that the sequence batcher provides and clients never see."""
     sequence = config.sequence_batching
     names = {control.name for control in sequence.control_input}
     for state in sequence.state:
@@ -170,10 +169,9 @@ def _fill_batching(
 def _writes_batch_dimension(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> bool:
-    """Return whether any tensor has as many configured dims as the model file has dimensions.
+    """Return whether any tensor has as many dims as in the model file.
 
-    A max_batch_size of 0 then means that the model does not batch. Triton's onnxruntime backend
-    instead refuses the dims.
+    A max_batch_size of 0 then means that the model does not batch; Triton refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {

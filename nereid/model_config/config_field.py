@@ -23,10 +23,7 @@ _KEY: Final = "row"
 
 
 class Scope(NamedTuple):
-    """A message of a configuration, along with the whole configuration.
-
-    batch_size_open: true if max_batch_size is not completed yet.
-    """
+    """A message and its configuration. batch_size_open: max_batch_size is not completed yet."""
 
     config: ModelConfig
     message: Any

@@ -1,7 +1,4 @@
-"""The configuration as the scheduler and the hot path read it: immutable, checked, plain types.
-
-Reading a protobuf field costs far more than reading an attribute.
-"""
+"""The configuration as the hot path reads it, since reading a protobuf field costs far more."""
 
 from __future__ import annotations
 
@@ -52,11 +49,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(ModelParameters):
-    """A complete, valid configuration.
-
-    batching is set for the dynamic batcher, sequences for the sequence batcher. proto must not be
-    changed; it alone has the fields that no request path reads.
-    """
+    """A complete, valid configuration. proto must not be changed."""
 
     name: str
     platform: str

@@ -44,10 +44,7 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The resources that an instance needs to execute, and the instance's priority.
-
-    Priority 2 executes half as often as priority 1.
-    """
+    """An instance's needs and its priority: priority 2 executes half as often as 1."""
 
     resources: tuple[ResourceNeed, ...] = ()
     priority: int = 1
@@ -58,10 +55,7 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor: `count` on each of `gpus`, or `count` if gpus is empty.
-
-    Passive instances are loaded, but get no requests.
-    """
+    """`count` equal instances on each GPU. Passive ones are loaded, but get no requests."""
 
     name: str
     kind: InstanceKind
@@ -74,18 +68,12 @@ class InstanceGroup:
 def normalise_instance_groups(
     config: ModelConfig, *, gpu_ids: Sequence[int]
 ) -> list[InstanceGroup]:
-    """Return the groups for an executor with these GPUs; none for an ensemble.
-
-    Raises InvalidArgument if the executor lacks something that a group needs.
-    """
+    """Return the groups for an executor with these GPUs; may raise InvalidArgument."""
     return [_freeze(group) for group in _groups(config, gpu_ids)]
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """Return a copy of the configuration with the groups for an executor with these GPUs.
-
-    Raises InvalidArgument if the executor lacks something that a group needs.
-    """
+    """Return a configuration with such groups; may raise InvalidArgument."""
     placed = model_config_pb2.ModelConfig()
     placed.CopyFrom(config)
     groups = _groups(config, gpu_ids)
@@ -95,10 +83,7 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 
 
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
-    """Return which executors can host the model.
-
-    "gpu": executors with GPUs. "cpu": all, on the CPU. "any": all, on whichever devices they have.
-    """
+    """Return which executors can host the model; "any" uses whichever devices exist."""
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)
     if pinned or _Kind.KIND_GPU in kinds:

@@ -64,10 +64,7 @@ class Padding(NamedTuple):
     sizes: tuple[PaddedSize, ...]
 
     def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
-        """Return the inputs' padded shapes, without the batch dimension.
-
-        Raises InvalidArgument if inputs differ in a size that they must have in common.
-        """
+        """Return the padded shapes, without the batch dimension; may raise InvalidArgument."""
         padded = dict(shapes)
         for padded_size in self.sizes:
             first: PaddedInput | None = None
@@ -90,10 +87,7 @@ class Padding(NamedTuple):
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
-    """Return the padding of a configuration with valid tensors; `None` if there is none.
-
-    Raises InvalidArgument if the parameter does not fit the model.
-    """
+    """Return a valid configuration's padding or `None`; may raise InvalidArgument."""
     if PADDING not in config.parameters:
         return None
     try:

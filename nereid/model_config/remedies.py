@@ -1,7 +1,4 @@
-"""Remedies for errors that loads report. The text of an error determines its remedy.
-
-The texts come from Triton or a backend and stay unchanged, because clients match them.
-"""
+"""Remedies for errors that loads report, chosen by the texts, which clients match."""
 
 from __future__ import annotations
 

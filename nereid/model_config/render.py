@@ -1,7 +1,6 @@
-"""A configuration as clients see it: the JSON of the config response, and the model's metadata.
+"""A configuration as clients see it: Triton's JSON of the config response, and the metadata.
 
-As in Triton, unset fields are included unless protobuf tracks their presence. 64-bit numbers are
-JSON numbers, and enums are names.
+Unset fields are included unless protobuf tracks their presence. 64-bit numbers are JSON numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Model repositories in object stores (s3://, gs://, as://), and their files on this host.
-
-The package depends on no service and no model configuration. All calls block.
-"""
+"""Model repositories in object stores, and their files on this host. All calls block."""

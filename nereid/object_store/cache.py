@@ -42,8 +42,6 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno
 
 
 class _Abort(threading.Event):
-    """Event that also counts as set once its parent event is set."""
-
     def __init__(self, parent: threading.Event) -> None:
         super().__init__()
         self._parent = parent
@@ -133,11 +131,7 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> TreeLease:
-        """Return a lease of a model's directory, which is built if it does not exist yet.
-
-        files: the file to download for each path. Raises CacheFullError without space for the
-        files.
-        """
+        """Return a lease of a model's directory, built if necessary; may raise CacheFullError."""
         try:
             while (lease := self.find(tree, model)) is None:
                 lock = try_lock(self._locks / tree)
@@ -255,11 +249,7 @@ class HostCache:
             self._downloader.download(file, opened, cancelled)
 
     def make_space(self, needed: int, keep: Mapping[str, object]) -> None:
-        """Remove files that no process uses, so that the needed bytes fit.
-
-        keep: names of objects that are about to be used. Raises CacheFullError if the bytes do not
-        fit.
-        """
+        """Remove unused files except `keep`; raise CacheFullError if the bytes do not fit."""
         with locked(self._locks / "cache"), ExitStack() as held:
             content = self._content(held)
             excess = content.size + needed - self._limit if self._limit else 0

@@ -1,7 +1,4 @@
-"""Downloads of single objects: several ranges at a time, resumable, verified.
-
-A partial file always holds the beginning of the object.
-"""
+"""Downloads of single objects: several ranges at a time, resumable, verified."""
 
 from __future__ import annotations
 
@@ -67,9 +64,8 @@ class Downloader:
     def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
         """Write an object to a file that may already hold the object's beginning.
 
-        Raises StoreError if the object has changed or cannot be read; the file keeps what was
-        written. Raises DamagedObjectError for a wrong MD5; the file is then empty. Raises OSError
-        for the file.
+        Raises StoreError (the file keeps what was written), DamagedObjectError for a wrong MD5 (the
+        file is then empty), or OSError for the file.
         """
         url, stored = source.url, source.stored
         digest = hashlib.md5(usedforsecurity=False)
@@ -96,7 +92,6 @@ class Downloader:
     def _chunks(
         self, source: SourceFile, begun: int, cancelled: threading.Event
     ) -> Iterator[Chunk]:
-        """Yield the object's chunks in order. Some ranges are read in advance."""
         rules, size = self._rules, source.stored.size
         starts = iter(range(begun, size, rules.range_bytes))
         pending: deque[Future[Chunk]] = deque()

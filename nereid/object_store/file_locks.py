@@ -40,10 +40,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 @contextmanager
 def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int]:
-    """Hold the exclusive lock in the block, and yield its descriptor.
-
-    Raises FetchCancelledError if `cancelled` is set before the lock is free.
-    """
+    """Hold the exclusive lock in the block; raise FetchCancelledError if cancelled first."""
     while (descriptor := try_lock(path)) is None:
         wait_for_lock(cancelled)
     try:
@@ -53,10 +50,7 @@ def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int
 
 
 def wait_for_lock(cancelled: threading.Event | None) -> None:
-    """Pause between attempts to lock; raise FetchCancelledError if cancelled is set.
-
-    A wait in flock() could not be cancelled.
-    """
+    """Pause, because flock() cannot be cancelled; raise FetchCancelledError if cancelled."""
     if cancelled is None:
         time.sleep(_PAUSE_S)
     elif cancelled.wait(_PAUSE_S):

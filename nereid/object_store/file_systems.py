@@ -1,8 +1,4 @@
-"""File systems of the object stores, accessed through fsspec, and descriptions of their objects.
-
-Exceptions of the stores' libraries become StoreErrors. A read fails if the object has changed since
-it was listed.
-"""
+"""File systems of the object stores, through fsspec, whose exceptions become StoreErrors."""
 
 from __future__ import annotations
 
@@ -113,10 +109,7 @@ class StoreFiles(ABC):
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return the listed object's bytes, without the one at `end`.
-
-        Raises ObjectChangedError if it has changed since.
-        """
+        """Return the listed bytes, without `end`; raise ObjectChangedError after a change."""
 
 
 class NoListingError(Exception):
@@ -192,7 +185,7 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _date_tag(date: Any) -> str:
-    """Return a tag made from a date in whole seconds, because HTTP's dates are not more precise."""
+    """Return a tag of a date in whole seconds, which is HTTP's precision."""
     if date is None:
         return ""
     return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
@@ -210,10 +203,7 @@ def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
 
 
 async def _read_at_most(body: Any, size: int) -> bytes:
-    """Return a response's content, but at most size + 1 bytes.
-
-    A store may ignore the requested range and send the whole object.
-    """
+    """Read at most size + 1 bytes: a store may ignore the range and send everything."""
     pieces, left = [], size + 1
     while left and (piece := await body.read(left)):
         pieces.append(piece)

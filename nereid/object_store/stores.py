@@ -27,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class CachePlace(NamedTuple):
-    """Directory and maximum size of the cache; 0 allows as much as the disk has.
-
-    If directory is `None`, the store's variable in the environment names it, or else it is
-    default_directory.
-    """
+    """Directory of the cache (`None`: by environment or default) and its size (0: the disk's)."""
 
     directory: Path | None
     default_directory: Path
@@ -61,10 +57,9 @@ class ModelStores:
         self._downloader.close()
 
     def fetch(self, version_url: str, digest: bytes, cancelled: threading.Event) -> TreeLease:
-        """Return a lease of the model's directory on this host, with the files of one version.
+        """Return a lease of the directory with one version's files; may raise StoreError.
 
-        digest: ModelListing.digest of the files. If they are in the cache, the store is not
-        contacted. Raises StoreError if the files cannot be fetched, or have changed.
+        digest: ModelListing.digest. If the cache has the files, the store is not contacted.
         """
         url = parse_store_url(version_url)
         model = url.parent()

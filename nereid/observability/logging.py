@@ -1,7 +1,6 @@
 """The services' logs: flags, set-up and formats.
 
-Clients choose much of the text, so a record is one line, tracebacks are indented, and repeats are
-left out. A line about a request needs `extra=request_log_extra(...)`.
+Clients choose much of the text, so a record is one line and tracebacks are indented.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 def _appendable(path: str) -> str:
-    """Parse the path of a file that can be appended to, and create the file; raise ValueError."""
     try:
         if path:
             Path(path).open("a").close()
@@ -93,7 +91,7 @@ def apply_log_rules(rules: LogRules) -> None:
 
 
 class _Handler(logging.StreamHandler["TextIO"]):
-    """Handler that set_up_logging() installs. Log rules apply to this kind of handler only."""
+    """Log rules apply to this kind of handler only."""
 
     def __init__(self, stream: TextIO, service: str) -> None:
         super().__init__(stream)
@@ -139,8 +137,6 @@ class _Plain(logging.Formatter):
 
 
 class _Text(_Plain):
-    """Format for people. A line about a request ends with its ids."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line without the traceback."""
         record.message = escape_controls(record.message)
@@ -167,8 +163,6 @@ class _Triton(_Plain):
 
 
 class _Json(logging.Formatter):
-    """Format of one JSON object per line, without empty members."""
-
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service

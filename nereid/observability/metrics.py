@@ -1,7 +1,6 @@
-"""All metrics, declared by name, type, help and labels.
+"""All metrics, declared by name, type, help and labels, and written at scrape time.
 
-They are written at scrape time, from counters that the services keep anyway. Names with nv_ have
-Triton's meaning. scripts/metric_reference.py makes docs/reference/metrics.md from this.
+scripts/metric_reference.py makes docs/reference/metrics.md from this.
 """
 
 from __future__ import annotations

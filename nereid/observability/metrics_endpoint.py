@@ -1,7 +1,4 @@
-"""An HTTP listener for /metrics and health checks, for services without another HTTP server.
-
-A connection serves one request of limited size and duration.
-"""
+"""An HTTP listener for /metrics and health checks, for services without another HTTP server."""
 
 from __future__ import annotations
 

@@ -102,11 +102,7 @@ class Page:
 
 
 def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
-    """Return one page with the series of all pages, in which each family appears once.
-
-    The first value and exemplar of a series count. In `summed` families, values are added up,
-    except for quantiles.
-    """
+    """Return one page with all series; add the values of `summed` families, except quantiles."""
     heads: dict[bytes, list[bytes]] = {}
     # Key: a family's name. Value: by name and labels, a series' value and exemplar.
     series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}
@@ -139,11 +135,7 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """Return the page with the values of series replaced by those from other pages.
-
-    Other series of a replacement are added. A replacement that shares no series with the page is
-    ignored.
-    """
+    """Return the page with newer values from pages that share a series with it."""
     shown = _samples(page)
     chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]
     if not chosen:
@@ -161,7 +153,6 @@ def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:
-    """Key: a series' name and labels. Value: its value."""
     samples: dict[bytes, bytes] = {}
     for line in page_lines(page):
         if not line.startswith(b"# "):
@@ -242,7 +233,6 @@ class Summary:
 
 
 def _exemplar_texts(observed: Histogram) -> dict[int, str]:
-    """Key: a bucket's index. Value: its exemplar's text, which ends the bucket's line."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return {
         index: f'{EXEMPLAR.decode()}{exemplar.trace_id.hex()}"}} {exemplar.value!r}'

@@ -1,8 +1,7 @@
 """Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does by default).
 
-Names are the same in both formats. Counters without _total, such as Triton's, get the type unknown.
-One pass over lines replaces prometheus_client's writer, which sorts objects per series in an event
-loop that serves requests.
+Counters without _total, such as Triton's, get the type unknown. prometheus_client's writer would
+create and sort objects per series in an event loop that serves requests.
 """
 
 from __future__ import annotations

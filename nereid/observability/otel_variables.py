@@ -1,7 +1,6 @@
 """OpenTelemetry's own environment variables, which count where --trace-config has no setting.
 
-Invalid values are logged and ignored, as OpenTelemetry requires. Secrets are read only when an
-exporter is opened.
+Invalid values are logged and ignored, as OpenTelemetry requires.
 """
 
 from __future__ import annotations
@@ -124,12 +123,11 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
 
 
 def _positive(text: str) -> int:
-    """Return the whole number in a text; 0 if the text is no whole number above 0."""
     return int(text) if text.isdecimal() else 0
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the name and text of an exporter's variable; variables for traces have priority."""
+    """Return name and text of a variable; variables for traces have priority."""
     for variable in (_TRACES + name, _ALL + name):
         if text := environ.get(variable, "").strip():
             return variable, text

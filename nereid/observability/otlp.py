@@ -1,8 +1,4 @@
-"""Export of spans by OTLP over gRPC or HTTP, from a separate thread.
-
-The request path only appends to a bounded queue. Spans for an unreachable or slow receiver are
-lost. This module is imported only if traces are on.
-"""
+"""Export of spans by OTLP from a separate thread; spans for a slow receiver are lost."""
 
 from __future__ import annotations
 
@@ -137,8 +133,6 @@ def _exporter(config: TraceConfig, options: ExportOptions) -> SpanExporter:
 
 
 class _RateLimitedHandler(logging.Handler):
-    """Handler that logs OpenTelemetry's warnings without tracebacks, at most one a minute."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next_s = 0.0

@@ -90,7 +90,7 @@ class HttpSpanExporter(SpanExporter):
         return True
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[str, float | None]:
-        """Return the failure (empty: success), and the seconds to wait before the next attempt.
+        """Return the failure (empty: success), and the pause before the next attempt.
 
         0 leaves the pause to the caller. `None` means no other attempt.
         """

@@ -1,7 +1,4 @@
-"""Metrics of a service's own process, from prometheus_client's collectors.
-
-The import takes some 40 ms, so load_collectors() does it in a thread.
-"""
+"""Metrics of a service's own process. prometheus_client takes some 40 ms to import."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def process_families() -> list[Family]:
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Yield each metric with its family, named as its series: a counter's own name lacks _total."""
+    """Yield each metric with its family; a counter's own name lacks _total."""
     for collector in _collectors():
         for metric in collector.collect():
             if metric.samples:

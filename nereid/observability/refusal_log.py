@@ -34,10 +34,7 @@ class RefusalLog:
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def report(self, peer: str, kind: str, event: str, *details: object) -> None:
-        """Log a refusal, unless the last line for this peer and kind is too recent.
-
-        event: the line's format, for the peer and the details.
-        """
+        """Log a refusal, unless the last line for this peer and kind is too recent."""
         now = self._clock()
         logged = self._logged
         while logged and next(iter(logged.values()))[0] <= now - 2 * self._interval_s:

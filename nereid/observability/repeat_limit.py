@@ -1,7 +1,4 @@
-"""Limit on log lines of one kind (logger and format): a burst of lines, then a few per second.
-
-A client may cause a million errors.
-"""
+"""Limit on log lines of one kind (logger and format): a burst of lines, then a few per second."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _OTHERS: Final = ("", "")
 
 
 class _Event:
-    """One kind of line. left: number of lines that may still be logged, as of the time at_s."""
+    """One kind of line; `left` more may be logged, as of at_s."""
 
     __slots__ = ("at_s", "left", "omitted")
 

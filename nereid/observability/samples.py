@@ -26,11 +26,7 @@ class Samples:
     def __init__(
         self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
     ) -> None:
-        """Read a page; ignore lines that are no samples of metrics with this prefix.
-
-        known: cache of parsed names and labels, which this fills. Key: a line's text without its
-        value.
-        """
+        """Read the samples of metrics with this prefix; cache parsed labels in `known`."""
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
         for line in page_lines(page):

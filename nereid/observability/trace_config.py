@@ -96,10 +96,7 @@ def _mode(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Parse host:port or http(s)://host:port, with a path for OTLP over HTTP.
-
-    The usual HTTP port implies the usual path.
-    """
+    """Parse a URL; one with the usual HTTP port and no path gets the usual path."""
     scheme, colon, rest = text.partition("://")
     if not colon:
         scheme, rest = "http", text
@@ -142,7 +139,6 @@ _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return the field of TraceConfig that one --trace-config flag sets, and the field's value."""
     key, equals, value = text.partition("=")
     mode, comma, option = (part.strip() for part in key.partition(","))
     if not equals:
@@ -162,10 +158,7 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """Return the configuration of all --trace-config flags. The last value of a setting counts.
-
-    Resources and levels add up.
-    """
+    """Return the configuration of all flags; the last value counts, but resources add up."""
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}
     for text in texts:

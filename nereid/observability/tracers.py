@@ -24,10 +24,7 @@ def open_tracer(
     instance: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Tracer | None:
-    """Return a service's tracer; `None` if spans are off, or no exporter can be set up.
-
-    instance: name that tells apart the processes of one service.
-    """
+    """Return a service's tracer; `None` if spans are off, or no exporter can be set up."""
     config = parse_trace_config(settings.trace_config)
     if not config.to_spans:
         return None

@@ -76,10 +76,7 @@ def is_above_steps(context: bytes) -> bool:
 
 
 def monotonic_to_unix_ns() -> int:
-    """Return Unix time minus monotonic time, in ns.
-
-    Adjustments of the system clock change it, so each trace measures it anew.
-    """
+    """Return Unix time minus monotonic time, measured anew since clocks are adjusted."""
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
         before_ns = time.monotonic_ns()
@@ -160,10 +157,7 @@ def _shown(
 
 
 class Sampler:
-    """Chooses the requests that a gateway traces, by Triton's rule.
-
-    All requests that arrive sampled, and every rate-th of the others up to a limit.
-    """
+    """Chooses the requests to trace: those that arrive sampled, and every rate-th other."""
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
         """Start counting. parent_based: a request whose parent is not sampled is never traced."""

@@ -1,7 +1,4 @@
-"""Group of the gateways that one `nereid serve --gateways N` starts.
-
-An environment variable describes the group. Without it, a gateway serves alone.
-"""
+"""Group of the gateways that one `nereid serve --gateways N` starts."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ class GatewayGroup:
 
     number: int
     size: int
-    # Directory that the gateways share. Only this user may enter it. It exists as long as the
-    # group.
+    # Only this user may enter it. It exists as long as the group.
     directory: Path
 
 

@@ -1,7 +1,4 @@
-"""Ports that `nereid serve` has bound and passes on to the processes that serve them.
-
-An environment variable describes the ports. A process without it binds its own ports.
-"""
+"""Ports that `nereid serve` has bound and passes on to the processes that serve them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Signs of life: heartbeats of a service's event loop, and a check for stopped processes.
 
-The heartbeats go to a pipe whose descriptor an environment variable names. A full pipe is no error:
-the supervisor does not read it.
+A full pipe is no error: the supervisor does not read it.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ INTERVAL_S: Final = 1.0
 
 
 def start_heartbeat(environ: MutableMapping[str, str]) -> None:
-    """Send heartbeats from the running event loop, if the environment asks for it.
-
-    Child processes do not inherit the pipe.
-    """
+    """Send heartbeats from the running event loop, if the environment asks for it."""
     text = environ.pop(VARIABLE, "")
     if not text.isdecimal():
         return

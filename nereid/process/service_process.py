@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
-# The garbage collector runs after this many more creations than deletions. Only objects that may be
-# in cycles count.
+# Only objects that may be in cycles count.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
 # Seconds to wait before deferred modules are imported. A small model loads faster.
@@ -70,11 +69,7 @@ class Shutdown:
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:
-        """Run the start of a service, which may take long.
-
-        If a shutdown is requested meanwhile, the process ends at once, because it has accepted no
-        requests.
-        """
+        """Run the start of a service. A shutdown request meanwhile ends the process at once."""
         task = asyncio.ensure_future(starting)
         requested = asyncio.ensure_future(self._requested.wait())
         await asyncio.wait((task, requested), return_when=asyncio.FIRST_COMPLETED)
@@ -108,8 +103,7 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # Exclude imported modules from collection. nereid.process.uncollected has switched the
-    # collector off, so switch it on.
+    # nereid.process.uncollected has switched the collector off.
     gc.freeze()
     gc.enable()
     try:
@@ -123,20 +117,17 @@ def run_service(
 
 
 def freeze_started_objects() -> None:
-    """Exclude all present objects from garbage collection, because they are never freed.
+    """Exclude all present objects from garbage collection, and collect less often.
 
-    Later objects belong to requests. With sixty requests in flight and the interpreter's threshold
-    of 700, the collector would walk them every sixty requests, so the threshold is raised.
+    At the default threshold of 700 and with sixty requests in flight, the collector would run every
+    sixty requests.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
-    """Import the modules that the start did not need, then freeze all objects.
-
-    Run this as a task after the service has started to serve.
-    """
+    """Import the deferred modules, then freeze all objects; run this as a task."""
     # Executors join and models load right after the start, and need this event loop.
     await asyncio.sleep(_DEFERRED_S)
     await import_deferred()

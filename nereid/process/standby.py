@@ -1,8 +1,7 @@
 """Standby processes, which have imported everything and wait until they are needed.
 
-An environment variable names the descriptor of a socket to the supervisor. The process receives its
-arguments, environment and descriptors over the socket, because it may be older than the mesh's
-plan.
+They receive arguments, environment and descriptors over a socket, because they may be older than
+the mesh's plan.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ class Activation(NamedTuple):
 
 
 def stand_by(environ: MutableMapping[str, str]) -> None:
-    """Wait until this process is needed, if it was started as a standby process.
+    """Wait until this process is needed, if it is a standby process; exit if it never is.
 
-    Call this before the process has settings, threads, open files or an event loop. If the
-    supervisor closes the socket, the process exits.
+    Call this before the process has settings, threads, open files or an event loop.
     """
     text = environ.pop(_VARIABLE, "")
     if not text.isdecimal():

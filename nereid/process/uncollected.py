@@ -1,7 +1,6 @@
-"""Switch the garbage collector off while the program of a service imports its modules.
+"""Switch the garbage collector off during imports, when this module is imported first.
 
-Programs import this module first. Collections would take a twentieth of the import time.
-run_service() switches the collector on again. In other programs the import does nothing.
+Collections would take a twentieth of the import time. run_service() switches the collector on.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A writer uses the same few segments again and again.
 _MAX_MAPPINGS: Final = 64
-# F_GET_SEALS (linux/fcntl.h), for which Python 3.11 has no name.
+# F_GET_SEALS (linux/fcntl.h).
 _GET_SEALS: Final = 1034
 
 
@@ -35,10 +35,7 @@ class SegmentMappings:
         self._open: OrderedDict[str, memoryview] = OrderedDict()
 
     def view(self, reference: SharedMemory) -> memoryview:
-        """Return the bytes that a reference names, without a copy; they stay valid with the view.
-
-        Raises SegmentLostError.
-        """
+        """Return the named bytes without a copy, or raise SegmentLostError."""
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
@@ -66,10 +63,7 @@ def read(reference: SharedMemory) -> bytes:
 
 
 def view(reference: SharedMemory) -> memoryview:
-    """Return the bytes that a reference names, without a copy, but do not keep the mapping.
-
-    Raises SegmentLostError.
-    """
+    """Return the named bytes without a copy or a kept mapping, or raise SegmentLostError."""
     return part(_map(reference.segment_name), reference)
 
 

@@ -21,15 +21,13 @@ from nereid.shm.reference import SharedMemory
 
 # A segment is cheaper than the message for tensors of at least this size (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16
-# Alignment of tensors in a segment.
 ALIGNMENT: Final = 64
-# Approximate time after which a free segment is returned to the system.
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
 # A segment is reused for a tensor only if it is at most this many times larger.
 MAX_WASTE: Final = 2
 _PAGE: Final = 4096
-# linux/fcntl.h; Python 3.11 has no names for these.
+# linux/fcntl.h.
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
 # States of a granted segment, in its last byte. The holder of the grant sets IN_USE when it writes
@@ -41,8 +39,7 @@ SIZE_SEALS: Final = _SHRINK | _GROW
 def shm_namespace(limit_bytes: int) -> str:
     """Return a text that is equal in two processes if they can open each other's segments.
 
-    It names the kernel, process id namespace, user and capabilities, and is empty without shared
-    memory.
+    The text is empty in a process that shares no memory.
     """
     if not limit_bytes or not hasattr(os, "memfd_create"):
         return ""
@@ -77,10 +74,7 @@ class Segment:
     __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
-        """Create a segment; raise OSError if memory or descriptors are exhausted.
-
-        writable: whether other processes of this user may write to it.
-        """
+        """Create a segment, `writable` for this user's processes; may raise OSError."""
         self.descriptor = os.memfd_create("nereid-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)
@@ -128,7 +122,6 @@ class SegmentPool:
         self._taken: dict[str, Segment] = {}
         # Ordered by the time at which the segments became free.
         self._free: list[Segment] = []
-        # Size of all segments, in use or free.
         self.total_bytes = 0
 
     @property

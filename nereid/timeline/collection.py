@@ -1,8 +1,4 @@
-"""Collection of timelines: streams of a service's own frames and of other services' frames.
-
-A service makes frames in small pieces with pauses, for one caller at a time, so that requests
-continue to be served.
-"""
+"""Collection of timelines: a service makes frames in small pieces, for one caller at a time."""
 
 from __future__ import annotations
 
@@ -129,10 +125,7 @@ class Alignment:
     """Converts the clocks of a service, and of services behind it, to this service's clock."""
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure; create the object when the request is sent.
-
-        clock: identity of this service's clock (TimelineService.clock).
-        """
+        """Begin to measure against this service's clock, when the request is sent."""
         self._clock = clock
         self._asked_ns = monotonic_ns()
         self._replied_ns = 0
@@ -165,10 +158,7 @@ class RemoteFrames:
     def __init__(
         self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
     ) -> None:
-        """Request the frames.
-
-        clock: TimelineService.clock of this service. silence_limit_s: maximum wait for each frame.
-        """
+        """Request the frames; silence_limit_s is the maximum wait for each frame."""
         self._silence_limit_s = silence_limit_s
         self._frames: deque[bytes] = deque()
         self._buffered_bytes = 0
@@ -231,10 +221,7 @@ class RemoteFrames:
 
 
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
-    """Yield the frames of the named services, one service after the other; close each source.
-
-    A frame says that a failed service is missing.
-    """
+    """Yield the services' frames in turn, or a frame that says that a service is missing."""
     for name, source in sources:
         try:
             async for frame in source.read():

@@ -26,10 +26,7 @@ _MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
-    """Return an identity that is equal for processes with the same monotonic clock, or "".
-
-    It names the boot of the kernel and the time namespace.
-    """
+    """Return an identity of the monotonic clock (boot and time namespace), or ""."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/time').readlink()}"
@@ -38,10 +35,7 @@ def clock_identity() -> str:
 
 
 class RecordEvent(Protocol):
-    """Function that records a `records.Event`, which begins at from_ns and ends now.
-
-    With from_ns 0 the event has no duration.
-    """
+    """Function that records a `records.Event` from from_ns (0: no duration) until now."""
 
     def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """Record an event. The parameters are the fields of `records.Event`."""
@@ -58,11 +52,7 @@ class Recorder:
         clock: str | None = None,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Create the recorder of a service; kind and name are those of `ServiceTimeline`.
-
-        seconds: older records are not shown. clock: replaces clock_identity(). max_records: per
-        ring.
-        """
+        """Create the recorder of a service. Records older than `seconds` are not shown."""
         self.kind = kind
         self.name = name
         self.clock = clock_identity() if clock is None else clock
@@ -114,7 +104,7 @@ class Recorder:
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
-        """Yield a frame about the service, then frames of the records of the last `last_ns`.
+        """Yield a frame about the service, then its records of the last `last_ns`.
 
         The rings are read before the first frame. Each further frame is made when it is requested.
         """

@@ -75,10 +75,7 @@ class BatchRecord(NamedTuple):
 
 
 class EndedRequest(NamedTuple):
-    """A request that ended at the scheduler without an execution of its own.
-
-    It was answered from the cache; or refused, cancelled or timed out; or for an ensemble.
-    """
+    """A request without an execution: cached, refused, cancelled, timed out, or an ensemble."""
 
     number: int
     model: str
@@ -159,11 +156,7 @@ class ServiceTimeline:
 
 @dataclass(slots=True)
 class Timeline:
-    """Records of all services of a mesh.
-
-    epoch_ns: number to add to the asked service's times to get UNIX time. missing: services that
-    did not respond, with the reason.
-    """
+    """Records of all services. epoch_ns + times of the asked service are UNIX time."""
 
     epoch_ns: int = 0
     services: list[ServiceTimeline] = field(default_factory=list)

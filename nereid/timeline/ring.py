@@ -1,7 +1,6 @@
-"""Rings of the last records of one kind, in memory: bounded in size, and cheap to add to.
+"""Rings of the last records of one kind: bounded, and cheap to add to.
 
-Hot paths record plain numbers into bytes, so that a record costs no object. The garbage collector
-would visit each object, and freeing one misses the processor's caches.
+Hot paths record plain numbers into bytes. The garbage collector would visit each object.
 """
 
 # layout: compiled
@@ -35,10 +34,7 @@ class AnyRing(Protocol):
         """Latest end time of records that may have been dropped; 0 if no record was dropped."""
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """Yield the records that ended at this time or later, the oldest first.
-
-        Each record is made when it is requested.
-        """
+        """Yield the records that ended at this time or later, the oldest first."""
 
 
 class Ring:
@@ -85,9 +81,8 @@ class Piece(NamedTuple):
 class PackedRing:
     """Ring of records that consist of numbers, written by one thread and read by others.
 
-    The writer writes numbers to `piece`, appends other values to `objects`, and calls end().
-    Objects must be small and shared by many records. A number with too many bits raises ValueError;
-    drop() then removes the record.
+    The writer fills `piece` and `objects` (few, small, shared by many records), then calls end(). A
+    number with too many bits raises ValueError; drop() then removes the record.
     """
 
     def __init__(
@@ -97,11 +92,7 @@ class PackedRing:
         max_bytes: int = _MAX_BYTES,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        """Create an empty ring.
-
-        read: returns the records in a piece with their end times. kept_ns: older records may be
-        dropped even if there is space. piece_bytes: size at which a piece is complete.
-        """
+        """Create an empty ring; records older than kept_ns may be dropped early."""
         self.piece = BytesWriter()
         self.objects: list[Any] = []
         self._read = read

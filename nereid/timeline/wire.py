@@ -1,7 +1,4 @@
-"""Timelines as bytes: between services, in a gateway's response, and in a file.
-
-A file is a serialised TimelineFile (protos/nereid.proto).
-"""
+"""Timelines as bytes, between services and in files (TimelineFile, protos/nereid.proto)."""
 
 from __future__ import annotations
 
@@ -92,10 +89,7 @@ def missing_frame(why: str) -> bytes:
 
 
 def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """Yield frames with records of one kind, each made when it is requested.
-
-    A frame has PIECE_RECORDS or a few more.
-    """
+    """Yield frames of PIECE_RECORDS or a few more, each made when it is requested."""
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
     size = 0
@@ -138,8 +132,6 @@ def _write_columns(
 
 @dataclass(slots=True)
 class _Budget:
-    """Number of records, members included, that may still be read."""
-
     left: int
 
     def spend(self, count: int) -> None:
@@ -230,10 +222,7 @@ def _read_columns(
     texts: Sequence[bool],
     strings: Sequence[str],
 ) -> list[Any]:
-    """Return the columns; missing ones are filled with empty texts or 0, surplus ones ignored.
-
-    Other releases write other columns.
-    """
+    """Return the columns; fill missing ones and ignore surplus ones of other releases."""
     table = list(strings)
     read: list[Any] = []
     for place, is_text in enumerate(texts):

@@ -1,8 +1,7 @@
 """Captured graphs of one instance, and the choice of a free graph for a batch.
 
 A graph has fixed addresses, so it serves one batch at a time, and each pipeline slot has its own.
-Rows beyond a smaller batch keep old values, and their results are dropped. Only one thread may use
-the objects.
+Only one thread may use the objects.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class CapturingSession(Protocol):
 class CapturedGraph:
     """One graph, its memory, and the function that launches it on the compute stream."""
 
-    # Index of the graph's spec.
     index: int
     inputs: Mapping[str, DeviceTensor]
     outputs: Mapping[str, DeviceTensor]

@@ -1,7 +1,4 @@
-"""A GPU that is used through NVIDIA's driver.
-
-This module has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it.
-"""
+"""A GPU used through NVIDIA's driver; `python -m benchmarks.gpu` tries it."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
-    """Open a GPU; the configuration sets the streams' priority and the way to wait.
-
-    number: CUDA's number. Raises Unavailable without a driver or without this GPU.
-    """
+    """Open a GPU as the configuration says; raise Unavailable without a driver or the GPU."""
     optimization = config.optimization
     return CudaDevice(
         number,
@@ -82,18 +76,13 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
 class CudaDevice:
     """A GraphDevice: one GPU, for the thread that creates this object.
 
-    It uses the primary context, as CUDA's runtime, ONNX Runtime and TensorRT do. They can therefore
-    use the same addresses and streams.
+    It uses the primary context, so runtimes can use the same addresses and streams.
     """
 
     def __init__(
         self, number: int, *, priority: int = 0, busy_wait: bool = False, library: Any = None
     ) -> None:
-        """Open the GPU; raise Unavailable without a driver or without this GPU.
-
-        priority: above 0 is the highest, below 0 the lowest. busy_wait: whether a thread polls
-        while it waits for an event. library: libcuda, or `None` for the machine's.
-        """
+        """Open the GPU; raise Unavailable. Priority above 0 is the highest, below 0 the lowest."""
         try:
             self._driver = CudaDriver(library or load_library(), _FUNCTIONS)
             self._driver.select_device(number)

@@ -1,7 +1,4 @@
-"""Choice of the CUDA graphs to capture, and of the graph that executes a batch.
-
-Triton's rules for optimization.cuda decide. The module uses no CUDA and does no I/O.
-"""
+"""Choice of the CUDA graphs to capture, and of the graph for a batch, by Triton's rules."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ class CachedInput:
     digest: bytes
     content: bytes
     buffer: Buffer
-    # Number of batches in flight that read the entry.
     users: int = 1
 
 
@@ -55,11 +54,7 @@ class InputCache:
         acquire: Callable[[int], Buffer],
         release: Callable[[Buffer], None],
     ) -> None:
-        """Create an empty cache.
-
-        max_bytes: limit for device memory, and equally for host memory. min_bytes: size of the
-        smallest inputs that are looked up.
-        """
+        """Create an empty cache. max_bytes limits device memory, and equally host memory."""
         self._max_bytes = max_bytes
         self._min_bytes = max(min_bytes, _SAMPLES * _SAMPLE_BYTES)
         self._acquire = acquire
@@ -78,10 +73,9 @@ class InputCache:
         return self._min_bytes <= size_bytes <= self._max_bytes
 
     def find_or_add(self, raw: Raw) -> tuple[CachedInput | None, bool]:
-        """Return the entry for an input, and whether the caller must fill it.
+        """Return the entry for an input, if any, and whether the caller must fill it.
 
-        The entry is `None` if the input is not kept. The caller unpins the entry once the device no
-        longer reads it.
+        The caller unpins the entry once the device no longer reads it.
         """
         digest = self._digest(raw)
         entry = self._entries.get(digest)

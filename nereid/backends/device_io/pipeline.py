@@ -1,8 +1,7 @@
 """The pipeline of batches through a device: copies in, compute, and copies out, on three streams.
 
-The three steps of consecutive batches overlap. A batch owns its memory until its outputs are
-copied. The host waits for that event before it reuses the memory. Only one thread may use a
-pipeline.
+A batch owns its memory until its outputs are copied, and the host waits for that before it reuses
+the memory. Only one thread may use a pipeline.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 class Session(Protocol):
     """An object that runs the model on tensors in device memory."""
 
-    # Names of the inputs that run() reads from host memory.
+    # Inputs that run() reads from host memory.
     host_inputs: frozenset[str]
-    # True if inputs must be copied before run() is called.
+    # Inputs must be copied before run() is called.
     reads_early: bool
 
     def run(
@@ -58,21 +57,18 @@ class Streams(NamedTuple):
 class PipelineOptions(NamedTuple):
     """Options for executing a model's batches."""
 
-    # Maximum number of batches in flight; above 1, copies and compute overlap.
+    # Above 1, copies and compute overlap.
     depth: int = 1
     pinned_inputs: bool = True
     pinned_outputs: bool = True
-    # Size of the input cache; 0 means no cache.
+    # 0 means no cache.
     cache_bytes: int = 0
-    # Size of the smallest inputs that are looked up in the cache.
     cached_from_bytes: int = 64 << 10
     # Limit for idle bytes that are kept, for pinned and for device memory each.
     max_idle_bytes: int = 256 << 20
 
 
 class _Slot:
-    """The events of one batch in the pipeline, and the memory that the batch uses."""
-
     def __init__(self, device: Device) -> None:
         self.inputs_copied = device.create_event()
         self.computed = device.create_event()
@@ -80,7 +76,6 @@ class _Slot:
         self.buffers: list[tuple[BufferPool, Buffer]] = []
         self.cached: list[CachedInput] = []
         self.graph: CapturedGraph | None = None
-        # Objects that own memory of the batch.
         self.owners: list[object] = []
         self.arrays: list[Array] = []
         # Pinned memory that holds the arrays.
@@ -131,10 +126,7 @@ class Pipeline:
         return self._graphs is not None
 
     def submit(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Enqueue a batch: copy its inputs, execute it, and copy its outputs.
-
-        Raises NereidError if the batch is refused, IndexError if `depth` batches are in flight.
-        """
+        """Enqueue a batch; raise NereidError, or IndexError if `depth` batches are in flight."""
         slot = self._free.popleft()
         new: list[CachedInput] = []
         device, streams = self._device, self._streams
@@ -236,7 +228,6 @@ class Pipeline:
     def _cached(
         self, slot: _Slot, part: bytes | memoryview, new: list[CachedInput]
     ) -> CachedInput | None:
-        """Return the cache entry for these bytes; append it to `new` if it must be filled."""
         cache = self.cache
         if cache is None or not cache.accepts(len(part)):
             return None
@@ -295,7 +286,6 @@ class Pipeline:
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """Free a slot after its batch has ended, but not the pinned memory of the outputs."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
@@ -311,7 +301,6 @@ class Pipeline:
         self._free.append(slot)
 
     def _abort(self, slot: _Slot, new: Sequence[CachedInput]) -> None:
-        """Free the slot of a batch that could not be enqueued completely."""
         # After an error of the device, every call fails.
         with contextlib.suppress(NereidError):
             self._synchronize()
@@ -331,9 +320,6 @@ class Pipeline:
 
 
 def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the whole buffer as an array.
-
-    ctypes keeps a type for each array size for ever, so only the few buffer sizes may be used.
-    """
+    """Return a buffer as an array. ctypes keeps a type per size for ever: use few sizes."""
     memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
     return np.ctypeslib.as_array(memory)

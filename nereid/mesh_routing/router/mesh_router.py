@@ -1,8 +1,7 @@
 """Client of the schedulers, which has a link to each and routes requests by their models.
 
-A request is sent again if its link breaks, or if its scheduler returns it. If no scheduler has the
-model, the request waits up to the reconnect limit. The sender gets every response exactly once.
-After a cancellation it gets none.
+The sender gets every response exactly once, and none after a cancellation. If no scheduler has the
+model, the request waits up to the reconnect limit.
 """
 
 from __future__ import annotations
@@ -69,13 +68,11 @@ class MeshRouter:
         self._limit_s = reconnect_limit_s
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
-        # Number of connected schedulers.
         self.links_up = 0
         self._routes: dict[str, Route] = {}
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
-        # True if the frame that is being read has changed the routing table.
         self._table_changed = False
         self._returned: list[PendingRequest] = []
         # Requests that wait for a scheduler, by id; the earliest held_until comes first.
@@ -118,10 +115,7 @@ class MeshRouter:
         self.pending.fail_all(unreachable() if reason is None else reason)
 
     def _set_addresses(self, addresses: list[str]) -> None:
-        """Open links to new addresses, and retire links whose address has disappeared.
-
-        A retired link is kept while it is up: its scheduler may still finish requests.
-        """
+        """Open links to new addresses; keep a retired link while it is up."""
         if self._closed:
             return
         for route in list(self._routes.values()):
@@ -153,7 +147,7 @@ class MeshRouter:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: send its requests again unless a response has arrived."""
+        """Send the link's requests again unless a response has arrived."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -220,7 +214,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """Handle a scheduler's greeting, the first item on a link. A scheduler may repeat it."""
+        """Handle the first item on a link, which a scheduler may repeat."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared
@@ -250,7 +244,6 @@ class MeshRouter:
         self._on_table_changed()
 
     def _on_lost(self, route: Route) -> None:
-        """Forget the models of a scheduler whose link has been down for longer than the limit."""
         route.timer = None
         self._table.forget(route)
         self._on_table_changed()
@@ -292,7 +285,6 @@ class MeshRouter:
         return route
 
     def _find_route(self, request: InferRequest) -> Route | None:
-        """Return the route of a new request; None if the request has to wait."""
         head = request.head
         route = self._by_head.get(head)
         if route is None:
@@ -317,7 +309,6 @@ class MeshRouter:
                 del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
-        """Dispatch a request that its scheduler returned before the request began to run."""
         pending.route = None
         attempts = pending.attempts
         attempts.returns += 1
@@ -329,7 +320,6 @@ class MeshRouter:
             self._dispatch(pending)
 
     def _dispatch(self, pending: PendingRequest) -> None:
-        """Send a request that is at no scheduler, or hold it until there is a route."""
         request = pending.request
         model = _model_of(request.head)
         returned_by = pending.attempts.returned_by

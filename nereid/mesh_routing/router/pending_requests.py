@@ -1,7 +1,6 @@
 """Table of the requests that this process has sent to schedulers and that have not ended.
 
-The table numbers the requests, delivers responses, and reads responses from shared memory. The
-router decides which link a request goes over. All of this runs in one event loop.
+The router decides which link a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # Gets a request that has ended, and its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
@@ -48,7 +46,6 @@ _MAX_LOST_RESPONSES: Final = 2
 class TensorSharing(Protocol):
     """Sharing of tensors between this process and the mesh."""
 
-    # True if a scheduler is known to share memory with this process.
     shared: bool
 
     def on_scheduler_domain(self, domain: str) -> None:
@@ -68,14 +65,11 @@ class TensorSharing(Protocol):
 class Attempts:
     """Record of events that delayed a request. Most requests have none."""
 
-    # Number of responses that could not be opened because their executor had died.
     lost_responses: int = 0
-    # Number of times that a scheduler returned the request.
     returns: int = 0
     # Route to the scheduler that returned the request last, and the announcements that it had made
     # before. `None` if it has been disconnected since.
     returned_by: tuple[Route, int] | None = None
-    # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
 
 
@@ -163,14 +157,11 @@ class PendingRequests:
         self._router = router
         # Route of all new requests; `None` if the router chooses a route for each.
         self._only_route: Route | None = None
-        # Total payload size of pending requests.
         self.pending_bytes = 0
-        # Key: a request's id.
         self.requests: dict[int, PendingRequest] = {}
-        # The id of the last request. Ids begin at a random value, so that they are unique in the
-        # mesh.
+        # Ids begin at a random value, so that they are unique in the mesh.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Key: the segment of a response that is being read. Value: the response's route.
+        # Key: the segment of a response that is being read.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
         self._frame_end_due = False
@@ -178,10 +169,7 @@ class PendingRequests:
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request. on_response gets each response up to the first one without `more`.
-
-        The call may begin before this method returns.
-        """
+        """Send a request; on_response may be called before this method returns."""
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
         requests = self.requests
@@ -221,10 +209,7 @@ class PendingRequests:
             pending.route.send(FlowControl(request_id, paused))
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        """Give segments of responses back to the executors that own them.
-
-        After a broken link, its scheduler has already given back the link's segments.
-        """
+        """Give responses' segments back to executors, except after a broken link."""
         by_lender: dict[Route, list[str]] = {}
         for segment_name in segment_names:
             lender = self._lenders.pop(segment_name, None)
@@ -345,10 +330,7 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response that uses shared memory, or whose request does.
-
-        Returns False if the response was lost and the request has been sent again.
-        """
+        """Deliver a response with shared memory; return False if it was lost."""
         request = pending.request
         if response.segment_name:
             self._lenders[response.segment_name] = link
@@ -362,8 +344,7 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Otherwise an executor may still read the segment, such as one that did not
-                # respond.
+                # In any other case an executor may still read the segment.
                 request.lease.free()
             request.lease = None
             request.payloads = []
@@ -373,7 +354,7 @@ class PendingRequests:
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
     ) -> bool:
-        """Send a request again if its executor died before the response could be opened."""
+        """Send a request again whose executor died before the response was opened."""
         request = pending.request
         attempts = pending.attempts
         attempts.lost_responses += 1

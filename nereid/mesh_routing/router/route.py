@@ -68,10 +68,7 @@ class Schedulers(Protocol):
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
-        """Call on_addresses with all addresses, now or soon, and again after every change.
-
-        live_addresses: returns connected schedulers' addresses; those that shut down come last.
-        """
+        """Call on_addresses with all addresses, now or soon, and again after every change."""
 
     def open_link(self, address: str) -> OpenLink:
         """Return a function that opens links to the scheduler at this address."""
@@ -101,13 +98,10 @@ class Route:
         self.address = address
         # True after the scheduler's greeting: requests can be sent.
         self.up = False
-        # True if the scheduler shares memory with this process.
         self.shares = False
         self.domain = ""
-        # True if the address has been removed from the schedulers' addresses.
         self.retired = False
-        # The scheduler's announcements in earlier frames, and those in the frame that is being
-        # read.
+        # In earlier frames, and in the frame that is being read.
         self.announcements = 0
         self.unread_announcements = 0
         # Runs after the link broke. When it expires, the scheduler's models are forgotten.

@@ -1,7 +1,6 @@
 """Merge of the notices of several schedulers: models that need digests, trace rules, log rules.
 
-If any scheduler announces changed rules, they apply. A new scheduler's first rules apply only if no
-other scheduler is connected. The module does no I/O.
+A new scheduler's first rules apply only if no other scheduler is connected.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ class NoticeMerge(Generic[Key]):
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
-        """Merge the cached models of all schedulers with the same digest key.
-
-        The other schedulers compute the digests themselves.
-        """
         keys = [cached.digest_key for cached in self._cached.values() if cached.digest_key]
         digest_key = keys[0] if keys else b""
         names = {

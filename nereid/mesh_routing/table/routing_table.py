@@ -116,10 +116,7 @@ class RoutingTable(Generic[Key]):
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for a call by a model, if all live schedulers are shutting down.
-
-        A scheduler that shuts down still serves calls that its running requests need.
-        """
+        """Return the scheduler for a model's call, if all schedulers are shutting down."""
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None
         return self._leaving.get(model)
@@ -139,10 +136,7 @@ class RoutingTable(Generic[Key]):
 
 
 def _plain_names(owners: dict[str, Key | None]) -> dict[str, Key | None]:
-    """Key: a name without namespace. Value: its scheduler.
-
-    Ambiguous names, and names that are models' full names, are left out.
-    """
+    """Return the schedulers of unambiguous names without a namespace."""
     plain: dict[str, Key | None] = {}
     ambiguous = set(owners)
     for name, owner in owners.items():

@@ -1,6 +1,3 @@
-"""Rules for a complete configuration. Their errors have Triton's texts.
-
-The rules never change a configuration.
-"""
+"""Rules for a complete configuration, which they never change. Errors have Triton's texts."""
 
 # layout: covered, pure

@@ -1,8 +1,7 @@
 """Limits on what the numbers in a configuration cost the services that read it.
 
-A small configuration could cost much memory or time in processes that serve other models. Triton
-has no such limits. All are far above what a model needs, and products are limited too. Numbers that
-cost nothing until requests arrive have no limit.
+Triton has no such limits. All are far above what a model needs, and products are limited too.
+Numbers that cost nothing until requests arrive have no limit.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ def check_version_costs(config: ModelConfig, versions: int) -> None:
 
 
 def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
-    """Check instance groups as an executor hosts them; raise InvalidArgument.
-
-    A group that names no GPU has instances on each GPU of the executor.
-    """
+    """Check instance groups as an executor hosts them; raise InvalidArgument."""
     _check(model, "instance_group", _instances_of(groups), MAX_INSTANCES, "instances")
 
 
@@ -114,7 +110,6 @@ def check_warmup_size(model: str, sample: str, size: int) -> None:
 
 
 def _check_instances(config: ModelConfig) -> int:
-    """Return the number of instances on one executor; 1 if it is not known yet."""
     instances = _instances_of(config.instance_group)
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
     return instances
@@ -202,7 +197,6 @@ def _check_list(model: str, field: str, values: Sequence[object]) -> None:
 
 
 def _size(data_type: int, dims: Iterable[int]) -> int:
-    """Return a tensor's size in bytes; a variable dimension counts as 1."""
     name = NAME_OF_CONFIG_NUMBER.get(data_type, "")
     return SIZE_BYTES.get(name, _BYTES_ELEMENT) * prod(dim if dim >= 0 else 1 for dim in dims)
 

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor of an ensemble.
-
-    ready: whether the client or a step that can run provides it. sources: inputs of the step that
-    writes it. users: outputs of the steps that read it.
-    """
+    """A tensor of an ensemble. ready: the client or a step that can run provides it."""
 
     name: str
     is_output: bool = False
@@ -82,7 +78,7 @@ def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Gra
 
 
 def _tensor_names(mapping: Mapping[str, str]) -> list[str]:
-    """Return a map field's values in the order of the keys, so that errors are deterministic."""
+    """Return a map's values in the order of its keys, so that errors are deterministic."""
     return [value for _, value in sorted(mapping.items())]
 
 

@@ -1,7 +1,4 @@
-"""Checks that every file that a configuration names is in the model's own folder.
-
-Only names are checked: the repository's owner may have made links.
-"""
+"""Checks that a configuration names only files in the model's own folder; links may leave it."""
 
 from __future__ import annotations
 

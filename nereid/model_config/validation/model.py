@@ -31,10 +31,7 @@ def validate_config(config: ModelConfig) -> None:
 
 
 def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check what Triton checks while it reads the repository: not tensors and instances.
-
-    batch_size_open: true if max_batch_size is not completed yet. Raises InvalidArgument.
-    """
+    """Check what Triton checks while it reads the repository; raise InvalidArgument."""
     if not config.name:
         raise InvalidArgument("model configuration must specify 'name'")
     _check_platform(config)

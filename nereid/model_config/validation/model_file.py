@@ -151,7 +151,7 @@ def _find_tensor(
 
 
 def _scattered_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the outputs that are split by the requests' shapes; these may have any shape."""
+    """Return the outputs that requests' shapes split; these may have any shape."""
     return frozenset(name for output in config.batch_output for name in output.target_name)
 
 
@@ -207,11 +207,6 @@ def _check_dims(
     description: TensorDescription,
     no_batch_dimension: str,
 ) -> None:
-    """Compare a tensor's shape with the model file.
-
-    no_batch_dimension: message if the file has no variable first dimension but the configuration
-    has batches.
-    """
     found = description.dims
     if found is None:
         return

@@ -1,7 +1,4 @@
-"""Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
-
-Errors have Triton's texts. Unlike Triton, the rules refuse a name that is used twice.
-"""
+"""Rules for a configuration's inputs and outputs. Unlike Triton, names must be unique."""
 
 from __future__ import annotations
 
@@ -75,7 +72,7 @@ def _is_dimension(dim: int) -> bool:
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
-    """Check that dims and reshape have equal element counts between variable dimensions."""
+    """Check for equal element counts between variable dimensions."""
     in_dims, in_reshape = _counts_between_wildcards(dims), _counts_between_wildcards(reshape)
     both_vary = len(in_dims) > 1 and len(in_reshape) > 1
     if both_vary and len(in_dims) != len(in_reshape):

@@ -1,7 +1,6 @@
 """Plan what to remove from a host's cache when space is needed.
 
-A tree is a model version's directory, whose files are links to objects. Removing a tree frees the
-objects that no other tree links to. The module does no I/O.
+A tree is a model version's directory. Removing it frees the objects that no other tree links to.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return what to remove, least recently used first; `None` if that frees too few bytes.
-
-    keep: names of objects that are about to be used.
-    """
+    """Return what to remove besides `keep`, least recently used first, or `None`."""
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [
         (tree.last_used, name, True) for name, tree in content.trees.items() if not tree.in_use

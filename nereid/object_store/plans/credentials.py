@@ -1,8 +1,7 @@
 """Credentials for repositories in object stores, as in Triton.
 
-TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as. A section maps URL
-prefixes to credentials, and the longest prefix counts. Without the file, other variables, profiles,
-instance roles and metadata servers count.
+The JSON file has the sections s3, gs and as, which map URL prefixes to credentials. The longest
+prefix counts. Without the file, the environment and the libraries decide.
 """
 
 from __future__ import annotations
@@ -48,21 +47,14 @@ class CredentialError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """Arguments for a store's fsspec file system.
-
-    managed_identity: client id of an Azure managed identity; empty is the default identity, `None`
-    is none.
-    """
+    """Arguments for a store's file system; an empty managed_identity is the default one."""
 
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
     managed_identity: str | None = None
 
 
 def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Return the document of TRITON_CLOUD_CREDENTIAL_PATH; `None` if it is not set.
-
-    Raises CredentialError if it is no readable JSON object.
-    """
+    """Return the credential file's document, or `None`; may raise CredentialError."""
     path = environ.get(CREDENTIAL_FILE, "")
     if not path:
         return None
@@ -79,10 +71,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
-    """Return the entry whose name is the longest prefix of the URL; `None` if there is none.
-
-    Raises CredentialError if the scheme's section is no JSON object.
-    """
+    """Return the entry with the longest prefix of the URL, or `None`; may raise CredentialError."""
     section = document.get(url.scheme, {})
     if not isinstance(section, dict):
         raise CredentialError(f"{CREDENTIAL_FILE}: '{url.scheme}' is not a JSON object")

@@ -1,7 +1,4 @@
-"""Listings of models in object stores: the models' versions, and digests of the versions' files.
-
-A model counts as unchanged while names, sizes and tags of its objects stay the same.
-"""
+"""Listings of models in object stores: versions, and digests of the versions' files."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ _DIGEST_BYTES: Final = 16
 
 
 class StoredObject(NamedTuple):
-    """An object as it was listed.
-
-    tag: text that changes with the content: ETag or generation, else MD5 or date. md5: hexadecimal;
-    empty if the store does not give it.
-    """
+    """An object as listed. Its tag changes with its content; md5 is hexadecimal or empty."""
 
     size: int
     tag: str
@@ -67,10 +60,7 @@ class ModelListing:
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """Return a digest of 16 bytes over version_files() without config.pbtxt.
-
-        Configurations are compared elsewhere.
-        """
+        """Return a digest of 16 bytes over version_files() without config.pbtxt."""
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
             if path != _CONFIG_FILE:
@@ -103,7 +93,6 @@ def split_into_models(
 
 
 def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (model, path in the model's directory, key) for each object of a model."""
     for key in keys:
         name, slash, path = key.partition("/")
         if slash and may_be_model(name):

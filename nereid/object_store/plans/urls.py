@@ -57,11 +57,7 @@ def is_store_url(text: str) -> bool:
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Return the location that a URL names.
-
-    Raises ValueError without a bucket or container, or for a path component that is empty, "." or
-    "..".
-    """
+    """Return the location of a URL; raise ValueError without a bucket or for ".."."""
     scheme, _, rest = text.partition("://")
     text = text.rstrip("/")
     endpoint = account = ""

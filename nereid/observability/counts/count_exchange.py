@@ -1,8 +1,4 @@
-"""Exchange of models' counters between schedulers and gateways, so that counters outlive both.
-
-A gateway asks each scheduler at intervals, and passes the counters on to the remaining schedulers.
-The module does no I/O.
-"""
+"""Exchange of models' counters between schedulers and gateways, so that counters outlive both."""
 
 from __future__ import annotations
 
@@ -92,8 +88,7 @@ class CountKeeper:
     def _remove_ended(self, gone: set[int], counts: pb.SchedulerCounts) -> None:
         """Forget records that a scheduler no longer has.
 
-        If it has no other record of a version, the version was unloaded. Other schedulers' records
-        of the version are then forgotten too.
+        If it has no other record of a version, the version was unloaded for all schedulers.
         """
         versions = self.store.versions_of(gone)
         self.store.remove(gone)

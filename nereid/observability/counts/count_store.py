@@ -1,7 +1,6 @@
 """Counters of model versions, from schedulers that are running and from those that are gone.
 
-Only the latest state of a record (by id) counts: nothing is counted twice, in whatever order and
-however often records arrive. The module does no I/O.
+Only the latest state of a record (by id) counts, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ class CountStore:
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
-        """Keep a record, unless it is out of date.
-
-        Then the store has a later state of it, a sum that includes it, or a later load of its
-        version.
-        """
+        """Keep a record, unless the store has a later state, a sum with it, or a later load."""
         self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
         key = counts.model, counts.version
         records = self._versions.get(key, {})
@@ -174,7 +169,7 @@ def _by_age(records: Iterable[pb.VersionCounts]) -> list[pb.VersionCounts]:
 
 
 def _loaded_anew_ns(records: Iterable[pb.VersionCounts]) -> int:
-    """Return the start time of the last load that began counting anew; 0 if there is none."""
+    """Return the start of the last load that began counting anew, or 0."""
     return max((record.loaded_ns for record in records if not record.continues), default=0)
 
 

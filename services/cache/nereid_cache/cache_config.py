@@ -1,7 +1,4 @@
-"""Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'.
-
-The flag may be repeated for the same store.
-"""
+"""Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'."""
 
 from __future__ import annotations
 
@@ -127,10 +124,7 @@ def checked_option(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """Return the store that the flags together describe; by default the store in memory.
-
-    Raises ValueError with one line per error.
-    """
+    """Return the store of all flags, or raise ValueError with one line per error."""
     names = {text.partition(",")[0] for text in texts}
     if len(names) > 1:
         raise ValueError("only one cache can be configured, not local and redis at once")
@@ -161,11 +155,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
 
 
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the options and their values.
-
-    Addresses in a URL contain commas too, so a piece without an option continues the value before
-    it.
-    """
+    """Return the options. A piece without one continues a URL that contains commas."""
     options: list[tuple[str, str]] = []
     for text in texts:
         for piece in text.split(",")[1:]:
@@ -202,7 +192,7 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
 
 
 def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
-    """Return an error for each combination of options that looks like TLS but would not use it."""
+    """Return an error for each combination that looks like TLS but would not use it."""
     errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))

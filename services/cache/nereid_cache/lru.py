@@ -1,7 +1,4 @@
-"""A table of bounded size that evicts the least recently used entries.
-
-The caller passes the time.
-"""
+"""A table of bounded size that evicts the least recently used entries."""
 
 from __future__ import annotations
 

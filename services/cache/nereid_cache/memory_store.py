@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """A ResponseStore in memory.
-
-    time_to_live_s: for values without their own; None keeps them until they are evicted.
-    """
+    """A ResponseStore in memory. time_to_live_s None keeps values until eviction."""
 
     def __init__(
         self,

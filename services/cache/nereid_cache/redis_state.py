@@ -40,10 +40,7 @@ _DAMAGED: Final = ".damaged"
 
 
 class RedisState:
-    """Schedulers' records, over a redis-py client that this object owns and closes.
-
-    Each method raises StateStoreError if Redis fails.
-    """
+    """Schedulers' records, over a client that this object owns; may raise StateStoreError."""
 
     def __init__(self, client: Any, namespace: str = "") -> None:
         self._client = client
@@ -71,9 +68,9 @@ class RedisState:
     async def write(
         self, mesh: str, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> bool:
-        """Replace a record and its files if the record's first line is still the expected one.
+        """Replace a record and its files if the first line is as expected; return whether.
 
-        An empty record is deleted. The result says whether the record was written.
+        An empty record is deleted.
         """
         contents = [part for item in files.items() for part in item]
         keys = (self._records(mesh), self._files(mesh, name))

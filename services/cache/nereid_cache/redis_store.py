@@ -1,7 +1,6 @@
 """The store in Redis: exchanges that arrive while a pipeline is pending share the next pipeline.
 
-Pending pipelines, waiting exchanges and times are limited. When a limit is exceeded or Redis fails,
-lookups are misses and stores are dropped; both are counted.
+When a limit is exceeded or Redis fails, lookups are misses and stores are dropped.
 """
 
 from __future__ import annotations
@@ -139,7 +138,6 @@ class RedisStore:
             self._fail_all(exchanges)
 
     def _next_pipeline(self) -> list[_Exchange]:
-        """Return the exchanges of the next pipeline; fail those that have waited for too long."""
         self._fail_expired()
         exchanges: list[_Exchange] = []
         commands = 0
@@ -207,7 +205,6 @@ class RedisStore:
         self._log_change(error)
 
     def _name(self, key: bytes) -> bytes:
-        """Return the name of a key in Redis, in a form that operators can read."""
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
@@ -247,7 +244,7 @@ class RedisStore:
             _report_stored(exchange, [False] * len(exchange.stores))
 
     def _log_change(self, error: Exception | None) -> None:
-        """Log once that Redis has begun to fail or works again, rather than for every pipeline."""
+        """Log once that Redis begins to fail or works again."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         if text == self._last_error:
             return

@@ -1,7 +1,4 @@
-"""The cache as a service: schedulers connect over links, and all links use one store.
-
-A link is a socket connection, or in memory (nereid_mesh.serve.joined).
-"""
+"""The cache as a service: schedulers connect over links, and all links use one store."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def make_state(config: CacheConfig) -> RedisState | None:
-    """Return the store for schedulers' state, or None if the cache is in memory.
-
-    It connects to Redis on first use.
-    """
+    """Return the store for schedulers' state, or None if the cache is in memory."""
     if isinstance(config, LocalConfig):
         return None
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
@@ -72,7 +66,6 @@ def make_state(config: CacheConfig) -> RedisState | None:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """Return the limit of one pipeline; None if connect or socket timeout sets no limit."""
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
@@ -171,8 +164,6 @@ class CacheService:
 
 
 class _SchedulerCodec:
-    """Codec for the cache's end of an Exchange link, which sends results and gets requests."""
-
     def __init__(self) -> None:
         out = CacheReplyCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode

@@ -1,7 +1,4 @@
-"""Spans for the sampled lookups and stores of one frame, as parts of their requests' traces.
-
-A span lasts from the frame's arrival to the result, so it includes the wait for Redis.
-"""
+"""Spans for the sampled lookups and stores of one frame, including the wait for Redis."""
 
 from __future__ import annotations
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """Return findings about a model that was loaded without errors.
-
-    description: `None` if the model file states nothing.
-    """
+    """Return findings about a model that was loaded without errors."""
     return [*advise_batching(config, description), *_traps(config)]
 
 

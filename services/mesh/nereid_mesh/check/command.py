@@ -135,7 +135,6 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
 
 
 def _read_written(path: Path) -> ModelConfig | None:
-    """Return the configuration as the author wrote it; `None` if it cannot be read."""
     try:
         return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):
@@ -156,7 +155,6 @@ def _unread(reader: ModelReader, version_path: str) -> Iterable[Finding]:
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    """Return the GPUs for instances. A given list may describe another machine."""
     if text == "none":
         return ()
     if text != "all":

@@ -1,7 +1,4 @@
-"""Findings about a model's files, such as names that are nearly right and versions not served.
-
-This module reads file names and the source of Python models.
-"""
+"""Findings about a model's files, such as names that are nearly right and versions not served."""
 
 from __future__ import annotations
 
@@ -244,7 +241,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
 
 
 def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
-    """Yield the errors that a worker would find when it imports the file; no code is run."""
+    """Yield the errors of an import of the file, without running code."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -271,10 +268,7 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
-    """Yield findings about packages that the file always imports and this Python lacks.
-
-    The file may work without imports in functions, `try` and `if`.
-    """
+    """Yield findings about packages that the file always imports and this Python lacks."""
     imported: set[str] = set()
     for statement in tree.body:
         if isinstance(statement, ast.Import):

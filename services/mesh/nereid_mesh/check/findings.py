@@ -22,11 +22,7 @@ class PlacedCount:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """One version, as it would be served.
-
-    state: READY, UNAVAILABLE, or UNKNOWN on this machine. config: `None` if it could not be
-    completed.
-    """
+    """One version, as it would be served. UNKNOWN: this machine cannot tell."""
 
     number: int
     state: str
@@ -37,10 +33,7 @@ class CheckedVersion:
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model of a repository, or a requested model that is in none.
-
-    path: empty if the model has no directory, or several.
-    """
+    """A model of a repository, or a requested one that is in none and has no path."""
 
     name: str
     path: str = ""

@@ -1,7 +1,4 @@
-"""Reads model files through the backends, as an executor does before a load.
-
-No model is loaded onto a device. A model's code runs only on request.
-"""
+"""Reads model files through the backends. A model's code runs only on request."""
 
 from __future__ import annotations
 
@@ -36,11 +33,7 @@ class ModelReader:
     def __init__(
         self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
     ) -> None:
-        """Create a reader that has read nothing yet.
-
-        assumed: backends that executors have even if this machine lacks them. run_code: whether
-        Python models may complete their configurations.
-        """
+        """Create a reader; executors are assumed to have `assumed` backends as well."""
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
         self._run_code = run_code
@@ -92,7 +85,6 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Return the description; empty if `unread` has a reason."""
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

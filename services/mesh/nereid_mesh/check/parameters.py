@@ -1,7 +1,4 @@
-"""Names of the parameters that Nereid and its backends read, used to find misspelled names.
-
-As in Triton, other parameters are never refused.
-"""
+"""Names of the parameters that Nereid and its backends read, used to find misspelled names."""
 
 from __future__ import annotations
 

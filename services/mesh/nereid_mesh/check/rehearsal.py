@@ -1,7 +1,4 @@
-"""Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
-
-Error texts are therefore those of the repository index.
-"""
+"""Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing."""
 
 from __future__ import annotations
 
@@ -109,8 +106,7 @@ async def rehearse(
 ) -> list[CheckedModel]:
     """Return the models as they would be served, sorted by name; may raise OSError.
 
-    names: models to check with their steps' models; empty means all. A name in no repository gets
-    an error, but no path and versions.
+    names: models to check with their steps' models; empty means all.
     """
 
     def on_due() -> None:
@@ -182,7 +178,6 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Return the names of models whose file, or the file of a step's model, was not read."""
     models = list(models)
     unread = {
         model.name
@@ -202,7 +197,6 @@ def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -
 def _add_unserved(
     checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
 ) -> None:
-    """Add models whose name is in several repositories, and requested names that are in none."""
     entries = repositories.names()
     for name, entry in entries.items():
         if entry.reason and (not names or entry.plain_name in names):

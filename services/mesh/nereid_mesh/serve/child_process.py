@@ -1,8 +1,4 @@
-"""Child processes of a mesh, as the mesh's supervisor sees them.
-
-Some start before the supervisor's event loop, so this module must not import asyncio or anything
-slow.
-"""
+"""Child processes of a mesh. This module must import quickly, without asyncio."""
 
 from __future__ import annotations
 

@@ -73,10 +73,6 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
 def _plan_and_run(
     directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
 ) -> int:
-    """Plan and run the mesh; return the exit code.
-
-    Processes that the mesh uses are removed from the list `early`.
-    """
     # This import takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415
 
@@ -85,7 +81,6 @@ def _plan_and_run(
 
 
 def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
-    """Return the planning process's exit code, and the plan; `None` if there is no plan."""
     import pickle  # noqa: PLC0415 - not before the first processes have been started
 
     read_end, write_end = os.pipe()
@@ -130,7 +125,7 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
 
 
 def _raise_descriptor_limit() -> float:
-    """Raise the limit on descriptors as far as possible, since each client needs one; return it."""
+    """Raise the limit on descriptors, since each client needs one; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -139,8 +134,5 @@ def _raise_descriptor_limit() -> float:
 
 
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit early with an exception, so that all `finally` blocks run.
-
-    Before the children start, signals must remove the directory and end the planning process.
-    """
+    """Exit with an exception, so that `finally` removes directory and planning process."""
     sys.exit(0)

@@ -1,7 +1,6 @@
 """Start of the processes that a mesh most likely has, before the mesh's plan is made.
 
-Until the first response, their imports take longest. A wrong guess costs a process that ends
-without having served. This module must import quickly.
+This module must import quickly. A wrong guess costs a process that ends unused.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tu
 
 
 def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
-    """Return the last value that is given for a flag; "" if none is given."""
     value = environ.get(f"NEREID_{name.upper()}", "")
     for text, following in zip_longest(argv, argv[1:], fillvalue=""):
         flag, equals, given = text.partition("=")

@@ -31,10 +31,7 @@ _TEXT = "A mesh of small services."
 
 
 async def greet(addresses: Mapping[str, str], https: str = "") -> None:
-    """Wait until the mesh serves and no model is loading any more, then print the greeting.
-
-    addresses: by "http", "grpc" and "metrics". https: see Plan.https.
-    """
+    """Wait until no model is loading any more, then print the greeting."""
     if "http" not in addresses:
         return
     if https == "mutual":
@@ -88,7 +85,6 @@ def _print_addresses(addresses: Mapping[str, str], https: str) -> None:
 
 
 def _reachable(address: str) -> str:
-    """Return an address to use on this machine, even if the server listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
@@ -98,8 +94,6 @@ class _RefusedError(Exception):
 
 
 class _Http:
-    """HTTP client of the mesh that this process has started."""
-
     def __init__(self, address: str, *, tls: bool) -> None:
         self._address = address
         self._tls = tls
@@ -153,7 +147,7 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """An example request. The smallest example, compared as a tuple, is the easiest to read."""
+    """An example request. The smallest, compared as a tuple, is the easiest to read."""
 
     # Number of elements in the response, as far as the model states it.
     elements: int

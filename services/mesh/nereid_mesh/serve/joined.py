@@ -1,7 +1,4 @@
-"""Composition root of a process with gateway, scheduler and cache, which are linked in memory.
-
-The process may also hold an executor (nereid_mesh.serve.joined_executor).
-"""
+"""Composition root of a process with gateway, scheduler, cache and perhaps an executor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Composition root of an executor in the process of gateway and scheduler.
-
-Streams between executor and scheduler are in memory. Python models run in their own processes,
-which connect to the scheduler's unix socket.
-"""
+"""Composition root of an executor in the process of gateway and scheduler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Guess which backends a repository's models need, from the names of the models' files.
-
-Executors import them in advance (--preload-backend). A wrong guess costs only time or memory.
-"""
+"""Guess which backends a repository's models need (--preload-backend), from file names."""
 
 from __future__ import annotations
 

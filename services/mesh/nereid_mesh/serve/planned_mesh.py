@@ -30,10 +30,7 @@ _GREETING_PAUSE_S = 0.3
 
 
 def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
-    """Run a mesh until a signal arrives; return the exit code.
-
-    early: processes that may become standbys. Used ones leave the list; the others are ended.
-    """
+    """Run a mesh until a signal arrives; return the exit code. Used standbys leave `early`."""
     set_up_logging(plan.log, "nereid")
     # The children may drain after this process was killed, so they keep the directory in use.
     shared = directory.share()
@@ -56,10 +53,7 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Return early processes by the child that each fits, and remove these from `early`.
-
-    The child's command line begins with that of the process.
-    """
+    """Return early processes by the child that each fits, and remove these from `early`."""
     standbys = {}
     for child in children:
         for standby in early:
@@ -90,7 +84,6 @@ async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
 
 
 def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
-    """Return the plan with the gateways' ports, and with the addresses that were bound."""
     environs = {name: ports_environ(ports, number) for number, name in enumerate(plan.gateways)}
     size = len(plan.gateways)
     if size > 1:
@@ -115,7 +108,7 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
 
 
 class _HeldPorts:
-    """Ports that keep clients waiting, for a limited time, while no gateway serves the ports."""
+    """Ports that keep clients waiting, for a limited time, while no gateway serves them."""
 
     def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
         self._gateways = gateways

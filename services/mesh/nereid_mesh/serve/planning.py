@@ -1,7 +1,4 @@
-"""Planning of a mesh: one command line is checked as a whole and split among the services.
-
-On errors, planning prints all of them and exits with code 2.
-"""
+"""Planning of a mesh: one command line is checked as a whole and split among the services."""
 
 from __future__ import annotations
 
@@ -215,7 +212,6 @@ class _Mesh:
         return children
 
     def _schedulers(self) -> list[SchedulerSettings]:
-        """Return the schedulers' settings. Each first address is a unix socket."""
         outside, count = self.serve.scheduler_address, self.serve.schedulers
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
@@ -235,10 +231,7 @@ class _Mesh:
         ]
 
     def _state_directory(self) -> str:
-        """Return the directory that holds the state of all schedulers.
-
-        By default it is beside the sockets, where only this mesh's next processes find it.
-        """
+        """Return the state's directory, beside the sockets unless a flag names one."""
         if self.scheduler.state_name:
             return ""
         return self.scheduler.state_directory or f"{self.directory}/state"
@@ -281,7 +274,6 @@ class _Mesh:
     def _child(
         self, module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
     ) -> ChildSpec:
-        """Return a child process, with the secrets of the services (`members`) in it."""
         secrets = {
             name: text for member in members for name, text in secret_environ(member).items()
         }
@@ -331,7 +323,6 @@ def _read(
 
 
 def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
-    """Return errors if the requirements for keeping state in Redis are not met."""
     errors = []
     in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
     if in_memory or not (cache.cache_config or scheduler.cache_address):
@@ -342,7 +333,6 @@ def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[st
 
 
 def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
-    """Return errors about settings that do not allow several gateways."""
     errors = []
     if serve.join not in ("auto", "none"):
         errors.append(
@@ -358,7 +348,6 @@ def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
 
 
 def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
-    """Return errors about schedulers that this command cannot start."""
     errors = []
     if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
         errors.append(

@@ -56,10 +56,7 @@ class Supervisor:
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
         standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
     ) -> None:
-        """Prepare the supervision; run() starts it.
-
-        on_ended: called when a child's process has ended. standbys: by their children's names.
-        """
+        """Prepare the supervision; run() starts it."""
         self._specs = specs
         self._environ = {
             name: text for name, text in os.environ.items() if name not in rules.secret_variables
@@ -122,7 +119,6 @@ class Supervisor:
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
-        """Start a child, wait for its end, and return its exit code; kill the child if it hangs."""
         child = self._start(spec)
         try:
             process = self._processes[spec.name] = child.process
@@ -137,7 +133,6 @@ class Supervisor:
             child.heartbeats.close()
 
     def _start(self, spec: ChildSpec) -> _Started:
-        """Start a process that serves; use the child's standby if there is one."""
         heartbeats = HeartbeatPipe()
         try:
             with SecretsFile(spec.secrets) as secrets:
@@ -156,7 +151,6 @@ class Supervisor:
     def _activate_standby(
         self, spec: ChildSpec, environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> ChildProcess | None:
-        """Activate a child's standby and return its process; `None` if no standby is alive."""
         standby = self._standbys.pop(spec.name, None)
         if standby is None:
             return None
@@ -166,7 +160,6 @@ class Supervisor:
             return None
 
     async def _prepare_standby(self, spec: ChildSpec, serving: ChildProcess) -> None:
-        """Start the child's standby, if it has one, once the child has served for a while."""
         if spec.standby_after_s is None:
             return
         await _first_of(self._stopping.wait(), _end_of(serving), timeout_s=spec.standby_after_s)

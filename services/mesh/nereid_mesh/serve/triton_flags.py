@@ -1,7 +1,4 @@
-"""Flags of Triton without an equivalent in Nereid, which start scripts for Triton may contain.
-
-Only `nereid serve` accepts them, and a line says that they change nothing.
-"""
+"""Flags of Triton that `nereid serve` accepts for start scripts, and that change nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ _IGNORED: Final = "Triton's; changes nothing here"
 
 
 def _ignored() -> Any:
-    """Declare a flag that is accepted with any value, and ignored."""
     return flags.flag(None, _IGNORED)
 
 

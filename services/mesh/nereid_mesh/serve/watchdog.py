@@ -32,10 +32,7 @@ class Watchdog:
         self._looked_at: float | None = None
 
     def is_hung(self, now: float, *, beat: bool, stopped: bool) -> bool:
-        """Return whether the child hangs; call this about once a second.
-
-        beat: whether there were heartbeats since the last call. stopped: whether the child is.
-        """
+        """Return whether the child hangs; call this about once a second."""
         gap_s = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         was_suspended = gap_s > self._limit_s * _SUSPENDED and gap_s > 2 * INTERVAL_S
