@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# Enough for two thousand different requests to a model with a dozen tensors.
+# This is enough for two thousand different requests to a model with a dozen tensors.
 _MAX_TOTAL_BYTES: Final = 2 << 20
 
 

@@ -1,6 +1,7 @@
 """Contract of repository agents, which check, decrypt or replace a model's files before a load.
 
-An entry point of the group nereid.repository_agents names a class derived from RepositoryAgent.
+A model asks for agents by name (model_repository_agents). An entry point of the group
+nereid.repository_agents names a class derived from RepositoryAgent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentModel:
-    """Version of a model. Other versions' folders may be missing from the directory."""
+    """Version of a model that is about to be loaded, or that was unloaded.
+
+    Folders of other versions may be missing from the directory.
+    """
 
     name: str
     version: int
@@ -40,4 +44,7 @@ class RepositoryAgent:
         """
 
     def after_unload(self, model: AgentModel) -> None:
-        """Clean up once after a version's last unload, or after its load has failed."""
+        """Clean up after a version for which before_load() returned.
+
+        This is called once, after the version's last instance was unloaded or could not be loaded.
+        """

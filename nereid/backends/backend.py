@@ -29,11 +29,11 @@ class InstanceSpec:
     version: int
     # Directory of the version. Its parent is the model's directory.
     version_path: Path
-    # Unique in the executor.
+    # The name is unique in the executor.
     name: str
     # CUDA's number; `None` means that the instance runs on the CPU.
     gpu: int | None = None
-    # From --backend-config.
+    # Settings from --backend-config.
     settings: Mapping[str, str] = field(default_factory=dict)
     # Threads for the model's operators; 0 if unknown. The configuration takes precedence.
     threads: int = 0
@@ -46,7 +46,10 @@ class InstanceSpec:
 
 
 class Model(Protocol):
-    """A loaded model; only its instance's thread calls it. It may have `capabilities`."""
+    """A loaded model that executes batches; only its instance's thread calls it.
+
+    An optional attribute `capabilities` (Capabilities) declares more.
+    """
 
     description: ModelDescription
 
@@ -61,7 +64,10 @@ class Model(Protocol):
 
 
 class Backend(Protocol):
-    """The functions of a backend's module, which may have `capabilities`."""
+    """The functions of a backend's module.
+
+    An optional attribute `capabilities` (BackendCapabilities) declares more.
+    """
 
     def uses_gpus(self) -> bool:
         """Return whether the backend, as installed on this host, can run models on a GPU."""
@@ -84,4 +90,4 @@ class ModelCodeBackend(Backend, Protocol):
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """Describe the model like describe(), but kill a process that exceeds the limit."""
+        """Describe the model, but kill the process after limit_s; `None` sets no limit."""

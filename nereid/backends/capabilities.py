@@ -1,4 +1,4 @@
-"""What a model and a backend can do beyond the basic contract; read once, after the load."""
+"""Declarations of what a model and a backend can do; they are read once, after the load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Capabilities:
     pipeline_depth: int = 0
     #: True if BYTES inputs arrive as `str`. Requests whose elements are not UTF-8 are then refused.
     bytes_as_text: bool = False
-    #: True if the model accepts `surrogateescape` in place of bytes that are not UTF-8.
+    #: True if the model accepts surrogates (`surrogateescape`) for bytes that are not UTF-8.
     escapes_bytes: bool = False
     #: True if another thread may call execute() while the instance's own thread is idle. `nereid
     #: serve --join all` then hands no batches over between threads.
@@ -30,7 +30,8 @@ class Capabilities:
     #: outputs. A sequence's state then becomes the next input without a copy. Small requests with
     #: the same head may get their inputs in the same arrays each time.
     leaves_arrays: bool = False
-    #: Key: an output. Value: the ragged input whose shapes split it. `batch_output`s need no entry.
+    #: Key: an output. Value: the ragged input whose shapes split the output. Outputs that a
+    #: `batch_output` names need no entry.
     ragged_outputs: Mapping[str, str] = field(default_factory=dict)
     #: If `None`, the executor measures its own growth during the load.
     memory_bytes: int | None = None

@@ -1,6 +1,7 @@
-"""Digests of model files: a file is identified by its content, because dates may lie.
+"""Digests of model files: a file is identified by its content.
 
-A file is read again only if its size, inode or one of its dates has changed.
+Copies and restored backups can have the dates of an older file. A file is read again only if its
+size, inode or one of its dates has changed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ class MeshRequest(Protocol):
 
 
 class MeshClient(Protocol):
-    """Submits models' requests; any thread may call it. Callbacks must not block."""
+    """Client that submits models' requests to the mesh. Any thread may call it.
+
+    Callbacks run in another thread and must not block.
+    """
 
     # Bytes that a model's process may share with the mesh, and seconds for which it keeps unused
     # memory. `None` if the process cannot share memory.
@@ -30,7 +33,10 @@ class MeshClient(Protocol):
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        """Submit a request. The receiver of a segment must call release_segment."""
+        """Submit a request; on_response receives all its responses.
+
+        If a response is in a segment, its receiver must call release_segment.
+        """
 
     def release_segment(self, segment_name: str) -> None:
         """Release a segment after its response has been read."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Far above what a model needs. Each thread takes memory of the process that all models share.
+# This is far above what a model needs. Each thread takes memory of the process that all models
+# share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
@@ -30,7 +31,7 @@ def parse_count(
     default: int = 0,
     most: int | None = None,
 ) -> int:
-    """Return a count of at most `most`, negative numbers as 0; raise InvalidArgument."""
+    """Return a count, negative ones as 0; raise InvalidArgument if it is above `most`."""
     text = values.get(name)
     if text is None:
         return default

@@ -41,7 +41,10 @@ class PipelinedModel(Protocol):
         """Return whether collect_batch() would return without waiting."""
 
     def collect_batch(self) -> Sequence[Array]:
-        """Return the oldest batch's outputs, valid until the next call, or raise NereidError."""
+        """Wait for and return the oldest batch's outputs, or raise NereidError.
+
+        The outputs are valid until the next call.
+        """
 
     def close(self) -> None:
         """Free all resources, and drop the batches that were not collected."""

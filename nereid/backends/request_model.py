@@ -27,7 +27,7 @@ class ControlKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The data that requests with equal heads share. Consecutive ones share one object."""
+    """The data that requests with equal heads share; consecutive requests share one object."""
 
     # Name, datatype and shape, with the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -111,7 +111,10 @@ class RequestModel(Protocol):
         """End the model at once."""
 
     def restart(self, stopping: Event) -> bool:
-        """Start a lost model again; return False to end the instance, as `stopping` may ask."""
+        """Start a lost model again; return False to end the instance.
+
+        This may take long. `stopping` is set when nobody wants the instance any more.
+        """
         del stopping
         return False
 

@@ -24,13 +24,13 @@ class Command(NamedTuple):
     function: str
 
     def load(self) -> Callable[[Sequence[str]], int]:
-        """Import the module, and return the command's function; raise ModuleNotFoundError."""
+        """Import the module, return the command's function; may raise ModuleNotFoundError."""
         function: Callable[[Sequence[str]], int]
         function = getattr(importlib.import_module(self.module), self.function)
         return function
 
     def summary(self) -> str:
-        """Return the SUMMARY without an import, or ""; raise ModuleNotFoundError."""
+        """Return the module's SUMMARY, or "", without an import; may raise ModuleNotFoundError."""
         import ast  # noqa: PLC0415
         from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415
@@ -50,7 +50,7 @@ class Command(NamedTuple):
 
 
 def declared_commands(path: Sequence[str]) -> Iterator[Command]:
-    """Yield the commands on an import path, lazily; the first of a name counts."""
+    """Yield the commands on an import path, lazily. The first command of a name counts."""
     for folder in path:
         try:
             names = sorted(os.listdir(folder or "."))  # noqa: PTH208

@@ -1,1 +1,1 @@
-"""Settings from flags, environment variables and TLS files. Only this package reads argv."""
+"""Settings from flags, environment variables and TLS files. No other module reads argv."""

@@ -71,8 +71,8 @@ class Flag:
     aliases: tuple[str, ...] = ()
     # Key: a deprecated flag. Value: the prefix that turns its value into one of this flag.
     deprecated: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # True if the flag may be given several times. The value is then a tuple; in the environment, ;
-    # or a JSON list separates the elements.
+    # True if the flag may be given several times, so that its value is a tuple. In the environment,
+    # `;` separates the elements, or they are a JSON list.
     repeated: bool = False
     # The text that "--flag" without a value stands for.
     bare: str | None = None

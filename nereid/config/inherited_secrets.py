@@ -18,7 +18,7 @@ class SecretsFile:
     """A file in memory that holds a child's secrets until the child has been started."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """Write the secrets to the file: texts by the child's environment variables."""
+        """Write the secrets. Key: an environment variable of the child. Value: its text."""
         self._descriptor = os.memfd_create("nereid-secrets", os.MFD_CLOEXEC)
         os.write(self._descriptor, json.dumps(dict(secrets)).encode())
         os.lseek(self._descriptor, 0, os.SEEK_SET)

@@ -64,7 +64,7 @@ class Permissions(TypedDict):
     # Empty if nobody needs credentials.
     principal: str
     rights: list[str]
-    # Rights for all models. Rights for some models only are in `may` of their rows.
+    # Rights for all models. `may` in a model's row has rights for this model alone.
     for_all_models: list[str]
     # False for everybody with --open-control-apis=false.
     may_load: bool
@@ -85,7 +85,7 @@ class _Counts(TypedDict):
     pending: int
     requests_per_s: float
     errors_per_s: float
-    # Of all requests, in the last interval that had requests.
+    # Latency of all requests, in the last interval that had requests.
     latency_us: Latency
     # True if the rates cover only the shown models, because there are too many.
     partial: bool
@@ -154,7 +154,7 @@ class Queue(TypedDict):
     """Requests that wait to be executed."""
 
     pending: int
-    # Such as "an instance: all 2 are busy"; empty if no request waits.
+    # Example: "an instance: all 2 are busy". The text is empty if no request waits.
     waits_for: str
 
 
@@ -217,19 +217,19 @@ class Tenant(TypedDict):
     model: str
     version: str
     instances: int
-    # As far as executors measured it.
+    # Memory that executors have measured.
     memory_bytes: int
 
 
 class Device(TypedDict, total=False):
     """A device of an executor."""
 
-    # Such as "cpu" or "gpu:0".
+    # The name is "cpu", or "gpu:0" and so on.
     name: str
     uuid: str
     memory_total_bytes: int
     memory_used_bytes: int
-    # From 0 to 1.
+    # Fraction from 0 to 1.
     utilization: float
     power_watts: float
     tenants: list[Tenant]
@@ -289,7 +289,7 @@ class SlowRequest(TypedDict, total=False):
     error: str
     # 32 hexadecimal digits; absent if the request is not traced.
     trace_id: str
-    # By phase: queue, batch_wait, input, inference, output, network, ...
+    # Duration of each phase: queue, batch_wait, input, inference, output, network, ...
     phases_us: dict[str, float]
     batch_size: int
     instance: str
@@ -314,14 +314,14 @@ class Batch(TypedDict):
     # Reason for which the batch was closed.
     reason: str
     rows: int
-    # Only the first requests of the batch.
+    # The first requests of the batch.
     members: list[BatchMember]
 
 
 class Difference(TypedDict, total=False):
     """A field that has another value in the effective configuration than in the file."""
 
-    # As in config.pbtxt, such as dynamic_batching.preferred_batch_size.
+    # Path as in config.pbtxt, such as dynamic_batching.preferred_batch_size.
     field: str
     # Absent if the field is not set.
     declared: Any
@@ -333,7 +333,7 @@ class Configuration(TypedDict, total=False):
 
     # The JSON document of /v2/models/NAME/config.
     effective: dict[str, Any]
-    # From config.pbtxt or a load request; empty if the whole configuration is derived.
+    # Content of config.pbtxt or of a load request; empty if the whole configuration is derived.
     declared: dict[str, Any]
     differences: list[Difference]
 

@@ -18,7 +18,7 @@ FORMAT: Final = "nereid.explain/1"
 def explanation(
     facts: MeshFacts, statements: Sequence[Statement], seconds: float
 ) -> dict[str, Any]:
-    """Return the document. `seconds` lie between two compared looks at the mesh; 0 for one look."""
+    """Return the document. seconds: time between two compared looks; 0 for a single look."""
     return {
         "format": FORMAT,
         "model": facts.model,

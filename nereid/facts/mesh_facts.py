@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
 
 
-# The index's reason for a model that its next request loads begins with this.
+# The reason in the index begins with this if the next request loads the model.
 _NOT_IN_MEMORY: Final = "not in memory"
 
 
@@ -73,7 +73,7 @@ class MeshFacts:
     """Facts from one look at a mesh.
 
     versions: empty if the model is in no repository. names: of all models. metrics: `None` if the
-    page cannot be read, for the reason in metrics_error.
+    page cannot be read; metrics_error then has the reason.
     """
 
     model: str
@@ -82,7 +82,7 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
-    # An earlier look, from which counters then count.
+    # If there is an earlier look, counters count from that look on.
     earlier: MeshFacts | None = field(default=None, repr=False)
 
     def count(self, name: str, **labels: str) -> float:

@@ -26,7 +26,7 @@ _BATCHING_CODES: Final = frozenset(
 )
 # The number of requests of this statement covers all models.
 HELD_REQUESTS: Final = "held-requests"
-# Share of the batches from which a closing reason gets a statement.
+# A closing reason gets a statement if it closed at least this share of the batches.
 _NOTABLE_SHARE: Final = 0.25
 # Below this many rows per execution, batching has hardly any effect.
 _BARELY_BATCHED: Final = 1.5
@@ -44,7 +44,10 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement with its figures. code is a stable name; the advice may be empty."""
+    """One statement with its figures. code is a stable name; the advice may be empty.
+
+    problem: true if requests are not served as they should be.
+    """
 
     code: str
     text: str

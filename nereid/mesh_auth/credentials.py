@@ -2,8 +2,8 @@
 
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
 
-A credential is accepted once, for one method, while the clocks differ by at most 30 s. An executor
-can give it to a worker and keep the key. TLS hides the call and proves the server.
+A credential is accepted once, for one method, if the clocks differ by at most 30 s. An executor can
+give it to a worker and keep the key. Only TLS hides the call and proves who the server is.
 """
 
 from __future__ import annotations
@@ -69,12 +69,11 @@ class CredentialVerifier:
         self._max_nonces = max_nonces
         # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
         self._nonces: dict[str, float] = {}
-        # Older credentials are refused, because their nonces may be forgotten: they are from before
-        # this object, or dropped beyond max_nonces.
+        # Credentials from before this time are refused, because their nonces may be forgotten.
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:
-        """Return the role that a credential proves, once, or raise CredentialError."""
+        """Use up a credential and return its role, or raise CredentialError."""
         parts = text.split(" ")
         if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
             raise CredentialError("its credential is malformed; is it of another release?")

@@ -74,7 +74,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
 
 
 def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
-    """Return the roles that may call each method; executors may control models on request."""
+    """Return the roles by method; with executor_control, executors may load models."""
     if not executor_control:
         return _ROLES
     control = {SCHEDULER + method: _READINESS for method in _MODEL_CONTROL}

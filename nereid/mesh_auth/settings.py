@@ -78,7 +78,10 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """Return the token or `None`; raise ValueError, without the token, if unusable."""
+        """Return the token, or `None` if none is given.
+
+        Raises ValueError for an unusable token or file; the message does not show the token.
+        """
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
             if text:
@@ -100,7 +103,10 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose; empty without the mesh's own token."""
+        """Return a secret for one purpose, or b"" without the mesh's own token.
+
+        All holders of the mesh's own token get the same secret.
+        """
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
 

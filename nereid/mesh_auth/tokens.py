@@ -26,7 +26,7 @@ class MeshToken:
     """The token of a mesh, or the token of one role."""
 
     def __init__(self, text: str) -> None:
-        """Read a token; raise ValueError, without the text, if it is none."""
+        """Read a token; raise ValueError, which does not show the text, if it is none."""
         self._master = b""
         # The role of a role's token; `None` for the mesh's own token.
         self.only: Role | None = None

@@ -71,7 +71,7 @@ async def call_any(
     *,
     is_read: bool = False,
 ) -> bytes:
-    """Make a call at the first connected channel, best first; a read may go on to the next."""
+    """Make a call at the first connected channel; if it fails, a read tries the next one."""
     failure = Unavailable(UNREACHABLE)
     for channel in channels:
         try:

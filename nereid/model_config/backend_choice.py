@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
-    """Fill in missing fields in place; raise InvalidArgument without a known backend."""
+    """Fill in missing fields in place; raise InvalidArgument if the backend is unclear."""
     if not config.name:
         config.name = model_name
     for known in KNOWN_BACKENDS:

@@ -313,10 +313,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 
 
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
-    """Return the target for the p99, 0 for none; raise InvalidArgument for a wrong value."""
+    """Return the p99 target, or 0 for none; raise InvalidArgument for a wrong value."""
     return int(PARAMETERS[TARGET_P99_US].read_from(config))
 
 
 def runs_at_most_once(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether requests must not be run again; raise InvalidArgument if it is no boolean."""
+    """Return whether requests must not run again; raise InvalidArgument for a wrong value."""
     return bool(PARAMETERS[AT_MOST_ONCE].read_from(config))

@@ -47,7 +47,7 @@ class Advice(NamedTuple):
 class MessageField:
     """The row of a field that a protobuf message has, such as dynamic_batching."""
 
-    # As authors write it. A dotted name is a field of an inner message.
+    # Name as authors write it. A dotted name is a field of an inner message.
     name: str
     # Frozen value if the message does not have the field.
     default: Any

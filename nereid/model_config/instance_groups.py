@@ -27,9 +27,9 @@ _KIND_NAMES: Final[dict[int, InstanceKind]] = {
     _Kind.KIND_GPU: "GPU",
     _Kind.KIND_MODEL: "MODEL",
 }
-# Two instances on the CPU by default.
+# Backends that have two instances on the CPU by default.
 _TWO_ON_CPU: Final = (TENSORFLOW, ONNXRUNTIME)
-# On the CPU if the configuration has no instance group.
+# Backends that run on the CPU if the configuration has no instance group.
 _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
@@ -55,7 +55,7 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """`count` equal instances on each GPU. Passive ones are loaded, but get no requests."""
+    """`count` equal instances, or `count` on each of `gpus`. Passive ones get no requests."""
 
     name: str
     kind: InstanceKind
@@ -73,7 +73,7 @@ def normalise_instance_groups(
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """Return a configuration with such groups; may raise InvalidArgument."""
+    """Return a copy with the groups for these GPUs; may raise InvalidArgument."""
     placed = model_config_pb2.ModelConfig()
     placed.CopyFrom(config)
     groups = _groups(config, gpu_ids)
@@ -83,7 +83,10 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 
 
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
-    """Return which executors can host the model; "any" uses whichever devices exist."""
+    """Return which executors can host the model.
+
+    "gpu": executors with GPUs. "cpu": all, on the CPU. "any": all, on whichever devices they have.
+    """
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)
     if pinned or _Kind.KIND_GPU in kinds:

@@ -1,4 +1,4 @@
-"""Remedies for errors that loads report, chosen by the texts, which clients match."""
+"""Remedies for errors that loads report. Clients match the errors, so these never change."""
 
 from __future__ import annotations
 

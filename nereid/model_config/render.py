@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _FLOAT: Final = Struct("<f")
-# JSON parsers read numbers as doubles.
+# JSON parsers read numbers as doubles, which hold larger integers inexactly.
 _MAX_EXACT: Final = 2**53
 
 
@@ -96,6 +96,6 @@ def _float32(value: float) -> float | str:
 
 def _float64(value: float) -> float | str:
     if not math.isfinite(value):
-        # The names of protobuf's JSON format.
+        # These are the names of protobuf's JSON format.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value

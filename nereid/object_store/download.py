@@ -37,7 +37,7 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download. read(start, end) returns the bytes without the one at `end`."""
+    """An object to download. read(start, end) does not include the byte at `end`."""
 
     url: str
     stored: StoredObject
@@ -86,7 +86,8 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # The file is about to get the name of a complete object, and must survive a crash.
+        # Sync now: the file is about to get the name of a complete object, and must survive a
+        # crash.
         os.fsync(file.fileno())
 
     def _chunks(

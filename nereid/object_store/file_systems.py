@@ -34,7 +34,7 @@ _CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
 # S3 Express One Zone: ETags of such buckets are random, not MD5s.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 _MAX_REASON_LENGTH: Final = 300
-# By name, because the stores' libraries need not be installed.
+# Names of exceptions, because the stores' libraries need not be installed.
 _REFUSALS: Final = frozenset(
     {
         "ClientAuthenticationError",
@@ -52,7 +52,7 @@ _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
 # Otherwise a listing could continue after nobody waits for it any more.
 _MAX_LISTING_S: Final = 600.0
-# Key of botocore's context of a page's request. Value: the token at which the page begins.
+# Key in botocore's context for one page of a listing. Value: the token at which the page begins.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
 
@@ -109,7 +109,7 @@ class StoreFiles(ABC):
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return the listed bytes, without `end`; raise ObjectChangedError after a change."""
+        """Return bytes start to end - 1; raise ObjectChangedError if the object has changed."""
 
 
 class NoListingError(Exception):

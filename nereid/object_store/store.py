@@ -65,7 +65,7 @@ class ObjectStore:
         return [name for name in names if is_plain_key(name) and may_be_model(name)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return an object's bytes, without the one at `end`; may raise ObjectChangedError."""
+        """Return bytes start to end - 1 of an object; may raise ObjectChangedError."""
         path = f"{self.url.path}/{key}"
         return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
 

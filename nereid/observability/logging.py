@@ -1,6 +1,7 @@
 """The services' logs: flags, set-up and formats.
 
-Clients choose much of the text, so a record is one line and tracebacks are indented.
+Clients choose much of the text, so a record is one line and tracebacks are indented. Log a line
+about a request with `extra=request_log_extra(...)`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, 
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Set up the process's log. `service` is shown in JSON; `stream` replaces error and file."""
+    """Set up the process's log; `stream` replaces standard error and --log-file."""
     if stream is None and settings.log_file:
         # All services of a host may append to one file, so it stays open.
         stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115

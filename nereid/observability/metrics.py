@@ -40,7 +40,7 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# Expired in the queue, cancelled by the client, failed by the model, any other reason.
+# Reasons: expired in the queue, cancelled by the client, failed by the model, any other.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",

@@ -102,7 +102,11 @@ class Page:
 
 
 def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
-    """Return one page with all series; add the values of `summed` families, except quantiles."""
+    """Return one page with the series of all pages, in which each family appears once.
+
+    If a series repeats, the first value counts. In `summed` families the values are added up,
+    except for quantiles.
+    """
     heads: dict[bytes, list[bytes]] = {}
     # Key: a family's name. Value: by name and labels, a series' value and exemplar.
     series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}

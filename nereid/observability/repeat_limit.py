@@ -48,7 +48,7 @@ class RepeatLimit:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def admit(self, record: logging.LogRecord) -> logging.LogRecord | None:
-        """Return the record, with the number of lines left out before it, or `None`."""
+        """Return the record, with the number of omitted lines, or `None` to omit it."""
         if record.levelno < self._level:
             return record
         event = self._event_of(record)

@@ -38,7 +38,7 @@ class TraceConfig:
     mode: str | None = None
     file: str = ""
     log_frequency: int = 0
-    # With a path for OTLP over HTTP, without for OTLP over gRPC.
+    # The URL has a path for OTLP over HTTP, and none for OTLP over gRPC.
     url: str | None = None
     # True if a request whose parent is not sampled is never traced.
     parent_based: bool = False
@@ -158,7 +158,10 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """Return the configuration of all flags; the last value counts, but resources add up."""
+    """Return the configuration of all flags; the last value of a setting counts.
+
+    Resources and levels add up instead.
+    """
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}
     for text in texts:

@@ -76,7 +76,10 @@ def is_above_steps(context: bytes) -> bool:
 
 
 def monotonic_to_unix_ns() -> int:
-    """Return Unix time minus monotonic time, measured anew since clocks are adjusted."""
+    """Return Unix time minus monotonic time, in ns.
+
+    Each trace measures this anew, because the system clock may be adjusted.
+    """
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
         before_ns = time.monotonic_ns()
@@ -157,7 +160,10 @@ def _shown(
 
 
 class Sampler:
-    """Chooses the requests to trace: those that arrive sampled, and every rate-th other."""
+    """Chooses the requests to trace: all that arrive sampled, and every rate-th other.
+
+    The number of the others is limited.
+    """
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
         """Start counting. parent_based: a request whose parent is not sampled is never traced."""

@@ -19,7 +19,7 @@ class GatewayGroup:
 
     number: int
     size: int
-    # Only this user may enter it. It exists as long as the group.
+    # Only this user may enter the directory, which exists as long as the group.
     directory: Path
 
 

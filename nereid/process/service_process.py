@@ -103,7 +103,7 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # nereid.process.uncollected has switched the collector off.
+    # Imported modules are never freed. nereid.process.uncollected has switched the collector off.
     gc.freeze()
     gc.enable()
     try:

@@ -24,7 +24,7 @@ _MAX_DESCRIPTORS: Final = 253
 class Activation(NamedTuple):
     """Data that a standby process needs to serve."""
 
-    # Without the program's name.
+    # Arguments without the program's name.
     argv: Sequence[str]
     environ: Mapping[str, str]
     # Inherited descriptors, with the numbers that they have in the supervisor.

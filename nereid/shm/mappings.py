@@ -35,7 +35,10 @@ class SegmentMappings:
         self._open: OrderedDict[str, memoryview] = OrderedDict()
 
     def view(self, reference: SharedMemory) -> memoryview:
-        """Return the named bytes without a copy, or raise SegmentLostError."""
+        """Return the named bytes without a copy, or raise SegmentLostError.
+
+        The bytes stay valid for as long as the view exists.
+        """
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
@@ -63,7 +66,7 @@ def read(reference: SharedMemory) -> bytes:
 
 
 def view(reference: SharedMemory) -> memoryview:
-    """Return the named bytes without a copy or a kept mapping, or raise SegmentLostError."""
+    """Return the named bytes without a copy, and keep no mapping; may raise SegmentLostError."""
     return part(_map(reference.segment_name), reference)
 
 

@@ -27,7 +27,7 @@ _MIN_TRIM_INTERVAL_S: Final = 0.1
 # A segment is reused for a tensor only if it is at most this many times larger.
 MAX_WASTE: Final = 2
 _PAGE: Final = 4096
-# linux/fcntl.h.
+# Values from linux/fcntl.h.
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
 # States of a granted segment, in its last byte. The holder of the grant sets IN_USE when it writes
@@ -74,7 +74,7 @@ class Segment:
     __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
-        """Create a segment, `writable` for this user's processes; may raise OSError."""
+        """Create a segment; `writable` lets this user's processes write. May raise OSError."""
         self.descriptor = os.memfd_create("nereid-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-# At a gateway: GET, with ?last=<seconds>.
+# HTTP path at a gateway, for GET with ?last=<seconds>.
 PATH: Final = "/v2/nereid/timeline"

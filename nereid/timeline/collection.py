@@ -44,7 +44,7 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """Yield frames of the last `last_ns`, in under 1 ms each; raise Unavailable if busy."""
+        """Yield frames of the last `last_ns`; raise Unavailable if too many callers wait."""
         if self._waiting >= self._max_waiting:
             raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
         self._waiting += 1
@@ -125,14 +125,17 @@ class Alignment:
     """Converts the clocks of a service, and of services behind it, to this service's clock."""
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure against this service's clock, when the request is sent."""
+        """Begin to measure; create the object at the moment when the request is sent."""
         self._clock = clock
         self._asked_ns = monotonic_ns()
         self._replied_ns = 0
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """Return a frame with its clock's offset; call this when the first frame arrives."""
+        """Return a frame with the offset for its times.
+
+        Call this as soon as the first frame arrives, because the measurement ends then.
+        """
         if not self._replied_ns:
             self._replied_ns = monotonic_ns()
         message = pb.TimelineFrame.FromString(frame)

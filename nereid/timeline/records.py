@@ -25,7 +25,7 @@ class GatewayRequest(NamedTuple):
     version: str
     # "http", "grpc" or "stream".
     protocol: str
-    # Chosen by the client.
+    # The client chooses this id.
     request_id: str
     # Hexadecimal; empty if the request was not sampled.
     trace_id: str
@@ -75,7 +75,7 @@ class BatchRecord(NamedTuple):
 
 
 class EndedRequest(NamedTuple):
-    """A request without an execution: cached, refused, cancelled, timed out, or an ensemble."""
+    """A request without an execution: cached, refused, cancelled, timed out, or for an ensemble."""
 
     number: int
     model: str
@@ -156,7 +156,10 @@ class ServiceTimeline:
 
 @dataclass(slots=True)
 class Timeline:
-    """Records of all services. epoch_ns + times of the asked service are UNIX time."""
+    """Records of all services. missing: services that did not respond, with the reason.
+
+    epoch_ns: number to add to the asked service's times to get UNIX time.
+    """
 
     epoch_ns: int = 0
     services: list[ServiceTimeline] = field(default_factory=list)

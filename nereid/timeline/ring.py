@@ -1,6 +1,6 @@
 """Rings of the last records of one kind: bounded, and cheap to add to.
 
-Hot paths record plain numbers into bytes. The garbage collector would visit each object.
+Hot paths record plain numbers into bytes, because the garbage collector visits each object.
 """
 
 # layout: compiled

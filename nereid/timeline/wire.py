@@ -45,7 +45,7 @@ class _Layout(NamedTuple):
     record: type[Any]
     # For each column: true if the column holds texts, false if it holds numbers.
     texts: tuple[bool, ...]
-    # Column of the members' numbers per record; -1 if there is none.
+    # Index of the column with the number of members of each record; -1 if there is none.
     members: int
 
 
@@ -111,7 +111,7 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # In place of the members.
+        # Write the number of members in place of the members.
         columns[layout.members] = list(map(len, members))
         every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)

@@ -1,4 +1,7 @@
-"""A GPU used through NVIDIA's driver; `python -m benchmarks.gpu` tries it."""
+"""A GPU that is used through NVIDIA's driver.
+
+This module has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _NON_BLOCKING: Final = 1
 # CU_EVENT_BLOCKING_SYNC: a waiting thread sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: only the capturing thread is refused other calls.
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may make calls that cannot be captured.
 _THREAD_LOCAL: Final = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY: Final = (75, 76)

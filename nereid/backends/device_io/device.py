@@ -32,7 +32,7 @@ class DeviceTensor(NamedTuple):
 class Device(Protocol):
     """One device, as seen by one thread. Streams and events are numbers.
 
-    Copies are enqueued. A copy may read host memory that is not pinned before the call returns.
+    Copies are enqueued. If host memory is not pinned, a copy may read it before the call returns.
     Every method raises Internal if the device reports an error.
     """
 

@@ -53,7 +53,7 @@ class DeviceModel:
 
 
 def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
-    """Create three streams if batches overlap, otherwise one; `resources` collects their ends."""
+    """Create three streams if batches overlap, otherwise one; `resources` destroys them."""
 
     def make_stream() -> int:
         stream = device.create_stream()

@@ -37,7 +37,7 @@ class Session(Protocol):
 
     # Inputs that run() reads from host memory.
     host_inputs: frozenset[str]
-    # Inputs must be copied before run() is called.
+    # True if inputs must be copied before run() is called.
     reads_early: bool
 
     def run(
@@ -57,14 +57,14 @@ class Streams(NamedTuple):
 class PipelineOptions(NamedTuple):
     """Options for executing a model's batches."""
 
-    # Above 1, copies and compute overlap.
+    # If this is above 1, copies and compute overlap.
     depth: int = 1
     pinned_inputs: bool = True
     pinned_outputs: bool = True
     # 0 means no cache.
     cache_bytes: int = 0
     cached_from_bytes: int = 64 << 10
-    # Limit for idle bytes that are kept, for pinned and for device memory each.
+    # Limit for unused memory that is kept, for pinned and for device memory each.
     max_idle_bytes: int = 256 << 20
 
 
@@ -320,6 +320,6 @@ class Pipeline:
 
 
 def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return a buffer as an array. ctypes keeps a type per size for ever: use few sizes."""
+    """Return a buffer as an array. ctypes keeps a type for each size for ever."""
     memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
     return np.ctypeslib.as_array(memory)

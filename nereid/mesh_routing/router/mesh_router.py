@@ -132,15 +132,14 @@ class MeshRouter:
 
     def on_frame_end(self, link: Route) -> None:
         """Handle a frame's announcements and returned requests, after all its items were read."""
-        # Count only earlier frames. A frame's items have no order, so the scheduler may have
-        # returned a request before its announcement.
+        # Count only announcements in earlier frames, because the items of a frame have no order.
         announcements = link.announcements
         link.announcements += link.unread_announcements
         link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        # Announcements of the frame may say where returned requests have to go.
+        # Do this after announcements, which may say where returned requests have to go.
         returned, self._returned = self._returned, []
         for pending in returned:
             if pending.request.id in self.pending.requests:

@@ -133,7 +133,7 @@ class RequestRouter(Protocol):
         """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a returned request. If this is False, the client gets its error."""
+        """Accept a returned request. If this returns False, the client gets the error."""
 
     def on_notice(self, notice: Notice, link: Route) -> None:
         """Handle a notice that came over a link."""
@@ -169,7 +169,10 @@ class PendingRequests:
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request; on_response may be called before this method returns."""
+        """Send a request; on_response gets each response up to the first without `more`.
+
+        on_response may be called before this method returns.
+        """
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
         requests = self.requests
@@ -285,7 +288,7 @@ class PendingRequests:
         self.check_drained()
 
     def check_drained(self) -> None:
-        """Finish drain() if no request is left; call this after failed requests."""
+        """Finish drain() if no request is left; call this after requests have failed."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
 
@@ -330,7 +333,7 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response with shared memory; return False if it was lost."""
+        """Deliver a response with shared memory; return False if the request is sent again."""
         request = pending.request
         if response.segment_name:
             self._lenders[response.segment_name] = link

@@ -101,7 +101,7 @@ class Route:
         self.shares = False
         self.domain = ""
         self.retired = False
-        # In earlier frames, and in the frame that is being read.
+        # Numbers of announcements in earlier frames, and in the frame that is being read.
         self.announcements = 0
         self.unread_announcements = 0
         # Runs after the link broke. When it expires, the scheduler's models are forgotten.

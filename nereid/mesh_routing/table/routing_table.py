@@ -116,7 +116,10 @@ class RoutingTable(Generic[Key]):
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for a model's call, if all schedulers are shutting down."""
+        """Return the scheduler for a model's call, if all schedulers are shutting down.
+
+        A scheduler that shuts down still serves calls that its running requests need.
+        """
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None
         return self._leaving.get(model)

@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-# Per executor. Each instance has a stream, and most have a session of their runtime.
+# Instances per executor. Each has a stream, and most have a session of their runtime.
 MAX_INSTANCES: Final = 256
-# Of all versions, per executor.
+# Instances of all versions, per executor.
 MAX_VERSION_INSTANCES: Final = 1024
-# Per executor. An instance may have one session for each set of outputs.
+# Sessions per executor. An instance may have one session for each set of outputs.
 MAX_SESSIONS: Final = 512
-# Captured CUDA graphs, per executor.
+# Captured CUDA graphs per executor.
 MAX_GRAPHS: Final = 4096
 # Steps of an ensemble, and step requests of one request if steps are ensembles themselves.
 MAX_STEPS: Final = 1024
 MAX_STEP_REQUESTS: Final = 4096
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Of all samples, for a model's instances on one executor. An execution takes at least 20 us.
+# Executions of all samples, for a model's instances on one executor. Each takes at least 20 us.
 MAX_WARMUP_EXECUTIONS: Final = 1 << 16
-# Of all samples, for a model's instances on one executor. Each instance makes its own.
+# Tensors of all samples, for a model's instances on one executor. Each instance makes its own.
 MAX_WARMUP_TENSORS: Final = 1 << 17
-# A warm-up batch is executed at once.
+# Bytes of a warm-up batch, which is executed at once.
 MAX_WARMUP_BYTES: Final = 1 << 27
-# While all instances of a model on one executor are warmed up at the same time.
+# Bytes while all instances of a model on one executor are warmed up at the same time.
 MAX_WARMUP_HELD_BYTES: Final = 1 << 30
-# All executions of all samples on one executor. A request counts as at least _REQUEST_BYTES.
+# Bytes of all executions on one executor. A request counts as at least _REQUEST_BYTES.
 MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
-# A sequence's initial states, and one padded tensor of a request.
+# Bytes of a sequence's initial states, and of one padded tensor of a request.
 MAX_TENSOR_BYTES: Final = 1 << 30
-# Initial states that all instances on one executor hold.
+# Bytes of the initial states that all instances on one executor hold.
 MAX_STATES_BYTES: Final = 1 << 33
 # numpy allows 64 dimensions, and one of them is the batch dimension.
 MAX_RANK: Final = 63
-# A list that is scanned for each batch or written to each metrics page.
+# Length of a list that is scanned for each batch or written to each metrics page.
 MAX_LIST: Final = 256
 # Bytes that a BYTES element takes as a Python object.
 _BYTES_ELEMENT: Final = 64

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor of an ensemble. ready: the client or a step that can run provides it."""
+    """A tensor of an ensemble. ready: the client or a step that can run provides it.
+
+    sources: inputs of the step that writes it. users: outputs of the steps that read it.
+    """
 
     name: str
     is_output: bool = False

@@ -29,8 +29,7 @@ _BATCHED_SHAPE: Final = (
     "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
     "making complete shape"
 )
-# The model file has no variable first dimension although the configuration has batches: at
-# completion, and at a load.
+# Messages for a model file without a variable first dimension, at completion and at a load.
 _NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
     "for the model to support batching the shape should have at least 1 dimension and the first "
     "dimension must be -1; but shape expected by the model is {found}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file. Times of use may be by any clock that is the same for all files."""
+    """One file. last_used is a time by any clock that all files share."""
 
     size: int
     last_used: int
@@ -52,7 +52,10 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return what to remove besides `keep`, least recently used first, or `None`."""
+    """Return what to remove, least recently used first, but not `keep`.
+
+    `None` means that removing everything unused would free too few bytes.
+    """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [
         (tree.last_used, name, True) for name, tree in content.trees.items() if not tree.in_use

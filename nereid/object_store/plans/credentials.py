@@ -1,7 +1,8 @@
 """Credentials for repositories in object stores, as in Triton.
 
-The JSON file has the sections s3, gs and as, which map URL prefixes to credentials. The longest
-prefix counts. Without the file, the environment and the libraries decide.
+TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as, which map URL
+prefixes to credentials. The longest prefix counts. Without the file, other variables and the
+stores' libraries provide credentials.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class CredentialError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """Arguments for a store's file system; an empty managed_identity is the default one."""
+    """Arguments for a store's fsspec file system.
+
+    managed_identity: an Azure client id; empty is the default identity, `None` is none.
+    """
 
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
     managed_identity: str | None = None

@@ -68,7 +68,7 @@ class RedisState:
     async def write(
         self, mesh: str, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> bool:
-        """Replace a record and its files if the first line is as expected; return whether.
+        """Replace a record and its files, and return True, if the first line is as expected.
 
         An empty record is deleted.
         """

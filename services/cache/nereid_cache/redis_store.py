@@ -31,7 +31,7 @@ class RedisOptions:
     """Options of the store in Redis.
 
     namespace: precedes every key. time_to_live_ms: 0 keeps values as long as Redis does.
-    wait_timeout_s, run_timeout_s: in the queue and in a pipeline; None means no limit.
+    wait_timeout_s, run_timeout_s: limits in the queue and in a pipeline; None means no limit.
     """
 
     namespace: str = ""
@@ -39,7 +39,7 @@ class RedisOptions:
     connections: int = 1
     wait_timeout_s: float | None = 1.0
     run_timeout_s: float | None = 2.0
-    # Of all waiting exchanges together.
+    # Limits for all waiting exchanges together.
     max_waiting_lookups: int = 16384
     max_waiting_bytes: int = 64 << 20
 

@@ -84,7 +84,7 @@ class CacheService:
         options: ServerOptions | None = None,
         state: RedisState | None = None,
     ) -> None:
-        """Create the service. It closes the tracer; None means no traces, and no state store."""
+        """Create the service, which closes the tracer. tracer and state may be None."""
         self._state = state
         self._store = store
         self._options = options or ServerOptions()

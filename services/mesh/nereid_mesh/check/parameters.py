@@ -55,7 +55,7 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tensorrt": ("execution_context_allocation_strategy",),
 }
-# High, because a model's own parameters may resemble known ones.
+# This is high, because a model's own parameters may resemble known ones.
 _SIMILARITY: Final = 0.86
 
 

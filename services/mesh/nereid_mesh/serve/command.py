@@ -29,7 +29,7 @@ SUMMARY: Final = "start a whole mesh on this machine"
 # Each of these packages is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Enough files, sockets and pipes for a mesh with a handful of clients.
+# This is enough for the files and sockets of a mesh with a handful of clients.
 _MIN_DESCRIPTORS = 256
 
 

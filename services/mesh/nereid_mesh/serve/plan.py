@@ -35,7 +35,7 @@ class ChildSpec:
 class SupervisionRules:
     """Rules for keeping children running."""
 
-    # Limit for draining the children.
+    # Maximum time for draining the children.
     exit_timeout_s: float
     # Variables of this process that no child inherits.
     secret_variables: frozenset[str] = frozenset()
@@ -65,9 +65,9 @@ class Plan:
     gateways: tuple[str, ...]
     # Directory that the gateways share if there are several.
     group_directory: str
-    # By "http", "grpc", "metrics" and the names of the managed ports.
+    # Key: "http", "grpc", "metrics" or the name of a managed port.
     edges: Mapping[str, Edge]
-    # Time that clients wait for a gateway's next process. After many restarts its pause is longer.
+    # Time that clients wait for a gateway's next process.
     unserved_s: float
     # "yes" for HTTPS, "mutual" for HTTPS with client certificates, or "".
     https: str

@@ -53,7 +53,7 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Return early processes by the child that each fits, and remove these from `early`."""
+    """Return the early process that fits each child, and remove it from `early`."""
     standbys = {}
     for child in children:
         for standby in early:

@@ -159,7 +159,7 @@ class _Mesh:
         scheduler = replace(
             scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
         )
-        # Of two flags with the same name the last counts.
+        # If a flag occurs twice, the last one counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
         argv = _merged(settings_argv(self.cache), argv)
         members: list[Any] = [gateway, scheduler]

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-# Restarts do not help: the child refused its settings (2), or failed to load a model (3).
+# Exit codes after which restarts do not help: the child refused its settings (2), or failed to load
+# a model (3).
 _FINAL_CODES = frozenset({2, 3})
 # The children cut off requests at the same limit, and the errors must still reach clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# The interpreter, -P, -m and the module.
+# Number of words of: the interpreter, -P, -m and the module.
 _PROGRAM_WORDS = 4
 
 

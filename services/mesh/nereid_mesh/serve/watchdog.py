@@ -13,7 +13,7 @@ from typing import Final
 
 from nereid.process.liveness import INTERVAL_S, VARIABLE, is_stopped
 
-# For a child that is not stopped and whose models may block the interpreter.
+# Factor on the limit of a child that is not stopped and whose models may block the interpreter.
 _BUSY_FACTOR: Final = 30
 # Share of the limit. After a longer gap between two checks, the machine was suspended.
 _SUSPENDED: Final = 0.5
