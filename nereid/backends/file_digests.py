@@ -39,7 +39,7 @@ def digest_of(path: Path) -> bytes:
 
 
 def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tuple[int, ...]:
-    """Return an identity that is equal only for files with equal content.
+    """Return an identity that is equal for files with equal content, and for no others.
 
     A file that cannot be read, is not regular, or is larger than max_bytes is identified by its
     size, inode and dates. Raises OSError if the file does not exist.

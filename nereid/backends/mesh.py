@@ -26,8 +26,8 @@ class MeshClient(Protocol):
     Callbacks run in another thread and must not block.
     """
 
-    # Bytes that a model's process may share with the mesh, and seconds for which it keeps unused
-    # memory. `None` if the process cannot share memory.
+    # Bytes that a model's process may share with the mesh, and seconds for which the process keeps
+    # unused memory. `None` if the process cannot share memory.
     memory: tuple[int, float] | None
 
     def infer(

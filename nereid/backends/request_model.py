@@ -84,8 +84,8 @@ class ModelLostError(Exception):
 class RequestModel(Protocol):
     """A loaded model that responds in its own time; only its instance's thread calls it.
 
-    It declares `executes_requests` (Capabilities). If its configuration says `decoupled`, responses
-    may follow the end of the batch.
+    The model declares `executes_requests` (Capabilities). A `decoupled` model may send responses
+    after the end of a batch.
     """
 
     # Limit for the execution of a batch; `None` means no limit.
@@ -132,6 +132,6 @@ class ReadinessReporter(Protocol):
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Ask the model whether it is ready. Any thread may call this.
 
-        Any thread may call on_response: soon with `None`, when the model is being asked, then with
-        its reply. If the model hangs, the reply never comes.
+        Any thread may call on_response. The first call has `None`: the model is being asked. The
+        second call has the reply. If the model hangs, there is no second call.
         """

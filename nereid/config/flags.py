@@ -49,8 +49,9 @@ class Topic(enum.Enum):
 class PlatformVariable:
     """An environment variable that a hosting platform sets.
 
-    It counts only without the flag and the flag's own variable. texts maps its text to the flag's;
-    other texts are ignored. `None` means that both are the same.
+    It counts only if the flag and the flag's own variable are not given. Key of texts: a text of
+    the variable. Value: the flag's text. Other texts are ignored. `None` means that both are the
+    same.
     """
 
     name: str

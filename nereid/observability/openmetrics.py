@@ -1,7 +1,7 @@
 """Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does by default).
 
 Counters without _total, such as Triton's, get the type unknown. prometheus_client's writer would
-create and sort objects per series in an event loop that serves requests.
+create and sort objects for each series, in an event loop that serves requests.
 """
 
 from __future__ import annotations

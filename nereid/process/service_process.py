@@ -119,7 +119,7 @@ def run_service(
 def freeze_started_objects() -> None:
     """Exclude all present objects from garbage collection, and collect less often.
 
-    At the default threshold of 700 and with sixty requests in flight, the collector would run every
+    With the default threshold of 700 and sixty requests in flight, the collector would run every
     sixty requests.
     """
     gc.freeze()

@@ -1,8 +1,8 @@
 """Writer's side of shared memory: segments that other processes of this host can map.
 
 A segment is an anonymous memory file of fixed size, named <pid>.<descriptor>.<inode>. The owner
-writes, other processes read through /proc/<pid>/fd. The owner reuses a segment after its readers
-are done, and discards it if it cannot know. Mappings stay valid even if the owner dies.
+writes, and other processes read through /proc/<pid>/fd. The owner reuses a segment once its readers
+are done. If the owner cannot know that, it discards the segment. Mappings stay valid.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class EndedRequest(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A period in which requests waited in the queue beside an idle instance, or for a load."""
+    """A period in which requests waited for a load, or waited although an instance was idle."""
 
     model: str
     # Empty means any version.

@@ -103,8 +103,8 @@ def capture_graphs(  # noqa: PLR0913 (called once)
     """Capture `depth` graphs for each spec. `resources` collects the calls that free their memory.
 
     Each graph is launched and compared with a plain run first, because a runtime may ignore the
-    memory for an output. Raises InvalidArgument for an output without batch dimension or one that a
-    graph does not write.
+    memory for an output. Raises InvalidArgument if an output has no batch dimension, or if a graph
+    does not write it.
     """
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], fill: int = 0) -> DeviceTensor:

@@ -31,7 +31,8 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
     """Return the specs of the graphs to capture.
 
     inputs: shapes with the batch dimension; -1 is variable. Raises InvalidArgument if the model
-    does not allow a shape, Unimplemented if a lower bound differs in more than the batch dimension.
+    does not allow a shape. Raises Unimplemented if a lower bound differs from its graph in more
+    than the batch dimension.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:

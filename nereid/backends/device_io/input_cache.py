@@ -110,7 +110,7 @@ class InputCache:
     def _make_space(self, raw_bytes: int, digest: bytes) -> bool:
         size_bytes = size_class(raw_bytes)
         same = self._entries.get(digest)
-        # This entry belongs to another input with the same sample.
+        # If there is an entry, it belongs to another input with the same sample.
         if same is not None:
             if same.users:
                 return False

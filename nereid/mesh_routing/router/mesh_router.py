@@ -56,9 +56,9 @@ class MeshRouter:
     ) -> None:
         """Create a router without links; open() opens them.
 
-        reconnect_limit_s: maximum seconds for which a request waits for a scheduler. With None,
-        requests fail when their link breaks, new ones wait for the next link, and announced
-        shutdowns are ignored. on_link_lost: called with a scheduler's name.
+        reconnect_limit_s: maximum wait of a request for a scheduler. If it is None, requests fail
+        when their link breaks, new requests wait for the next link, and announced shutdowns are
+        ignored. on_link_lost gets a scheduler's name.
         """
         self.pending = PendingRequests(tensors, self, on_end)
         self._on_link_lost = on_link_lost

@@ -67,8 +67,8 @@ class Attempts:
 
     lost_responses: int = 0
     returns: int = 0
-    # Route to the scheduler that returned the request last, and the announcements that it had made
-    # before. `None` if it has been disconnected since.
+    # The route over which a scheduler returned the request last, and the number of announcements
+    # that the scheduler had made before. `None` after a disconnection.
     returned_by: tuple[Route, int] | None = None
     held_until: float = 0.0
 

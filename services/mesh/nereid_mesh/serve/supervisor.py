@@ -34,7 +34,7 @@ _FINAL_CODES = frozenset({2, 3})
 # The children cut off requests at the same limit, and the errors must still reach clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# Number of words of: the interpreter, -P, -m and the module.
+# Words before the module's own arguments: the interpreter, -P, -m and the module.
 _PROGRAM_WORDS = 4
 
 
