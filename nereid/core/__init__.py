@@ -1,5 +1,1 @@
-"""Inference vocabulary that several services share: requests, responses, tensors, errors, codecs.
-
-This package contains no sockets (see `nereid.rpc`), no model configuration (see
-`nereid.model_config`), and nothing that only one service needs.
-"""
+"""Inference vocabulary that several services share. No sockets, no model configuration."""

@@ -10,10 +10,10 @@ _MAX_CHARACTERS: Final = 63
 
 
 def parse_c_integer(text: str) -> int | None:
-    """Return the integer at the start of a text, or None if there are no digits.
+    """Return the integer at the start of a text; None without digits.
 
-    White space and a sign may come before the digits; the text after the digits is ignored. For
-    very many digits, the result is a number outside the range of all of C's integer types.
+    White space and a sign may come first, and the rest is ignored. Very many digits give a number
+    beyond all of C's integer types.
     """
     match = _INTEGER.match(text)
     if match is None:

@@ -1,6 +1,6 @@
 """Correlation ids: numbers or texts with which clients mark the requests of a sequence.
 
-A number is unsigned and has 64 bits. gRPC's field is signed, so the largest number arrives as -1.
+A number is unsigned with 64 bits. gRPC's field is signed, so the largest number arrives as -1.
 Requests keep the value as it arrived, because responses of ensembles repeat it.
 """
 
@@ -17,10 +17,7 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def check_length(text: str) -> None:
-    """Raise Unimplemented if a text is too long for a correlation id.
-
-    The limit is in bytes, as in Triton.
-    """
+    """Raise Unimplemented if a text is too long. The limit is in bytes, as in Triton."""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         raise Unimplemented(
             f"string correlation ID cannot be longer than {MAX_TEXT_BYTES} characters"

@@ -1,9 +1,7 @@
-"""Access to NVIDIA's driver library through ctypes: functions, errors, GPUs' primary contexts.
+"""NVIDIA's driver library through ctypes: functions, errors, GPUs' primary contexts.
 
-Every machine with a GPU has the driver. CUDA's runtime library is not always installed, and its
-version must match the other CUDA code in the process. The driver and the runtime library both use a
-GPU's primary context, so addresses, streams and events of one are valid in the other. Importing
-this module loads no library.
+Every machine with a GPU has the driver, but not always CUDA's runtime library. Both use a GPU's
+primary context, so addresses, streams and events of one are valid in the other.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Pointer), ctypes.c_int),
     "cuCtxSetCurrent": (Pointer,),
 }
-# Texts of CUresult numbers. cuGetErrorName is not used, because the library that a caller passes
-# may lack it.
+# Texts of CUresult. The library that a caller passes may lack cuGetErrorName.
 _ERRORS: Final = {
     1: "invalid value",
     2: "out of memory",
@@ -50,26 +47,18 @@ class DriverError(Exception):
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        # CUresult of the failed call; 0 if no call was made.
+        # CUresult; 0 if no call was made.
         self.code = code
 
 
 class CudaDriver:
-    """Calls the driver's functions in the primary context of each GPU.
-
-    Any thread may use the object. Each thread has its own current GPU.
-    """
+    """Calls the driver in each GPU's primary context. Each thread has its own current GPU."""
 
     def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
         """Look up the driver's functions and initialise the driver.
 
-        functions: the functions that the caller needs. Maps a function's name to its argument
-        types. Each function must return 0 or an
-            error number.
-
-        Raises:
-            AttributeError: the library lacks one of the functions.
-            DriverError: there is no usable GPU.
+        functions: maps a name to argument types. Each function must return 0 or an error number.
+        Raises AttributeError for a missing function, and DriverError without a usable GPU.
         """
         self._functions = {}
         for name, argument_types in {**_FUNCTIONS, **functions}.items():
@@ -103,11 +92,7 @@ class CudaDriver:
 
 @functools.cache
 def load_library(name: str = _LIBRARY) -> Any:
-    """Load the machine's libcuda; further calls are cheap once it is loaded.
-
-    Raises:
-        DriverError: the machine has no usable libcuda.
-    """
+    """Load the machine's libcuda, once; raise DriverError if it is unusable."""
     try:
         return ctypes.CDLL(name)
     except OSError as error:

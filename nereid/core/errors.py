@@ -1,8 +1,7 @@
-"""All errors that clients may see, and the mappings of the errors to gRPC and HTTP statuses.
+"""All errors that clients may see, with their gRPC and HTTP statuses.
 
-The module depends on no transport: an error's code is just a number from gRPC's table of status
-codes. Any exception that is not listed here is a bug; the service that catches such an exception
-logs it and responds with INTERNAL_MESSAGE.
+Any exception that is not listed here is a bug. The service that catches one logs it and responds
+with INTERNAL_MESSAGE.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
-# Message of a gateway or scheduler that shuts down. Triton responds with the same text for models
-# that are asked to stop.
+# Triton responds with the same text for models that are asked to stop.
 STOPPING_MESSAGE = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
@@ -20,32 +18,27 @@ _MAX_MESSAGE: Final = 65536
 
 
 class ProtocolError(Exception):
-    """Raised if a service sent something that the protocol between services does not allow.
+    """Raised if a service broke the protocol between services.
 
-    The stream that carried the message is ended. Requests in flight on the stream run again, and no
-    client sees the error.
+    The stream ends, and its requests run again. No client sees the error.
     """
 
 
 class NereidError(Exception):
-    """Base class of failures whose text clients see.
+    """Base class of failures whose text clients see. Metrics use the class's name as a label."""
 
-    The name of the class is the error's label in metrics.
-    """
-
-    # The gRPC status code.
     code: ClassVar[int]
-    # Milliseconds to wait before a retry, see Unavailable; 0 for all other errors.
+    # See Unavailable.
     retry_after_ms = 0
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """Create an error; its text is cut at 65,536 characters.
 
-        accepted: true if the request was found valid and failed only afterwards. The HTTP response
-            for the error then has the content type text/plain.
+        If `accepted` is True, the request was valid and failed later. The HTTP response then is
+        text/plain.
         """
         if len(message) > _MAX_MESSAGE:
-            # Cut the text: only a text that quotes a client's data can be this long.
+            # Only a text that quotes a client's data can be this long.
             message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
@@ -118,29 +111,22 @@ class Unavailable(NereidError):
     code = 14
 
     def __init__(self, message: str, *, accepted: bool = False, retry_after_ms: int = 0) -> None:
-        """Create an error after which a retry may succeed.
+        """Create an error; retry_after_ms is 0 if unknown.
 
-        retry_after_ms: milliseconds after which a retry may find room in the queue; 0 if unknown.
-            The HTTP and gRPC front ends vary the delay at random, so that clients do not come back
-            all at once.
+        The front ends vary the delay at random, so that clients do not come back all at once.
         """
         super().__init__(message, accepted=accepted)
         self.retry_after_ms = retry_after_ms
 
 
 class MovedError(Unavailable):
-    """Another scheduler has the model, or will have it soon.
-
-    The request itself is not wrong: the gateway sends it to the other scheduler.
-    """
+    """Another scheduler has the model. The gateway sends the request there."""
 
 
-# Maps a gRPC status code to its error; each direct subclass above has a different code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# Maps a gRPC status code to the HTTP status. Triton's table (HttpCodeFromError) has the same
-# entries, except those for DeadlineExceeded, PermissionDenied and Aborted. All other codes give
-# 400.
+# Triton's table (HttpCodeFromError), plus DeadlineExceeded, PermissionDenied and Aborted. All other
+# codes give 400.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
@@ -153,10 +139,7 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the text of another library's exception for use in a message.
-
-    If the exception has no text, return the name of its type.
-    """
+    """Return an exception's text, or its type's name if the text is empty."""
     return str(error).strip() or type(error).__name__
 
 

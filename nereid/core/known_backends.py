@@ -1,7 +1,4 @@
-"""Triton's backends, and the file names that identify their models.
-
-This module does not read configurations.
-"""
+"""Triton's backends, and the file names that identify their models."""
 
 from __future__ import annotations
 
@@ -21,17 +18,14 @@ PYTHON_FILE: Final = "model.py"
 
 
 class KnownBackend(NamedTuple):
-    """A backend, and the platform and model file name by which it is recognised.
-
-    If no platform implies the backend, platform is empty.
-    """
+    """A backend, and how it is recognised. The platform is empty if none implies the backend."""
 
     backend: str
     platform: str
     filename: str
 
 
-# Known backends, in the order of Triton's checks.
+# In the order of Triton's checks.
 KNOWN_BACKENDS: Final = (
     KnownBackend(TENSORFLOW, "tensorflow_savedmodel", "model.savedmodel"),
     KnownBackend(TENSORFLOW, "tensorflow_graphdef", "model.graphdef"),
@@ -44,7 +38,7 @@ KNOWN_BACKENDS: Final = (
 
 
 def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
-    """Return (backend, platform) for the files of a version directory; None if they imply none."""
+    """Return (backend, platform) for a version directory's files; None if they imply none."""
     for known in KNOWN_BACKENDS:
         if known.filename in filenames:
             return known.backend, known.platform

@@ -1,8 +1,7 @@
 """Models that a client may use as steps of an ensemble that it loads.
 
-If the grant of a principal names models, the gateway appends these names as a parameter to the
-principal's load requests. If a message has a parameter more than once, the last one counts. A
-client therefore cannot replace the gateway's parameter.
+The gateway appends PERMITTED_MODELS to the load request. The last parameter of a name counts, so a
+client cannot replace the gateway's.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from typing import Final
 from nereid.core.errors import InvalidArgument
 from nereid.pb import kserve_pb2
 
-# Name of the parameter of the load request.
 PERMITTED_MODELS: Final = "nereid_permitted_models"
-# Names longer than this never match. Matching takes longer for long names, and no model's folder
-# can have such a long name.
+# Longer names never match: matching them is slow, and no folder has such a name.
 _MAX_MODEL_NAME: Final = 1024
 
 
@@ -41,10 +38,7 @@ class NamePatterns:
 
 @dataclass(frozen=True)
 class PermittedModels:
-    """Models that a principal may use.
-
-    principal: name of the principal, for the text of a refusal.
-    """
+    """Models that a principal may use. The text of a refusal names the principal."""
 
     principal: str
     models: NamePatterns
@@ -58,11 +52,7 @@ class PermittedModels:
 
 
 def permitted_models(request: kserve_pb2.RepositoryModelLoadRequest) -> PermittedModels | None:
-    """Return the permitted models that a load request names; None if all models are permitted.
-
-    Raises:
-        InvalidArgument: the parameter was not written by a gateway.
-    """
+    """Return a load request's permitted models; None means all. Raises InvalidArgument."""
     if PERMITTED_MODELS not in request.parameters:
         return None
     try:

@@ -1,7 +1,4 @@
-"""Delays after which refused clients should retry: the time that a full queue takes to drain.
-
-The module reads no clock and draws no random numbers: callers pass both.
-"""
+"""Delays after which refused clients should retry: the time in which a full queue drains."""
 
 # layout: covered
 
@@ -10,28 +7,24 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-# Delay for refusals that no measured rate applies to, for example: the service drains or has lost
-# its connection, or no rate has been measured yet.
+# Used without a measured rate, for example while the service drains.
 DEFAULT_MS: Final = 1000
 
-# Bounds of an estimate. A value outside them is more likely a measurement error.
+# An estimate outside these bounds is probably a measurement error.
 _MIN_MS: Final = 50
 _MAX_MS: Final = 30_000
-# Minimum time over which a rate is measured. A measurement begins and ends with a refusal. The
-# queue is full at a refusal, so the measured rate is the model's own rate.
+# Minimum time of a measurement, which lasts from one refusal to another. The queue is full at a
+# refusal, so the measured rate is the model's own.
 _WINDOW_NS: Final = 250_000_000
-# Maximum time over which a rate is measured. If the two refusals are further apart, the queue may
-# have been empty between them.
+# Maximum time: after more, the queue may have been empty between the refusals.
 _MAX_WINDOW_NS: Final = 10 * _WINDOW_NS
 
 
 def spread_ms(retry_after_ms: int, random: float) -> int:
-    """Return a random delay near this one, so that clients refused together do not retry together.
+    """Return a random delay, so that clients refused together do not retry together.
 
-    The result is between 0.5 and 1.5 times the delay. random: a random number in [0, 1).
-
-    Only the five highest binary digits of the result can be non-zero, so there are few different
-    results and headers that contain them can be cached.
+    The result is 0.5 to 1.5 times the delay, for `random` in [0, 1). It has five significant bits,
+    so that headers with the few possible results can be cached.
     """
     exact_ms = max(1, int(retry_after_ms * (0.5 + random)))
     rounded = max(0, exact_ms.bit_length() - 5)
@@ -39,30 +32,26 @@ def spread_ms(retry_after_ms: int, random: float) -> int:
 
 
 def whole_seconds(retry_after_ms: int) -> int:
-    """Return the delay in whole seconds, the unit of HTTP's Retry-After; at least 1."""
+    """Return the delay in whole seconds for HTTP's Retry-After, at least 1."""
     return max(1, ceil(retry_after_ms / 1000))
 
 
 class DrainEstimate:
-    """Estimate of the time in which a queue drains.
-
-    The estimate is updated only when a request is refused, so accepted requests cost nothing.
-    """
+    """Estimate of the time in which a queue drains. Only refusals update it."""
 
     __slots__ = ("_completed", "_per_ns", "_since_ns")
 
     def __init__(self) -> None:
-        # Start of the current measurement, and the number of requests that were completed before
-        # that.
+        # Start of the current measurement, and requests completed before it.
         self._since_ns = 0
         self._completed = 0
-        # Completed requests per nanosecond; 0.0 before the first measurement.
+        # 0.0 before the first measurement.
         self._per_ns = 0.0
 
     def retry_after_ms(self, pending: int, completed: int, now_ns: int) -> int:
         """Return the milliseconds until `pending` requests are completed. Call this at a refusal.
 
-        completed: number of requests completed since the start.
+        `completed` counts all requests completed since the start.
         """
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= _WINDOW_NS:

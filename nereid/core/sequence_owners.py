@@ -1,10 +1,8 @@
-"""Owners of sequences: texts that a gateway adds to requests that have a correlation id.
+"""Owners of sequences: texts that a gateway adds to requests with a correlation id.
 
-Each principal has its own sequences: if two principals use the same id, they have two different
-sequences. Clients without a principal share one set of ids, because a client may use several
-addresses, and several clients may use one address. An address therefore does not separate
-sequences. It only serves to limit a client's share of a model's slots, and to let clients take
-turns.
+Each principal has its own sequences. Clients without a principal share one set of ids, because an
+address does not identify a client. The address only limits a client's share of a model's slots and
+lets clients take turns.
 """
 
 from __future__ import annotations
@@ -17,26 +15,22 @@ if TYPE_CHECKING:
 
     from nereid.core.correlation_ids import CorrelationId
 
-# Request parameter that holds the correlation id. Only a request with this parameter has an owner.
+# Only a request with this parameter has an owner.
 SEQUENCE_ID: Final = "sequence_id"
 _PRINCIPAL, _LIMITED_ADDRESS, _ADDRESS = "p", "a", "t"
 _DIGEST_BYTES: Final = 12
 
 
 def principal_owner(*identity: str) -> str:
-    """Return the owner for the principal that these texts identify.
-
-    The texts cannot be recovered from the owner.
-    """
+    """Return the owner for a principal. The owner does not reveal these texts."""
     text = "\0".join(identity).encode("utf-8", "surrogatepass")
     return _PRINCIPAL + blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def address_owner(client: str, *, limited: bool) -> str:
-    """Return the owner for a client that is known by its address only.
+    """Return the owner for a client known by its address (net.address.client_of).
 
-    client: name of the client, as net.address.client_of returns it.
-    limited: whether the client may have only its share of a model's slots.
+    If `limited` is True, the client gets only its share of a model's slots.
     """
     return (_LIMITED_ADDRESS if limited else _ADDRESS) + client
 
@@ -52,16 +46,15 @@ def is_limited(owner: str) -> bool:
 
 
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
-    """Return the id to show to a model if another owner's sequence has the same correlation id.
+    """Return the id to show to a model if another owner uses the same correlation id.
 
-    The result has the type of the correlation id (text or number). Each owner gets a different
-    result.
+    The result has the type of the correlation id, and is different for each owner.
     """
     text = f"{owner} {correlation_id!r}".encode("utf-8", "surrogatepass")
     digest = blake2b(text, digest_size=_DIGEST_BYTES)
     if isinstance(correlation_id, str):
         return digest.hexdigest()
-    # The result is a positive number that fits the signed fields of the protocols.
+    # Positive, to fit the protocols' signed fields.
     return int.from_bytes(digest.digest()[:8]) >> 1 | 1
 
 

@@ -1,7 +1,6 @@
 """Output of command-line tools to an operator's terminal.
 
-Much of the text comes from clients, servers and files. Such text must not be able to move the
-cursor, change the reading order, or start a new line.
+Text of clients, servers and files must not move the cursor, reorder text or start a new line.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Nereid's own gRPC engine: HTTP/2 and gRPC on the wire, servers, clients, and links.
-
-The package does not depend on serving, models or tensors. The names below are imported when they
-are first used, so a process that only parses an address or reads a certificate does not load the
-whole engine.
-"""
+"""Nereid's own gRPC engine. The names below are imported only when they are first used."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Server with the same handlers on grpcio, for users who prefer gRPC's reference implementation.
-
-No other module of this package imports grpc. tests/contract/test_grpc_engines.py tests what both
-engines have in common; docs/decisions/grpc.md lists what this engine lacks.
-"""
+"""Server on grpcio, which only this module imports. docs/decisions/grpc.md lists its gaps."""
 
 from __future__ import annotations
 
@@ -56,15 +52,14 @@ class GrpcioServer:
         self._tasks = HandlerTasks()
         self._methods = _Methods(handlers, self._tasks)
         self._arguments = _arguments(options, pings)
-        # There is one grpc server for each address, because a server that has started takes no more
-        # ports.
+        # A started grpc server takes no more ports, so there is one for each address.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
         """Listen at one more address. Return the address with its actual port."""
         path = unix_path(address)
-        # Without a claim, grpc would take over the Unix socket of a server that is still running.
+        # Without a claim, grpc takes over the Unix socket of a running server.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=self._arguments)
         server.add_generic_rpc_handlers((self._methods,))
@@ -102,10 +97,7 @@ class GrpcioServer:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return TLS credentials that are renewed when their files change.
-
-    grpc asks for a new configuration at every handshake.
-    """
+    """Return TLS credentials. grpc asks for a renewed configuration at every handshake."""
     used = tls.pems()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
@@ -159,8 +151,6 @@ def _arguments(options: ServerOptions, pings: PingRules) -> list[tuple[str, int]
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """Our routes as a table of grpc's handlers. Messages are bytes."""
-
     def __init__(self, handlers: Handlers, tasks: HandlerTasks) -> None:
         self._routes = routes_of(handlers)
         self._admit = handlers.admit
@@ -189,7 +179,6 @@ class _Methods(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(response)
 
     def _open(self, path: str, context: Any) -> GrpcioCall:
-        """Create a call. A call that was refused is already done."""
         call = GrpcioCall(path, context)
         if self._admit is not None:
             call.run_callback(self._admit, call)
@@ -197,10 +186,7 @@ class _Methods(grpc.GenericRpcHandler):
 
 
 class GrpcioCall(Call):
-    """Call on grpc.aio.
-
-    Only one coroutine may write, so messages to send are queued for it.
-    """
+    """Call on grpc.aio. Messages to send are queued, because only one coroutine may write."""
 
     __slots__ = (
         *CALL_SLOTS,
@@ -222,7 +208,7 @@ class GrpcioCall(Call):
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()
-        # Queue of messages to write. `None` stands for the response's headers without a message.
+        # `None` stands for the response's headers without a message.
         self._queue: deque[bytes | None] = deque()
         self._queued_bytes = 0
         self._above_low_water = False
@@ -269,11 +255,7 @@ class GrpcioCall(Call):
         self.reading.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next message to write. None means that only the headers are to be sent.
-
-        Raises:
-            StopAsyncIteration: the handler has finished and all messages were written.
-        """
+        """Return the next message, None for headers only; raise StopAsyncIteration at the end."""
         while not self._queue:
             if self.done:
                 raise StopAsyncIteration
@@ -315,13 +297,12 @@ class GrpcioCall(Call):
 
 
 def _address(peer: str) -> str:
-    """Translate grpc's "ipv4:host:port" or "ipv6:%5Bhost%5D:port" to the form of text_of()."""
+    """Translate "ipv4:host:port" or "ipv6:%5Bhost%5D:port" to the form of text_of()."""
     text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
     return text.replace("%5B", "[").replace("%5D", "]")
 
 
 async def _response(call: GrpcioCall) -> bytes:
-    """Wait for the response of a unary call and return it."""
     try:
         message = b""
         with contextlib.suppress(StopAsyncIteration):
@@ -337,7 +318,6 @@ async def _response(call: GrpcioCall) -> bytes:
 async def _converse(
     call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
 ) -> None:
-    """Run a stream: a task reads messages, and this coroutine writes messages."""
     if not call.done:
         call.run_callback(handler, call)
     reader = asyncio.get_running_loop().create_task(_read(call, messages))

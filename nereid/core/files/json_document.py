@@ -1,25 +1,17 @@
-"""Parser of JSON documents that servers send to tools.
-
-The size is limited, because a tool may query a server that is not trusted.
-"""
+"""Parser of JSON documents that servers, even untrusted ones, send to tools."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-# Maximum size of a document. A document for a mesh of 10,000 models has a tenth of this size. A
-# parsed value may take twenty times as much memory as its text.
+# Ten times the document for a mesh of 10,000 models. A parsed value may take twenty times its text.
 MAX_BYTES: Final = 16 << 20
 MAX_ERROR_BYTES: Final = 1 << 16
 
 
 def parse_document(body: bytes) -> Any:
-    """Return the value of a JSON body.
-
-    Raises:
-        ValueError: the body is not JSON, is nested too deeply, or is longer than MAX_BYTES.
-    """
+    """Return the value of a JSON body. Raises ValueError, also for too deep or long JSON."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     try:

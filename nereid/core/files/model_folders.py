@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# Folder that every ext2, ext3 and ext4 file system, and so most volumes, has in its root.
+# In the root of every ext2, ext3 and ext4 file system, and so of most volumes.
 LOST_AND_FOUND: Final = "lost+found"
 
 
 def may_be_model(name: str) -> bool:
-    """Return whether a folder with this name may be a model.
-
-    Names like .git and .ipynb_checkpoints are not models, nor is lost+found, which belongs to the
-    file system.
-    """
+    """Return whether a folder with this name may be a model: not .git or lost+found."""
     return not name.startswith(".") and name != LOST_AND_FOUND

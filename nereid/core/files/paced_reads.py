@@ -1,8 +1,7 @@
-"""Expensive reads that many callers ask for: one at a time, shared by callers, with pauses.
+"""Expensive reads that many callers ask for: one at a time, shared, with pauses.
 
-A caller gets data that was read after its call, so the data is never out of date. A new caller does
-not share a read that is in progress, because that read may have begun too early. All calls that
-arrive during a read share the next one.
+A caller gets data that was read after its call, so it never shares a read in progress. All calls
+that arrive during a read share the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-# Maximum pause after a read, even if the read took very long.
+# Even if the read took very long.
 _MAX_PAUSE_S: Final = 1.0
 
 K = TypeVar("K", bound="Hashable")
@@ -21,7 +20,7 @@ V = TypeVar("V")
 
 
 class _Read(Generic[V]):
-    """A read that has not begun. `waiters` is the number of callers that wait for its result."""
+    """A read that has not begun."""
 
     def __init__(self, task: asyncio.Task[V]) -> None:
         self.task = task
@@ -32,10 +31,7 @@ class PacedReads(Generic[K, V]):
     """Reads that are paced together. Callers with the same key share a read."""
 
     def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
-        """Pace calls of `read`.
-
-        share: maximum share of the time that reads may take, above 0 and at most 1.
-        """
+        """Pace calls of `read`; `share` (0 to 1) is the maximum share of time that reads take."""
         self._read = read
         self._pauses = 1 / share - 1
         self._next: dict[K, _Read[V]] = {}
@@ -54,7 +50,6 @@ class PacedReads(Generic[K, V]):
         finally:
             read.waiters -= 1
             if not read.waiters and not read.task.done():
-                # No caller waits for this read any more.
                 read.task.cancel()
                 if self._next.get(key) is read:
                     del self._next[key]

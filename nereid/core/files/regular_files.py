@@ -1,8 +1,4 @@
-"""Safe reading of files in a model repository.
-
-A path in a repository may also be a pipe or a device. Opening or reading a pipe without a writer
-would wait for ever.
-"""
+"""Safe reading of a model repository: opening a pipe without a writer would wait for ever."""
 
 from __future__ import annotations
 
@@ -17,18 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedReader
 
-# Size limit that is far above the size of any configuration, label file or source file.
+# Far above the size of any configuration, label file or source file.
 SMALL_FILE_BYTES: Final = 64 << 20
 
 
 def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
-    """Return the content of a regular file, without waiting for other processes.
-
-    Links are followed.
-
-    Raises:
-        OSError: the path cannot be read, is not a regular file, or has more bytes than the limit.
-    """
+    """Return a regular file's content; raise OSError above `limit` bytes. Links are followed."""
     with open_regular_file(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -37,13 +27,7 @@ def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading, without waiting for other processes.
-
-    Links are followed.
-
-    Raises:
-        OSError: the path cannot be opened, or is not a regular file.
-    """
+    """Open a regular file for reading; raise OSError for any other. Links are followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -55,10 +39,9 @@ def open_regular_file(path: Path) -> BufferedReader:
 
 
 def find_special_file(path: Path) -> Path | None:
-    """Return the path of a pipe or device that a library must not open, or None if there is none.
+    """Return a pipe or device at or below a path, or None.
 
-    The path itself is checked and, if it is a directory, everything in it. A library that opened a
-    pipe or device could wait or read for ever.
+    A library that opened it could wait or read for ever.
     """
     for entry in (path, *_entries(path)):
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """Temporary directories that are removed when no process uses them any more.
 
-Each process that uses a directory holds a shared lock on it, which the kernel releases when the
-process ends, even if it is killed. The last process to call release() removes the directory.
-Directories that killed processes have left behind are removed when other processes start.
+Each user holds a shared lock, which the kernel releases even if the process is killed. The last
+process to call release() removes the directory. New processes remove the directories of killed
+ones.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Prefixes of directory names, one for each purpose. The first one is short, because it is part of
-# paths of sockets, whose length is limited.
+# One prefix for each purpose. SERVE is short, because paths of sockets contain it.
 SERVE: Final = "nereid."
 OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
-# mkdtemp() adds a random suffix of this form to a prefix, and creates directories with this mode.
+# Suffix and mode of mkdtemp().
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
-# Lowest number for descriptors that child processes inherit. Libraries do not open descriptors with
-# numbers this high.
+# Lowest inherited descriptor: libraries do not open descriptors this high.
 _HIGH: Final = 200
 
 
@@ -42,10 +40,9 @@ class TemporaryDirectory:
     """Directory that exists until the last process that uses it has called release() or ended."""
 
     def __init__(self, path: Path) -> None:
-        """Use a directory that make() has made, in this process or in another one.
+        """Use a directory that make() has made, here or in another process.
 
-        Raises:
-            OSError: make() has not made the directory, or the directory is being removed.
+        Raises OSError if make() did not make it, or it is being removed.
         """
         self.path = path
         self._lock = _open(path)
@@ -65,7 +62,7 @@ class TemporaryDirectory:
             try:
                 return cls(path)
             except (BlockingIOError, FileNotFoundError):
-                # Another process found the directory unlocked and considered it abandoned.
+                # Another process considered the unlocked directory abandoned.
                 continue
 
     def share(self) -> int:
@@ -123,7 +120,7 @@ def begin_removal_of_abandoned() -> None:
 
 
 def _open(path: Path) -> int:
-    """Return a descriptor of a directory of this user; raise OSError for any other path."""
+    """Return a directory's descriptor; raise OSError if it is not this user's."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(lock)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _MODE:
@@ -135,8 +132,7 @@ def _open(path: Path) -> int:
 def _remove_unused(path: Path, lock: int) -> bool:
     """Remove a directory unless another process uses it; return whether it was removed.
 
-    Each process gives up its shared lock first. If several processes call this at once, the last
-    one can therefore get the exclusive lock.
+    The shared lock is given up first, so the last process can get the exclusive lock.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

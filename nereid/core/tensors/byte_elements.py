@@ -1,6 +1,6 @@
-"""Framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
+"""Framing of BYTES tensors: each element is a 4-byte little-endian length and its bytes.
 
-This module must not import numpy: services use it at their start, before they need arrays.
+This module must not import numpy: services use it at their start.
 """
 
 from __future__ import annotations
@@ -22,20 +22,12 @@ _JOINED_AT_ONCE: Final = 65536
 
 
 def split_bytes(raw: Buffer) -> list[bytes]:
-    """Return the elements of a raw BYTES tensor.
-
-    Raises:
-        InvalidArgument: raw ends inside a length or an element.
-    """
+    """Return the elements of a raw BYTES tensor; raise InvalidArgument if it is cut off."""
     return _split_until(raw, 0, len(raw))[0]
 
 
 def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the elements of a raw BYTES tensor, about `slice_bytes` of them at a time.
-
-    Raises:
-        InvalidArgument: raw ends inside a length or an element.
-    """
+    """Yield the elements in lists of about `slice_bytes`; raise like split_bytes()."""
     position, end = 0, len(raw)
     while position < end:
         elements, position = _split_until(raw, position, min(position + slice_bytes, end))
@@ -43,7 +35,7 @@ def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], int]:
-    """Return the elements that begin between two positions, and the position after the last one."""
+    """Return the elements that begin between two positions, and the next position."""
     elements: list[bytes] = []
     append = elements.append
     unpack = _LENGTH.unpack_from
@@ -63,8 +55,7 @@ def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], in
 def join_bytes(elements: Iterable[bytes | str]) -> bytes:
     """Return the raw bytes of a BYTES tensor with these elements; text is encoded as UTF-8."""
     rest = iter(elements)
-    # Join a limited number of elements at a time: a list of short elements takes twenty times their
-    # memory.
+    # In slices, because a list of short elements takes twenty times their memory.
     pieces = []
     while data := list(islice(rest, _JOINED_AT_ONCE)):
         pieces.append(_join_some(data))

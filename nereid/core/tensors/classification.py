@@ -1,8 +1,7 @@
 """Classification extension: parameters with which clients request an output's top classes.
 
-A client may request a number of classes in place of a tensor. Gateways forward no other parameter
-of this extension. An ensemble has two further parameters for the models of its steps: one replaces
-the labels, the other requests the tensor in addition to the classes.
+Gateways forward only the number of classes. An ensemble has two more parameters for its steps: one
+replaces the labels, the other requests the tensor in addition to the classes.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ _BESIDE: Final = "classification_beside"
 
 
 class Classification(NamedTuple):
-    """Request for the top classes of an output.
+    """Request for an output's top classes; `labels` is None for the model's labels.
 
-    labels: labels of the classes; None means the labels of the model.
-    beside: whether the response should contain the tensor, too. The classes are then one more
-        output of the response, with the same name, after all other outputs.
+    If `beside` is True, the response has the tensor too. The classes are then an output of the same
+    name after all others.
     """
 
     most: int
@@ -39,10 +37,7 @@ class Classification(NamedTuple):
 
 
 def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
-    """Map the names of outputs to the classes requested of them.
-
-    If a name occurs more than once, its first request counts.
-    """
+    """Map the names of outputs to their requested classes. A name's first request counts."""
     classifications: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
@@ -69,13 +64,9 @@ def read_labels(
     model_path: Path,
     read: Callable[[str], bytes] | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Map each output that has a label file to its labels. A label file has one label per line.
+    """Map each output that has a label file to its labels, one per line; raises Internal.
 
-    read: function that reads a file of the model's directory by its relative path. It is needed
-        only if the directory is not on this host.
-
-    Raises:
-        Internal: a label file cannot be read.
+    `read` is needed if the model's directory is not on this host.
     """
     labels = {}
     for output in config.output:
@@ -87,7 +78,7 @@ def read_labels(
         except OSError as error:
             raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
         text = content.decode("utf-8", errors="replace")
-        # Translate line ends as Python does when it opens a file as text.
+        # As Python does when it opens a file as text.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         labels[output.name] = tuple(text.split("\n"))
     return labels

@@ -1,7 +1,6 @@
 """Tensor datatypes of KServe v2 and Triton: names, sizes and numbers in configurations.
 
-This module does not import numpy, because services that never look inside a tensor run without
-numpy.
+This module must not import numpy: services that look into no tensor run without it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Maps a datatype to the bytes of one element. BYTES is missing, because each of its elements has
-# its own length (nereid.core.tensors.byte_elements).
+# Bytes of one element. BYTES is missing, because its elements have their own lengths.
 SIZE_BYTES: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 1,
@@ -32,8 +30,7 @@ SIZE_BYTES: Final[dict[str, int]] = {
 BYTES: Final = "BYTES"
 NAMES: Final = frozenset(SIZE_BYTES) | {BYTES}
 
-# Maps a datatype to its number in model_config.proto's DataType, where TYPE_INVALID is 0 and
-# TYPE_STRING is KServe's BYTES.
+# Number in model_config.proto's DataType. TYPE_STRING is KServe's BYTES.
 CONFIG_NUMBER: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 2,

@@ -1,13 +1,8 @@
 """Digests of requests, which are the keys of responses in the cache.
 
-Two requests to one version of a model have equal digests if and only if their inputs and parameters
-are equal, in any order. The requested outputs are not included: only the model's configuration says
-whether a request asks for all outputs. Fields that do not affect the response (id, deadline,
-priority, trace) are left out.
-
-Clients choose the digested content. If they could find two inputs with the same digest, one client
-could get another's response. Therefore digests are BLAKE3, keyed by a secret of the mesh, and every
-part is preceded by its length, so that no byte can be moved from one part to another.
+Digests are equal if and only if model version, inputs and parameters are equal, in any order.
+Requested outputs are not included. Clients choose the content, so a digest must not be forgeable:
+BLAKE3 with a secret key, and every part is preceded by its length.
 """
 
 from __future__ import annotations
@@ -26,33 +21,24 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 32
-# If all payloads together are at most this large, copying them together and hashing them in one
-# call is cheaper than one call for each payload.
+# Up to this size, copying all payloads and hashing once is cheaper than one call for each.
 _JOINED_BYTES: Final = 8192
 
 
 class Layout(NamedTuple):
-    """Inputs that a head declares, prepared for digests.
+    """Inputs of a head, prepared for digests. The order of the inputs does not matter."""
 
-    If two heads declare the same inputs in different orders, their layouts give the same digests.
-    """
-
-    # Hash state after hashing the declared inputs with the key. The digest of each request is
-    # computed from a copy of this state.
+    # State after hashing the inputs with the key; copied for each request.
     hasher: blake3
-    # Indices of the payloads in the order in which the digest reads them; `None` if they are in
-    # this order already.
+    # Order in which the digest reads the payloads; `None` for their own order.
     order: tuple[int, ...] | None
     inputs: int
-    # Struct that packs the lengths: first of the parameters' text, then of each payload.
+    # Packs the lengths of the parameters' text and of each payload.
     lengths: struct.Struct
 
 
 def layout_of(head: kserve_pb2.ModelInferRequest, key: bytes) -> Layout:
-    """Return the layout of requests with this head.
-
-    key: secret of KEY_BYTES.
-    """
+    """Return the layout of requests with this head; `key` is a secret of KEY_BYTES."""
     inputs = head.inputs
     order = tuple(sorted(range(len(inputs)), key=lambda index: inputs[index].name))
     ordered = kserve_pb2.ModelInferRequest(inputs=[inputs[index] for index in order])
@@ -70,10 +56,7 @@ def digest(
     parameters: dict[str, Parameter] | None,
     payloads: Sequence[bytes | memoryview],
 ) -> bytes:
-    """Return a request's digest, of DIGEST_BYTES.
-
-    payloads: one payload for each input of the layout.
-    """
+    """Return a request's digest of DIGEST_BYTES, with one payload for each input."""
     base, order, _, lengths = layout
     if order is not None:
         payloads = [payloads[index] for index in order]
@@ -93,6 +76,6 @@ def digest(
 
 
 def digest_of_parts(key: bytes, *parts: bytes) -> bytes:
-    """Return a keyed digest of these parts, in this order. Its size is DIGEST_BYTES."""
+    """Return a keyed digest of DIGEST_BYTES of these parts."""
     framed = [struct.pack("<Q", len(part)) + part for part in parts]
     return blake3(b"".join(framed), key=key).digest()

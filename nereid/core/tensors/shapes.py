@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Size that stands for a variable dimension.
 VARIABLE: Final = -1
-# Maximum rank of a tensor in a request. No model has so many dimensions, so a tensor with a higher
-# rank is refused before its data is read.
+# A higher rank is refused before its data is read: no model has so many dimensions.
 MAX_RANK: Final = 1024
-# Number of elements that is too large for any message.
+# Too large for any message.
 MANY_ELEMENTS: Final = 1 << 63
 _FEW_DIMENSIONS: Final = 16
 
 
 def bounded_count(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape, or MANY_ELEMENTS if there are at least as many.
+    """Return the number of elements, at most MANY_ELEMENTS, in time linear in the rank.
 
-    The time is linear in the rank, which may be any number. Dimensions must not be negative.
+    Dimensions must not be negative.
     """
     if len(shape) <= _FEW_DIMENSIONS:
         return min(prod(shape), MANY_ELEMENTS)
@@ -50,9 +48,8 @@ def shape_fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """Return `into` with its variable dimensions replaced by sizes from `shape`.
 
-    Each variable dimension of `dims` selects the size at the same position of `shape`. The first
-    selected size replaces the first variable dimension of `into`, and so on. If there are too few
-    sizes, the rest stay variable.
+    The sizes are those at variable dimensions of `dims`, in order. If there are too few, the rest
+    stay variable.
     """
     sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
     return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

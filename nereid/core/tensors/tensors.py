@@ -1,7 +1,7 @@
 """Conversion of raw tensor bytes to numpy arrays and back.
 
-Raw bytes are little-endian, row-major, without padding. BF16 has no numpy type and appears as
-uint16. Importing this module imports numpy, which takes a tenth of a service's start-up time.
+Raw bytes are little-endian and row-major. BF16 appears as uint16. Importing numpy takes a tenth of
+a service's start-up time.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the KServe datatype of a numpy type. All types of strings are BYTES.
-
-    Raises:
-        InvalidArgument: KServe has no datatype for the numpy type.
-    """
+    """Return a numpy type's datatype; all string types are BYTES. Raises InvalidArgument."""
     if dtype.kind in "OSU":
         return BYTES
     name = _DATATYPE_OF.get(dtype.newbyteorder("<"))
@@ -56,12 +52,9 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
-    """Return an array of this shape over raw tensor bytes.
+    """Return an array over raw tensor bytes; raise InvalidArgument if they do not fit.
 
-    The array is a view, except that BYTES elements are copied into bytes objects.
-
-    Raises:
-        InvalidArgument: raw does not hold exactly the elements that shape needs.
+    The array is a view, but BYTES elements are copied.
     """
     if datatype == BYTES:
         elements = split_bytes(raw)
@@ -83,6 +76,6 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 def to_raw(array: Array) -> bytes:
     """Return the raw bytes of an array, in row-major order."""
     if array.dtype.kind in "OSU":
-        # Pass an iterator, because a list would hold all elements at once.
+        # An iterator, because a list would hold all elements at once.
         return join_bytes(array.flat)
     return array.tobytes()

@@ -1,7 +1,6 @@
-"""Messages between the scheduler and the cache, and their codecs.
+"""Messages between the scheduler and the cache, and their codecs for sockets.
 
-A link in memory passes the objects themselves; links over sockets use the codecs. Keys and values
-are opaque bytes, so this module does not depend on models or on the cache's store.
+Keys and values are opaque bytes. A link in memory passes the objects themselves.
 """
 
 # layout: not compiled, off the hot path
@@ -15,11 +14,7 @@ from nereid.pb import nereid_pb2 as pb
 
 
 class CacheLookup(NamedTuple):
-    """Request to look up the value of a key.
-
-    id: number of the lookup, unique on its link.
-    trace_context: context of the parent span; empty if the request is not traced.
-    """
+    """Request to look up a key; the id is unique on its link."""
 
     id: int
     key: bytes
@@ -27,11 +22,7 @@ class CacheLookup(NamedTuple):
 
 
 class CacheStore(NamedTuple):
-    """Request to store the value of a key.
-
-    time_to_live_ms: milliseconds until the value expires; 0 means the default of the cache.
-    trace_context: context of the parent span; empty if the request is not traced.
-    """
+    """Request to store a value; time_to_live_ms of 0 is the cache's default."""
 
     key: bytes
     value: bytes
@@ -40,10 +31,7 @@ class CacheStore(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """Result of the lookup with the same id.
-
-    A value of None is a miss. A lookup that failed counts as a miss, too.
-    """
+    """Result of the lookup with the same id. A value of None is a miss, or a failed lookup."""
 
     id: int
     value: bytes | None
@@ -51,10 +39,7 @@ class LookupResult(NamedTuple):
 
 @dataclass(slots=True)
 class CacheUsage:
-    """Counters that a cache reports, since its start.
-
-    capacity_bytes: maximum size of the cache's content; 0 if unknown or unlimited.
-    """
+    """Counters of a cache since its start; capacity_bytes is 0 if unknown or unlimited."""
 
     entries: int = 0
     used_bytes: int = 0
@@ -72,11 +57,11 @@ class CacheUsage:
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
     def counts_less_than(self, other: CacheUsage) -> bool:
-        """Return whether a counter is lower than in a previous report, so the cache restarted."""
+        """Return whether a counter fell since the previous report, so the cache restarted."""
         return any(getattr(self, name) < getattr(other, name) for name in _COUNTERS)
 
     def add_counts(self, other: CacheUsage) -> None:
-        """Add another report's counters to these, for example those from before a restart."""
+        """Add another report's counters, for example from before a restart."""
         for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

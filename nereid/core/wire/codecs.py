@@ -1,4 +1,4 @@
-"""Codecs of links between gateway and scheduler: frames from requests and responses, and back.
+"""Codecs of links between gateway and scheduler.
 
 A deadline is sent as the remaining time, because the clocks of two machines differ.
 """
@@ -44,11 +44,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Error to send in place of an item that cannot be encoded, for example because the item exceeds
-# protobuf's size limit.
+# Replaces an item that cannot be encoded, for example above protobuf's size limit.
 _NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _MAX_KEPT_HEAD_BYTES = 1 << 20
-# Tags of fields of InferRequest.
 _REQUEST_ID: Final = 0x22
 _REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
 _REMAINING_US: Final = 0x40
@@ -58,8 +56,7 @@ _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 class RequestCodec:
     """Codec of frames from a gateway to the scheduler.
 
-    If a request cannot be encoded, an error is sent in its place. The sender of the request then
-    gets the error as the response. The other requests of the frame are not affected.
+    A request that cannot be encoded is replaced by an error, which becomes its response.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,8 +66,7 @@ class RequestCodec:
     def size_bytes(self, item: ToScheduler) -> int:
         """Return the approximate number of bytes that an item adds to a frame."""
         if isinstance(item, InferRequest):
-            # A reference to shared memory is a tuple, so len() returns the tuple's very small
-            # length. That is good enough for an estimate.
+            # len() of a SharedMemory is tiny, which is good enough for an estimate.
             return len(item.head) + sum(map(len, item.payloads))
         return 0
 
@@ -101,14 +97,12 @@ class RequestCodec:
                 and _is_plain(item)
                 and write(pieces, item.id, item.head, item.payloads, self._tail(item))
             ):
-                # Encode all remaining items with protobuf, in one message, so that requests keep
-                # their order.
+                # Encode the rest with protobuf, so that requests keep their order.
                 pieces.append(self._message(items[count:]))
                 break
         return b"".join(pieces)
 
     def _tail(self, item: InferRequest) -> bytes:
-        """Return the encoded fields that follow the payloads of a plain request."""
         tail = b""
         if item.request_id:
             text = item.request_id.encode()
@@ -155,11 +149,7 @@ class RequestCodec:
 
 
 def _is_plain(item: InferRequest) -> bool:
-    """Return whether PlainItems can write a request.
-
-    PlainItems writes only the id, the head, the payloads, and the fields that RequestCodec._tail()
-    encodes. All other fields must have their defaults.
-    """
+    """Return whether PlainItems and _tail() can write all of a request's fields."""
     return not (
         item.parameters
         or item.digest
@@ -175,7 +165,7 @@ def _is_plain(item: InferRequest) -> bool:
 
 
 def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
-    """Read the fields that _tail() writes; return False if the item has any other fields."""
+    """Read what _tail() writes; return False for any other field."""
     while position < end:
         tag = frame[position]
         number, position = decode_varint(frame, position + 1)
@@ -193,9 +183,8 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
 
 
 def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
-    """Decode the rest of a frame, which begins with the first request that is not plain."""
-    # Iterate over a slice: iterating over the repeated field itself ends with an exception, which
-    # costs more.
+    """Decode the rest of a frame, from the first request that is not plain."""
+    # A slice is cheaper: iterating over a repeated field ends with an exception.
     items.extend([_read_request(message, now) for message in frame.requests[:]])
     if frame.cancelled_ids:
         items.extend(map(Cancel, frame.cancelled_ids))
@@ -208,10 +197,7 @@ def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> 
 
 
 class ResponseCodec:
-    """Codec of frames from the scheduler to a gateway.
-
-    A response that cannot be encoded is replaced by an error.
-    """
+    """Codec of frames from scheduler to gateway. An error replaces a bad response."""
 
     def __init__(self) -> None:
         self._plain = PlainItems()
@@ -258,8 +244,7 @@ class ResponseCodec:
     def decode(self, frame: bytes) -> list[FromScheduler]:
         """Return a frame's items, notices first.
 
-        The order matters: if a scheduler shuts down, the gateway must read that notice before it
-        handles the requests that the scheduler returns.
+        A gateway must read that a scheduler shuts down before it handles the returned requests.
         """
         responses: list[InferResponse] = []
         position, length = 0, len(frame)
@@ -277,7 +262,6 @@ class ResponseCodec:
 
 
 def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
-    """Return a frame's notices, and add traces and timings to its responses."""
     if frame.traces:
         for item in responses:
             if not item.more and item.id in frame.traces:
@@ -309,7 +293,6 @@ def _response_message(items: list[FromScheduler]) -> bytes:
 
 
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
-    """Add a notice to a frame; a later notice of the same kind replaces it."""
     if isinstance(item, CachedModels):
         frame.cached_models.shm_namespace = item.shm_namespace
         frame.cached_models.names[:] = item.names
@@ -345,7 +328,7 @@ def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> No
         for moment, ns in times:
             written.times.add(name=moment, ns=ns)
         for tensor in tensors:
-            # If the data is None, protobuf omits the field.
+            # protobuf omits a field of None.
             written.tensors.add(**tensor._asdict())
 
 
@@ -522,7 +505,7 @@ def write_payloads(
 
 def read_payloads(messages: Sequence[pb.Payload]) -> list[Payload]:
     """Return the payloads in a repeated field of Payload messages."""
-    # Use the index: iterating over a repeated field ends with an exception, which costs more.
+    # Iterating over a repeated field ends with an exception, which costs more.
     if len(messages) == 1:
         message = messages[0]
         if message.HasField("shared_memory"):
@@ -543,7 +526,7 @@ def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
 def write_parameters(
     parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
 ) -> None:
-    """Fill a map of InferParameter. Integers that are too large for int64 are written as uint64."""
+    """Fill a map of InferParameter. Integers above int64 are written as uint64."""
     for key, value in parameters.items():
         message = messages[key]
         if isinstance(value, bool):
@@ -562,7 +545,7 @@ def write_parameters(
 def read_parameters(
     messages: MutableMapping[str, kserve_pb2.InferParameter],
 ) -> dict[str, Parameter]:
-    """Return the values in a map of InferParameter, without parameters that have no value."""
+    """Return the values in a map of InferParameter; leave out those without a value."""
     parameters: dict[str, Parameter] = {}
     for key, message in messages.items():
         choice = message.WhichOneof("parameter_choice")
@@ -591,5 +574,5 @@ def remaining_us(deadline: float | None, now: float) -> int:
 
 
 def deadline_of(remaining: int, now: float) -> float | None:
-    """Return the time.monotonic() of a deadline from the remaining microseconds; None for 0."""
+    """Return a deadline on time.monotonic()'s clock; None for 0."""
     return now + remaining / 1e6 if remaining else None

@@ -1,8 +1,4 @@
-"""Codec of the last fields of an Executed message: the batch's id and execution times.
-
-The code works on bytes, without protobuf's message objects. In the message, these fields follow the
-responses (response_prefixes); other fields may come after them.
-"""
+"""Codec of the last fields of an Executed message, on bytes instead of protobuf's objects."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ _VARINT: Final = 0
 
 
 def _tag(number: int) -> int:
-    """Return the byte that begins a varint field with this number."""
     assert number < 16
     return number << 3 | _VARINT
 
@@ -38,7 +33,7 @@ _ids = VarintSequence()
 
 
 class ExecutedTimes:
-    """Executed message that has no fields except the batch's id and times."""
+    """Executed message with only the batch's id and times."""
 
     __slots__ = ("compute_infer_ns", "compute_input_ns", "compute_output_ns", "id")
 
@@ -55,7 +50,7 @@ class ExecutedTimes:
 
 
 def encode_executed(id: int, input_ns: int, infer_ns: int, output_ns: int) -> bytes:  # noqa: A002
-    """Encode a batch's id and the durations of its phases in nanoseconds."""
+    """Encode a batch's id and the nanoseconds of its phases."""
     return (
         (_ID_BYTE + _ids.encode(id) if id else b"")
         + (_INPUT_BYTE + encode_varint(input_ns))
@@ -65,7 +60,7 @@ def encode_executed(id: int, input_ns: int, infer_ns: int, output_ns: int) -> by
 
 
 def read_executed_times(message: bytes, position: int) -> ExecutedTimes | None:
-    """Read the fields that encode_executed() wrote; return None if any other bytes follow."""
+    """Read what encode_executed() wrote; return None if any other bytes follow."""
     try:
         number, position = _read_number(message, position, _ID)
         input_ns, position = _read_number(message, position, _INPUT)
@@ -84,5 +79,4 @@ def _read_number(message: bytes, position: int, tag: int) -> tuple[int, int]:
     return decode_varint(message, position + 1)
 
 
-# Types that a decoded Executed message may have.
 Executed = pb.Executed | ExecutedTimes

@@ -1,12 +1,7 @@
-"""Messages between gateway and scheduler.
+"""Messages between gateway and scheduler; a link in memory passes the objects themselves.
 
-A link in memory passes the objects themselves; nereid.core.wire.codecs encodes them for other
-links. A head is a serialised protobuf message without the parts that differ from request to
-request. Services can therefore cache results that they derive from a head, with the head's bytes as
-the key.
-
-Classes whose objects are created for each request are not data classes: the __init__ of a data
-class is interpreted even where the class is compiled.
+A head is a protobuf message without what differs from request to request, so its bytes can be a
+cache key. Classes used for each request are no data classes, whose __init__ is not compiled.
 """
 
 from __future__ import annotations
@@ -22,16 +17,15 @@ if TYPE_CHECKING:
 
 Parameter = bool | int | float | str
 
-# Name of the parameter with which a client requests the top classes of an output.
+# Parameter that requests the top classes of an output.
 CLASSIFICATION: Final = "classification"
 
-# Reason why a decoupled model refuses a request for a single response. The HTTP and gRPC front ends
-# put the name of their protocol before it.
+# A decoupled model refuses a request for one response. The front ends put their protocol's name
+# before this.
 DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 
 
-# Bytes of one tensor. A memoryview occurs only inside the gateway, after it has mapped the tensors
-# of a response.
+# Bytes of one tensor. A memoryview occurs only inside the gateway.
 Payload = bytes | memoryview | SharedMemory
 
 
@@ -41,15 +35,13 @@ def payload_bytes(payload: Payload) -> int:
 
 
 class ErrorStatus(NamedTuple):
-    """Failure in the form in which the client sees it; `code` is a gRPC status code."""
+    """Failure as the client sees it; `code` is a gRPC status code."""
 
     code: int
     message: str
-    # See errors.NereidError.
     accepted: bool = False
-    # True if the model itself responded with the error. The request then counts as executed.
+    # True if the model responded with the error, so the request counts as executed.
     by_model: bool = False
-    # See errors.Unavailable.
     retry_after_ms: int = 0
 
 
@@ -64,13 +56,7 @@ MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serv
 
 
 class Arrival:
-    """Arrival of a request at its gateway.
-
-    protocol: "http" or "grpc".
-    received_ns: time at which the whole request had arrived, in nanoseconds.
-    call: the protocol's call object.
-    streamed: whether the call is a stream of requests.
-    """
+    """Arrival of a whole request at its gateway; `protocol` is "http" or "grpc"."""
 
     __slots__ = ("call", "protocol", "received_ns", "streamed")
 
@@ -88,14 +74,11 @@ class Arrival:
 
 
 class InferRequest:
-    """Inference request that a gateway sends to the scheduler.
+    """Inference request that a gateway sends to the scheduler; its id is unique in the mesh.
 
-    id: unique in the mesh.
-    request_id: text with which the client identifies the request.
-    head: a ModelInferRequest without id, parameters and tensor data.
-    payloads: one raw tensor for each of the head's inputs.
-    timeout_us: limit of the time in the queue, in microseconds, as in Triton.
-    deadline: time.monotonic() at which the client stops waiting for the response.
+    head: a ModelInferRequest without id, parameters and tensor data. payloads: one raw tensor for
+    each input. timeout_us: limit in the queue, as in Triton. deadline: time.monotonic() at which
+    the client stops waiting.
     """
 
     __slots__ = (
@@ -157,49 +140,35 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.deadline = deadline
         self.trace_context = trace_context
-        # Error that the gateway found in the request's body. The gateway sends the error on to the
-        # scheduler, because an unknown model has to be reported first, and only the scheduler knows
-        # the models.
+        # Error in the request's body. The scheduler gets it, because only the scheduler knows
+        # whether the model is unknown, and that error comes first.
         self.error_status = error_status
-        # Digest of all parts of the request that affect its response; empty if the scheduler does
-        # not need a digest.
+        # Digest of all that affects the response; empty if the scheduler needs no digest.
         self.digest = digest
-        # Number of the instance whose model sent the request. It is 0 for requests of clients, and
-        # for calls that a model makes while it executes no request.
+        # Instance whose model sent the request. 0 for clients, and for calls outside a request.
         self.caller = caller
-        # Depth of nested calls: 0 for a client's request, 1 for a request that a model makes while
-        # it executes a client's request, and so on. Used in the scheduler only: it is not sent.
+        # Depth of nested calls, 0 for a client's request. Not sent.
         self.depth = depth
-        # True if the client accepts any number of responses. A decoupled model refuses the request
-        # otherwise.
+        # True if the client accepts any number of responses, as a decoupled model demands.
         self.accepts_many = accepts_many
-        # True if the request was already sent once, to a scheduler or an instance, and may have
-        # begun to run there.
+        # True if the request was already sent once, and may have begun to run.
         self.resent = resent
-        # Sender to whom the pending request is charged: an account (nereid.rpc.net.limits.budget)
-        # or an authenticated principal. Used in the gateway only: it is not sent.
+        # Account or principal to charge for the pending request. In the gateway only.
         self.sender = sender
-        # Clients' shared memory regions that the request names. Used in the gateway only: not sent.
+        # Clients' shared memory regions that the request names. In the gateway only.
         self.region_use = region_use
-        # True if the client wants a decoupled model's final response even if it is empty. Used in
-        # the gateway only: it is not sent.
+        # True if the client wants a decoupled model's empty final response. In the gateway only.
         self.wants_empty_final = wants_empty_final
-        # Lease of the segment that contains the payloads. Used in the gateway only: it is not sent.
+        # Lease of the segment with the payloads. In the gateway only.
         self.lease = lease
-        # Arrival at the gateway, set if requests are traced or recorded. Used in the gateway only:
-        # it is not sent.
+        # Set if requests are traced or recorded. In the gateway only.
         self.arrival = arrival
-        # Owner of the request's sequence (nereid.core.sequence_owners); empty if the sequence has
-        # no owner.
+        # Owner of the sequence (nereid.core.sequence_owners), or empty.
         self.sequence_owner = sequence_owner
-        # True if the last response should contain RequestTimings.
         self.wants_timings = wants_timings
 
     def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
-        """Return how to pickle the request: without this, a compiled class cannot be pickled.
-
-        Requests are pickled when decoder processes send them.
-        """
+        """Return how to pickle this compiled class. Decoder processes pickle requests."""
         return InferRequest, (
             self.id,
             self.head,
@@ -246,7 +215,7 @@ class Release(NamedTuple):
 
 
 class TracedTensor(NamedTuple):
-    """Input or output of a request in a trace; `data` is None if it was left out of the trace."""
+    """Input or output of a traced request; `data` is None if left out."""
 
     activity: str
     name: str
@@ -258,11 +227,9 @@ class TracedTensor(NamedTuple):
 class TracedModel(NamedTuple):
     """Trace of one model's part in a request that is traced to a file.
 
-    The model is the requested one, a step of an ensemble, or a model that another model calls.
-
-    The fields context and parent are trace contexts (nereid.observability.tracing). Times have
-    Triton's names and are nanoseconds of the scheduler's monotonic clock. The scheduler leaves out
-    the tensors of the requested model, which the gateway adds.
+    The model is the requested one, a step of an ensemble, or one that a model calls. context and
+    parent are trace contexts. Times have Triton's names, in nanoseconds of the scheduler's
+    monotonic clock. The gateway adds the requested model's tensors.
     """
 
     context: bytes
@@ -275,33 +242,28 @@ class TracedModel(NamedTuple):
 
 
 class RequestTimings(NamedTuple):
-    """Durations of the phases of a request, as far as its scheduler knows them.
+    """Durations of a request's phases; what is unknown is missing, 0 or empty.
 
-    Phases and values that did not occur or are unknown are missing, 0 or empty.
-
-    Phases have the same names as the entries of the Server-Timing header. Phases do not overlap, so
-    their sum is at most the duration of the request. For an ensemble, the phases are those of the
-    steps that delayed its response, one after the other.
+    Phases have the Server-Timing header's names and do not overlap. For an ensemble, they are those
+    of the steps that delayed its response.
     """
 
     phases: tuple[tuple[str, int], ...] = ()
     batch_size: int = 0
     instance: str = ""
-    # Number of times that the request was given to an instance, including the last time.
+    # Number of times that the request was given to an instance.
     attempt: int = 0
-    # True if the response comes from the response cache, or from an equal request that ran.
+    # True if the response comes from the cache, or from an equal request.
     cached: bool = False
 
 
 class InferResponse:
     """Response to the request with the same id: outputs, or an error.
 
-    The field head is a ModelInferResponse without id and tensor data. The field payloads has one
-    raw tensor for each output: either all of them are inline, or all are in the segment
-    segment_name. If there is an error, head names the model if the request was accepted.
-
-    A request to a decoupled model has any number of responses; `more` is True in all but the last.
-    If the last one has neither head nor error, it only ends the request.
+    head: a ModelInferResponse without id and tensor data; for an error of an accepted request, it
+    names the model. payloads: one raw tensor for each output, either all inline or all in
+    segment_name. `more` is True in all but the last response of a decoupled model. A last one
+    without head and error only ends the request.
     """
 
     __slots__ = (
@@ -332,62 +294,53 @@ class InferResponse:
         self.error = error
         self.segment_name = segment_name
         self.more = more
-        # Traces in the last response to a request that is traced to a file. The trace of the
-        # requested model comes first.
+        # In the last response to a traced request. The requested model comes first.
         self.trace = trace
-        # Timings in the last response to a request that asked for them.
+        # In the last response to a request that asked for them.
         self.timings: RequestTimings | None = None
-        # True if an instance was lost while it executed the request, and may still read the input
-        # tensors.
+        # True if a lost instance may still read the input tensors.
         self.inputs_in_use = False
 
     def with_payloads(self, payloads: list[Payload]) -> InferResponse:
-        """Return a copy of this response with other payloads, which are inline, and no error."""
+        """Return a copy with other, inline payloads and no error."""
         response = InferResponse(self.id, self.head, payloads, more=self.more, trace=self.trace)
         response.timings, response.inputs_in_use = self.timings, self.inputs_in_use
         return response
 
 
 class MovedResponse(InferResponse):
-    """Message with which a scheduler returns a request to its gateway, in place of a response.
+    """Message that returns a request to its gateway: another scheduler has the model now.
 
-    The request has not begun to run. Another scheduler has the model now, so the gateway has to
-    send the request there. The error is for gateways that know only one scheduler.
+    The request has not begun to run. The error is for gateways that know only one scheduler.
     """
 
     __slots__ = ()
 
 
 def moved_response(request_id: int) -> MovedResponse:
-    """Return the message with which a scheduler returns a request to its gateway."""
+    """Return the message that returns a request to its gateway."""
     return MovedResponse(request_id, error=MOVED)
 
 
 class CachedModels(NamedTuple):
-    """Notice of the models whose requests need a digest, of the digest key, and of a memory domain.
+    """Notice of models whose requests need a digest. Each notice replaces the previous one.
 
-    The domain identifies the scheduler's shared memory: it is the text that
-    nereid.shm.segments.shm_namespace() returned in the scheduler. Each notice replaces the
-    scheduler's previous one.
+    shm_namespace identifies the scheduler's shared memory (nereid.shm.segments).
     """
 
     names: tuple[str, ...]
     shm_namespace: str = ""
-    # Secret key for digests; empty if the scheduler computes the digests itself.
+    # Secret; empty if the scheduler computes the digests itself.
     digest_key: bytes = b""
-    # No request has this id, so code that looks up responses by id needs no extra check for
-    # notices.
+    # No request has this id, so responses and notices need no extra check.
     id: int = 0
 
 
 class TraceRule(NamedTuple):
-    """Rule for tracing requests that are not sampled by their sender: every rate-th, up to `limit`.
+    """Rule for tracing every rate-th request that its sender did not sample.
 
-    limit: maximum number of traces; -1 means no limit.
-    log_frequency: number of traces per file; 0 means all in one file.
-    times, tensors: whether the files contain times, and tensors.
-    turn: number that changes each time a client sets the trace count. Gateways then count from 0
-    again, even if the rule is otherwise the same.
+    limit of -1 means no limit. log_frequency is the traces per file, 0 for one file. `turn` changes
+    when a client sets the trace count, and gateways then count from 0 again.
     """
 
     on: bool
@@ -400,7 +353,7 @@ class TraceRule(NamedTuple):
 
 
 class TraceRules(NamedTuple):
-    """Notice of the default trace rule, and of rules for single models (by the models' names)."""
+    """Notice of the default trace rule, and of rules by model name."""
 
     default: TraceRule
     models: tuple[tuple[str, TraceRule], ...] = ()
@@ -408,7 +361,7 @@ class TraceRules(NamedTuple):
 
 
 class LogRules(NamedTuple):
-    """Notice of the log settings of all services; see nereid.observability.logging.LogSettings."""
+    """Notice of all services' log settings (nereid.observability.logging.LogSettings)."""
 
     verbose: int
     info: bool
@@ -419,31 +372,31 @@ class LogRules(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Notice of the models whose requests a scheduler accepts, if the mesh has several schedulers.
+    """Notice of the models of one of several schedulers. It replaces the previous notice.
 
-    Models have their qualified names. The notice replaces the scheduler's previous one. Requests to
-    a model that no scheduler names may go to any scheduler.
+    Models have their qualified names. Requests to a model that no scheduler names may go to any
+    scheduler.
     """
 
-    # Name of the scheduler, which stays the same after a restart.
+    # It stays the same after a restart.
     scheduler: str
-    # Version number of the mesh as the scheduler sees it. If two schedulers name the same model,
-    # the one with the larger (epoch, scheduler) has it.
+    # The mesh's version number. If two schedulers name a model, the larger (epoch, scheduler) has
+    # it.
     epoch: int
     models: tuple[str, ...]
-    # True if the scheduler is shutting down and accepts no new requests.
+    # True if the scheduler shuts down and accepts no new requests.
     leaving: bool = False
     id: int = 0
 
 
 class LastCounts(NamedTuple):
-    """Notice of the final counts of a scheduler that ends: a serialised CountsResponse."""
+    """Notice of the final counts of a scheduler that ends (a serialised CountsResponse)."""
 
     response: bytes
     id: int = 0
 
 
-# Messages about the mesh, not about a request. The id of each is 0.
+# About the mesh, not about a request. The id of each is 0.
 Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

@@ -1,9 +1,7 @@
-"""Fast codec for simple items of a frame: an id, a head, inline payloads and further fields.
+"""Fast codec for simple items: an id, a head, inline payloads and further fields.
 
-Requests and responses begin with the same fields. An encoded protobuf message is the concatenation
-of its fields, so these bytes can be written and read directly. Reading and writing with protobuf's
-message objects takes two to three times as long. Protobuf reads and writes all other items. This
-module does not depend on links.
+It writes and reads protobuf's bytes directly, which is two to three times as fast. All other items
+are left to protobuf.
 """
 
 from __future__ import annotations
@@ -20,20 +18,19 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import Payload
 
-# Tags of fields. InferRequest and InferResponse use the same field numbers, and so do their frames.
+# InferRequest and InferResponse, and their frames, share these field numbers.
 _ITEM: Final = 0x0A
 _ID: Final = 0x08
 _ID_TAG: Final = bytes((_ID,))
 _HEAD: Final = 0x12
 _PAYLOAD: Final = 0x1A
 _INLINE: Final = 0x0A
-# Maximum size of an item. It is below protobuf's own limit, so that protobuf reports the errors of
-# larger items.
+# Below protobuf's own limit, so that protobuf reports larger items.
 _MAX_BYTES: Final = 1 << 30
 
 
 class PlainItems:
-    """Writer or reader of one link's items. It caches encoded heads and the prefixes of fields."""
+    """Writer or reader of one link's items."""
 
     __slots__ = (
         "_head",
@@ -48,13 +45,11 @@ class PlainItems:
 
     def __init__(self) -> None:
         self._ids = VarintSequence()
-        # Reading remembers parts of the last item, because the next item often has the same parts.
-        # These are the head and its encoded field; below, the payload's size and the bytes in front
-        # of the payload.
+        # Parts of the last item read: head and its field, then a payload's size and prefix. The
+        # next item often repeats them.
         self._head, self._head_field = b"", _sized(_HEAD, 0)
         self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
-        # Caches for writing. Maps a head to its encoded field; below, a payload's size to the bytes
-        # in front of the payload, and an item's size to the bytes in front of the item.
+        # For writing: head -> its field, payload's size -> its prefix, item's size -> its prefix.
         self._heads = BoundedCache[bytes, bytes](1024, 4096)
         self._payloads = BoundedCache[int, bytes](1024)
         self._items = BoundedCache[int, bytes](1024)
@@ -67,11 +62,9 @@ class PlainItems:
         payloads: Sequence[Payload],
         tail: bytes = b"",
     ) -> bool:
-        """Append the encoded item to pieces, and return True.
+        """Append the encoded item and return True, or append nothing if protobuf has to write it.
 
-        If protobuf has to write the item, append nothing and return False.
-
-        tail: encoded fields of the item that follow the payloads.
+        tail: the encoded fields after the payloads.
         """
         if number <= 0 or not head:
             return False
@@ -105,12 +98,11 @@ class PlainItems:
     def read(
         self, frame: bytes, begin: int, end: int
     ) -> tuple[int, bytes, list[Payload], int] | None:
-        """Return an item's id, head and payloads, and the position at which its other fields begin.
+        """Return an item's id, head, payloads, and where its other fields begin.
 
-        Returns None if protobuf has to read the item.
+        None means that protobuf has to read the item.
         """
-        # No check is needed that the id ends within the item: if it does not, the position below is
-        # already past the end, and the result is None.
+        # If the id is cut off, the position is past the end and the result is None.
         if begin + 2 > end or frame[begin] != _ID:
             return None
         number, position = self._ids.decode(frame, begin + 1)
@@ -138,7 +130,7 @@ class PlainItems:
         return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Remember the bytes before a payload; return where the payload begins, 0 if not inline."""
+        """Remember the bytes before a payload; return the payload's start, or 0 if not inline."""
         if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)
@@ -153,11 +145,7 @@ class PlainItems:
 
 
 def item_end(frame: bytes, position: int) -> tuple[int, int]:
-    """Return the start and the end of the item at a position; (0, 0) if the field is no item.
-
-    Raises:
-        DecodeError: the frame ends before the item does.
-    """
+    """Return an item's start and end; (0, 0) for another field. DecodeError if it is cut off."""
     if frame[position] != _ITEM:
         return 0, 0
     size, begin = decode_varint(frame, position + 1)
@@ -168,5 +156,4 @@ def item_end(frame: bytes, position: int) -> tuple[int, int]:
 
 
 def _sized(tag: int, size: int) -> bytes:
-    """Return the tag and length of a length-delimited field."""
     return bytes((tag,)) + encode_varint(size)

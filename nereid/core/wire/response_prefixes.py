@@ -1,8 +1,7 @@
 """Bytes that precede the outputs of a response in an Executed message.
 
-An encoded protobuf message is the concatenation of its fields. If the sizes of the outputs are
-known, everything except the bytes of the outputs is known in advance. Executors write responses
-with these prefixes, and schedulers recognise them.
+If the outputs' sizes are known, all other bytes are known in advance. Executors write these
+prefixes, and schedulers recognise them.
 """
 
 # layout: not compiled, off the hot path
@@ -21,10 +20,7 @@ _LENGTH_DELIMITED: Final = 2
 
 
 def response_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Return the bytes that precede each output of a response.
-
-    sizes: sizes in bytes of the outputs, at least one; all are inline.
-    """
+    """Return the bytes before each output; `sizes` are those of one or more inline outputs."""
     payloads = []
     content = _field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head)) + head
     length = len(content)
@@ -38,5 +34,4 @@ def response_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _field(number: int, length: int) -> bytes:
-    """Return the tag and length of a length-delimited field."""
     return encode_varint(number << 3 | _LENGTH_DELIMITED) + encode_varint(length)

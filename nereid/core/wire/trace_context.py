@@ -1,16 +1,11 @@
-"""Layout of a binary trace context.
-
-A context consists of version, trace id, span id and flags, followed by the text of W3C's
-`tracestate` if there is one.
-"""
+"""Layout of a binary trace context: version, trace id, span id, flags, `tracestate`."""
 
 # layout: not compiled, off the hot path
 
 from typing import Final
 
-# Size in bytes of a context without its tracestate.
+# Without tracestate.
 CONTEXT_BYTES: Final = 26
-# Positions of the parts of a context.
 TRACE_ID: Final = slice(1, 17)
 TRACE_STATE: Final = slice(CONTEXT_BYTES, None)
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-# Limits on bits and bytes of an encoded number. A byte holds 7 bits, so 64 bits take 10 bytes.
+# A byte holds 7 bits, so 64 bits take 10 bytes.
 _END_SHIFT: Final = 70
 _MAX_BYTES: Final = 10
 
@@ -17,30 +17,26 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-# Maps 7 bits of a number to the encoded byte: _FIRST for all bytes but the last, _LAST for the last
-# byte of the number.
+# 7 bits -> encoded byte: _LAST for the number's last byte, _FIRST for the others.
 _FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
 _LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a number, which must not be negative, and return the bytes."""
+    """Encode a number, which must not be negative."""
     if value <= 0x7F:
         return _LAST[value]
     encoded = _FIRST[value & 0x7F]
     value >>= 7
     while value > 0x7F:
-        # An augmented assignment (+=) would be a call by name in the compiled form.
+        # When compiled, an augmented assignment (+=) would be a call by name.
         encoded = encoded + _FIRST[value & 0x7F]
         value >>= 7
     return encoded + _LAST[value]
 
 
 class VarintSequence:
-    """Codec of a sequence of numbers in which each is mostly close to the one before.
-
-    Close numbers differ only in the first encoded byte, so the codec caches the other bytes.
-    """
+    """Codec of numbers that are mostly close to the one before. It caches all but one byte."""
 
     __slots__ = ("_high", "_high_bytes")
 
@@ -69,10 +65,9 @@ class VarintSequence:
 
 
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it.
+    """Return the number at a position, and the next position.
 
-    Raises:
-        DecodeError: the data ends before the number does, or the number does not fit into 64 bits.
+    Raises DecodeError if the number is cut off or does not fit into 64 bits.
     """
     if isinstance(data, bytes):
         return _decode(data, position)
@@ -81,7 +76,7 @@ def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
 
 
 def _decode(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a number. The parameter is bytes, which the compiled form can index without a call."""
+    """Decode a number. The compiled form can index bytes without a call."""
     try:
         byte = data[position]
         position += 1

@@ -1,4 +1,1 @@
-"""gRPC over `nereid.rpc.http2`: calls, clients and servers.
-
-Messages are opaque bytes: no module of this package interprets them.
-"""
+"""gRPC over `nereid.rpc.http2`. No module of this package interprets messages."""

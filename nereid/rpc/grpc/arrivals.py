@@ -1,9 +1,7 @@
 """Detection of requests and messages that arrive too slowly, or not at all.
 
-A unary request must make progress within the read timeout. The same holds for a message of a stream
-once its first byte has arrived. While anything is arriving, the connection as a whole must reach a
-minimum rate, and no request or message may take longer than a total time. The module reads no
-clock: an `Arrivals` examines its connection whenever it is called.
+Each one must make progress within the read timeout and end within a total time. While anything
+arrives, the connection must reach a minimum rate.
 """
 
 # layout: compiled
@@ -30,12 +28,10 @@ class Arrivals(Generic[M]):
         self._progress = ProgressWatch(limits.read_timeout_s)
         self._rate = UploadWatch(replace(limits.upload, total_s=None))
         self._total_s = limits.upload.total_s
-        # Maps a unary call's id to the time at which its request began to arrive. For a message of
-        # a stream, `PartialMessage.seen_at` is that time.
+        # Maps a unary call's id to the time at which its request began to arrive.
         self._began: dict[int, float] = {}
         self._read_timeout_s = limits.read_timeout_s
-        # Received bytes of an incomplete frame or header block, and the time at which a check first
-        # found it incomplete.
+        # Bytes of an incomplete frame or header block, and the time at which it was first seen.
         self._unfinished_bytes = 0
         self._unfinished_since: float | None = None
 
@@ -49,8 +45,8 @@ class Arrivals(Generic[M]):
                 if not call.is_arriving:
                     continue
                 partial = call.partial_message
-                # The unacknowledged bytes include a whole frame as soon as the frame begins. They
-                # do not change while the frame arrives, so its missing bytes are compared as well.
+                # unacknowledged_bytes already includes a frame that has begun, so compare the
+                # frame's missing bytes as well.
                 arriving = self._receiver.arriving_bytes(call)
                 progress[call.id] = call.unacknowledged_bytes, arriving
                 if call.is_unary:
@@ -72,8 +68,7 @@ class Arrivals(Generic[M]):
     def unfinished_too_long(self, now: float) -> bool:
         """Return whether a frame or header block has been incomplete for too long."""
         before, self._unfinished_bytes = self._unfinished_bytes, self._receiver.unfinished_bytes
-        # Fewer bytes than at the last check mean that the earlier frame is complete and another one
-        # has begun.
+        # Fewer bytes than before: the earlier frame is complete, and another has begun.
         if not self._unfinished_bytes or self._unfinished_bytes < before:
             self._unfinished_since = None
         elif self._unfinished_since is None:

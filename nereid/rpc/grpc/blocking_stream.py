@@ -1,9 +1,7 @@
 """Blocking client: one connection with one bidirectional stream, which one thread owns.
 
-The owner's thread reads and writes the socket itself, without an event loop in between. While that
-thread is busy with other work, a background thread reads the socket. The process has one background
-thread for all streams. The peer's keepalive pings are therefore answered even during a long
-computation. A stopped process (SIGSTOP) does not answer pings.
+The owner reads the socket. While the owner is busy, a background thread answers the peer's
+keepalive pings. All streams of the process share this thread. A stopped process does not answer.
 """
 
 # layout: compiled
@@ -38,10 +36,7 @@ _LIMITS = Limits(trusts_peer=True)
 
 
 class BlockingStream:
-    """Bidirectional stream for one thread at a time.
-
-    The methods cut() and read_from_any_thread() may be called from any thread.
-    """
+    """Stream for one thread. Any thread may call cut() and read_from_any_thread()."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -53,14 +48,10 @@ class BlockingStream:
         tls: Tls | None = None,
         background_keepalive: bool = True,
     ) -> None:
-        """Connect and open the stream.
+        """Connect and open the stream; raise RpcError if the server refuses or is unreachable.
 
-        timeout_s: seconds to wait for the connection, and again for the server's settings.
-        background_keepalive: whether the background thread reads the socket. False is for an owner
-            that polls the socket itself all the time.
-
-        Raises:
-            RpcError: the server cannot be reached, or it refuses the connection.
+        timeout_s applies to the connection, and again to the server's settings. Set
+        background_keepalive to False if the owner polls the socket all the time.
         """
         self._closed = False
         self._ended = False
@@ -68,12 +59,9 @@ class BlockingStream:
         self._messages: deque[bytes] = deque()
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        # Each method of this class that uses the connection also writes the output, so the wake
-        # callback has nothing to do.
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
         self._sender = self._http2.sender
-        # Lock for the connection, which the owner and the background thread share.
         self._lock = threading.Lock()
         try:
             self._socket = connect(address, timeout_s, tls)
@@ -81,9 +69,8 @@ class BlockingStream:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        # A thread that blocks in recv() on a Unix socket also wakes up when the peer reads data,
-        # because the socket becomes writable. poll() avoids these wake-ups: it waits only for
-        # input.
+        # recv() on a Unix socket also wakes up when the peer reads data, because the socket becomes
+        # writable. poll() avoids these wake-ups.
         self._readable: select.poll | None = None
         if self._socket.family == socket.AF_UNIX:
             self._readable = select.poll()
@@ -137,10 +124,7 @@ class BlockingStream:
             return messages
 
     def read_from_any_thread(self) -> list[bytes]:
-        """Return the messages that have arrived, like read_messages(), but raise no error.
-
-        The list is empty while another thread uses the stream.
-        """
+        """Return the messages that have arrived, or none while another thread reads."""
         if not self._lock.acquire(blocking=False):
             return []
         try:
@@ -164,8 +148,8 @@ class BlockingStream:
     def cut(self) -> None:
         """End the stream from any thread; a blocked receive() returns None.
 
-        The owner still has to close the stream. Until the owner does, the system cannot give the
-        descriptor to another socket. The owner may still be waiting for input from that descriptor.
+        The owner must still close the stream. Until then the system cannot reuse the descriptor, on
+        which the owner may wait.
         """
         self._closed = True
         with contextlib.suppress(OSError):
@@ -175,38 +159,31 @@ class BlockingStream:
         """Cut the stream and close its socket. Only the owner may call this."""
         self.cut()
         _BACKGROUND_READER.remove_stream(self)
-        # A thread may hold the lock while it waits for input. cut() has shut the socket down, so
-        # that thread wakes up and releases the lock.
+        # A thread that holds the lock and waits for input wakes up, because cut() shut the socket
+        # down.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._socket.close()
             finally:
                 self._lock.release()
 
-    # --- for the background thread
-
     def read_in_background(self) -> None:
         """Reply to the peer's pings and settings while the owner is busy."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            # Do not use select(): it refuses high descriptors, which occur if a process has a
-            # thousand others.
+            # select() refuses descriptors above 1023.
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
                 if not poll.poll(0) or not self._try_read():
                     return
         except (OSError, ValueError):
-            # The stream was closed meanwhile, which the owner will notice.
             return
         finally:
             self._lock.release()
 
-    # --- inside, with the lock held
-
     def _open(self, timeout_s: float) -> None:
-        """Send the request, and wait for the settings of the server, which must speak HTTP/2."""
         self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s
@@ -218,7 +195,6 @@ class BlockingStream:
         self._socket.settimeout(None)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._closed:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -227,11 +203,10 @@ class BlockingStream:
             raise self._error
 
     def _take_messages(self) -> list[bytes]:
-        """Read without waiting, and return all messages that have arrived.
+        """Return all messages that have arrived, without waiting.
 
-        A plain socket is read once, because poll() reports data that is left in the socket. poll()
-        does not report data that the TLS layer has already decrypted, so a TLS socket is read until
-        nothing is left.
+        One read is enough for a plain socket, because poll() reports what is left. poll() does not
+        see data that TLS has already decrypted, so read a TLS socket until it is empty.
         """
         if not isinstance(self._socket, ssl.SSLSocket):
             if not (self._ended or self._closed):
@@ -244,7 +219,6 @@ class BlockingStream:
         return messages
 
     def _try_read(self) -> bool:
-        """Read without waiting; return False if there was nothing to read."""
         self._socket.settimeout(0)
         try:
             return self._read()
@@ -252,10 +226,7 @@ class BlockingStream:
             self._socket.settimeout(None)
 
     def _read(self, *limits: int) -> bool:
-        """Read once; return False if nothing came.
-
-        limits: further arguments of recv_into().
-        """
+        """Read once with these arguments for recv_into(); return False if nothing came."""
         try:
             size = self._socket.recv_into(self._buffer, *limits)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -284,7 +255,7 @@ class BlockingStream:
     def _flush(self) -> None:
         sender = self._sender
         try:
-            # data_to_send() checks the same two fields. Checking them here first saves a call.
+            # Checking the two fields here saves a call of data_to_send().
             while (sender.out or sender.ready) and (out := self._http2.data_to_send()):
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
         except OSError as error:
@@ -304,8 +275,6 @@ def _nothing() -> None:
 
 
 class _BackgroundReader:
-    """Thread that reads for streams whose owners are busy. A process has one such thread."""
-
     def __init__(self) -> None:
         self._streams: set[BlockingStream] = set()
         self._lock = threading.Lock()

@@ -1,7 +1,6 @@
 """One RPC as its handler sees it. The interface is the same for all engines.
 
-The module does not depend on sockets or frames. If a handler raises an exception other than
-RpcError, the call ends with INTERNAL and a fixed text; the log has the details.
+If a handler raises anything but RpcError, the call ends with INTERNAL and a fixed text.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
-# Slots that the call class of each engine declares. Call itself has no slots. The reason is our own
-# engine, whose call class also extends a stream class: only one of two base classes may have slots.
+# Each engine's call class declares these slots.
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
@@ -48,38 +46,30 @@ def fail_with(call: Call, error: Exception) -> None:
 
 
 class Call(Protocol):
-    """One RPC on the server. An engine creates it, and it is used only in the event loop's thread.
+    """One RPC on the server, used only in the event loop's thread.
 
-    The class is a protocol with an implementation. The call classes of the other engines extend
-    Call. The call class of our own engine does not: it is compiled, and a compiled class can only
-    extend compiled classes.
-
-    A call is `done` after its response, a reset, a lost connection or a passed deadline. Replies to
-    a call that is done are silently ignored.
+    Our own engine's call class does not extend Call: it is compiled, and a compiled class can only
+    extend compiled classes. Replies to a call that is `done` are ignored.
     """
 
-    # The name `_NONE` hides the empty tuple from mypy. With a literal, mypy would refuse
-    # assignments to the attributes declared below.
+    # With a literal `()`, mypy refuses assignments to the attributes below.
     __slots__ = _NONE
 
     path: str
     peer: str
-    # Metadata with lower-case keys. The values of keys that end in -bin are bytes.
+    # Keys are lower-case. The values of keys that end in -bin are bytes.
     metadata: Sequence[tuple[str, str | bytes]]
-    # Time of the deadline on time.monotonic()'s clock; `None` means no deadline.
+    # On time.monotonic()'s clock; `None` means no deadline.
     deadline: float | None
-    # Function that is called once if the peer, the connection or the deadline ends the call before
-    # the response.
+    # Called once if the peer, connection or deadline ends the call before the response.
     on_cancel: Callable[[], None] | None
-    # Functions for streams only; the handler sets them when the call is opened.
+    # For streams only; the handler sets them when the call is opened.
     on_message: Callable[[bytes], None] | None
     on_half_close: Callable[[], None] | None
-    # Function that is called when `buffered_bytes` falls from above the low-water mark (64 KiB) to
-    # below it, or to zero.
+    # Called when `buffered_bytes` falls below the low-water mark (64 KiB), or to zero.
     on_writable: Callable[[], None] | None
     done: bool
-    # Bytes of the request that are charged to the client until the call is done, or until
-    # release().
+    # Bytes charged to the client until release() or the end of the call.
     held_bytes: int
 
     def __init__(
@@ -130,10 +120,7 @@ class Call(Protocol):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """Reply to a unary call with a response given in parts.
-
-        The parts are not joined, if the engine can avoid it.
-        """
+        """Reply to a unary call with parts. If possible, the engine does not join the parts."""
         self.send(b"".join(parts))
         self.finish(trailers=trailers)
 
@@ -146,10 +133,7 @@ class Call(Protocol):
         raise NotImplementedError
 
     def send_now(self, message: bytes) -> None:
-        """Send one message of a stream at once, for a peer that waits for this message.
-
-        The message leaves before this turn of the event loop is over, if the engine can do that.
-        """
+        """Send one message, before this turn of the event loop is over if the engine can."""
         self.send(message)
 
     def finish(
@@ -197,23 +181,17 @@ class Call(Protocol):
         return NO_ACCOUNT
 
     def hold(self, size_bytes: int) -> None:  # noqa: ARG002
-        """Charge bytes that are kept for the client, until release() or until the call is done.
-
-        Raises:
-            RpcError: the bytes exceed a limit.
-        """
+        """Charge kept bytes until release() or the call's end; raise RpcError over a limit."""
         return  # mypy would take an empty body for abstract
 
     def release(self) -> None:
-        """Release the charge of hold(): the bytes were freed, or are counted elsewhere now."""
+        """Release the charge of hold(): the bytes are freed or counted elsewhere."""
         return  # mypy would take an empty body for abstract
 
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
-        """Replace the server's keepalive options on this connection.
+        """Replace this connection's keepalive options. An interval of None stops the pings.
 
-        The new limits are applied when the connection's timers run, so the actual times may be
-        longer. If `interval_s` is None, no pings are sent, because the caller watches the peer in
-        another way.
+        The connection's timers apply the limits, so the actual times may be longer.
         """
         return  # mypy would take an empty body for abstract
 

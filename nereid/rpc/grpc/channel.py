@@ -1,8 +1,6 @@
 """Client for asyncio: calls share one connection, which is dialled when it is needed.
 
-If there is no connection, a call starts a dial, or waits for the dial that is in progress. After a
-failed dial, calls fail at once with UNAVAILABLE until the back-off has passed. The first call after
-the back-off dials again.
+After a failed dial, calls fail at once with UNAVAILABLE until the back-off has passed.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ if TYPE_CHECKING:
     from nereid.rpc.net.dialing import LookUp
     from nereid.rpc.net.tls_files import Tls
 
-    # Function that opens a stream. Its arguments are a callback for each message, and one for the
-    # stream's end.
+    # Opens a stream. Arguments: a callback for each message, and one for the stream's end.
     OpenStream = Callable[
         [Callable[[bytes], None], Callable[[RpcError | None], None]], "StreamHandle"
     ]
@@ -83,11 +80,7 @@ class Channel(Protocol):
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """Make a unary call and return the response.
-
-        Raises:
-            RpcError: the call ended with a status other than OK, or there is no connection.
-        """
+        """Make a unary call; raise RpcError for a status other than OK or without a connection."""
         ...
 
     def stream(  # noqa: PLR0913 (by keyword)
@@ -102,11 +95,8 @@ class Channel(Protocol):
     ) -> StreamHandle:
         """Open a bidirectional stream.
 
-        on_close: called once with the error, or with None for OK; never called before this method
-            returns.
-        on_open: called when the server has accepted the stream.
-        on_writable: called when `buffered_bytes` falls from above the low-water mark to below it,
-            or to zero.
+        on_close is called once, with None for OK, and never before this method returns. on_writable
+        is called when `buffered_bytes` falls below the low-water mark, or to zero.
         """
         ...
 
@@ -116,13 +106,8 @@ class Channel(Protocol):
 
 
 async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """Make a unary call over a new stream, and return the response.
-
-    Raises:
-        RpcError: the call failed, see Channel.unary.
-    """
+    """Make a unary call over a new stream; raise RpcError like Channel.unary."""
     received: list[bytes] = []
-    # List that holds the future of the response until the call is over.
     waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
     def closed(error: RpcError | None) -> None:
@@ -146,8 +131,8 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
-        # Remove the future, which may hold an error. The error's traceback refers to this frame, so
-        # a reference from the frame to the future would be a cycle that may keep much memory.
+        # The future may hold an error whose traceback refers to this frame. Break this reference
+        # cycle, which may keep much memory.
         waiting.clear()
         del message, stream
 
@@ -157,16 +142,14 @@ class ChannelOptions(Limits):
     """Limits of the connection, and options for dialling it."""
 
     trusts_peer: bool = True
-    # Seconds to wait for the look-up of the host's name. The same limit applies to the attempt to
-    # connect to each address of the host.
+    # Limits the look-up of the host's name, and each attempt to connect to one address.
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
-    # TLS settings; `None` means a connection without encryption.
+    # `None` means no encryption.
     tls: Tls | None = None
-    # The :authority of requests; `None` means that it is derived from the address.
+    # `None` means that :authority is derived from the address.
     authority: str | None = None
-    # Function that returns metadata for a call of the given path. It is called when the call
-    # begins.
+    # Returns metadata for a call of the given path, when the call begins.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
 
 
@@ -187,8 +170,7 @@ class SocketChannel:
         self._queue: deque[ClientStream] = deque()
         self._blocks: BoundedCache[object, bytes] = BoundedCache(_CACHED_BLOCKS)
         self._current: _ClientProtocol | None = None
-        # All connections that still have calls: the current one, and those that accept no more
-        # calls.
+        # All connections with calls, including those that accept no more calls.
         self._open: set[_ClientProtocol] = set()
         self._dialing: asyncio.Task[None] | None = None
         self._not_before = 0.0
@@ -203,13 +185,7 @@ class SocketChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """Make a unary call and return the response.
-
-        If the server did not process the call, the call is made again, up to three times in all.
-
-        Raises:
-            RpcError: the call ended with a status other than OK, or there is no connection.
-        """
+        """Make a unary call, up to three times if the server does not process it."""
         block = self._block(path, metadata, timeout_s)
         open_stream = partial(self._open_stream, path, block)
         try:
@@ -249,8 +225,6 @@ class SocketChannel:
         for protocol in protocols:
             await protocol.closed.wait()
 
-    # --- for connections
-
     def start_queued(self) -> None:
         """Start queued calls while the connection can take more streams."""
         queue = self._queue
@@ -283,13 +257,10 @@ class SocketChannel:
         if self._current is protocol:
             self._current = None
             if not protocol.connection.settled:
-                # The server accepted the connection but never spoke HTTP/2, so the dial counts as
-                # failed.
+                # The server never spoke HTTP/2, so the dial counts as failed.
                 self._on_dial_failed(f"{self._address} closed the connection{because}")
             elif self._queue:
                 self._dial()
-
-    # --- inside
 
     def _block(
         self, path: str, metadata: Iterable[tuple[str, str | bytes]], timeout_s: float | None
@@ -309,10 +280,6 @@ class SocketChannel:
         return block
 
     def _open_stream(self, path: str, block: bytes, *callbacks: Any) -> ClientStream:
-        """Open a new stream.
-
-        callbacks: arguments of ClientStream.
-        """
         credentials = self._options.credentials
         sign = None if credentials is None else lambda: encode_metadata(credentials(path))
         stream = ClientStream(block, *callbacks, sign=sign)
@@ -373,8 +340,6 @@ class SocketChannel:
 
 
 class _ClientProtocol(Http2Protocol):
-    """Connection that a channel dialled."""
-
     def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
         super().__init__(asyncio.get_running_loop())
         self.connection = ClientConnection(
@@ -396,9 +361,8 @@ class _ClientProtocol(Http2Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        # A server that refuses our certificate reports the refusal only after the client's part of
-        # the handshake, or not at all. The cause is therefore guessed if the connection was lost
-        # before the server's settings arrived.
+        # A server that refuses our certificate reports the refusal late or never. So guess the
+        # cause if the server's settings did not arrive.
         because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
         if self._options.tls is not None and not self.connection.settled:
             because = because or REFUSED

@@ -1,7 +1,4 @@
-"""Client's side of gRPC on one HTTP/2 connection.
-
-The module does no I/O and reads no clock. Channels for asyncio and blocking streams both use it.
-"""
+"""Client's side of gRPC on one HTTP/2 connection, without I/O or a clock."""
 
 # layout: compiled
 
@@ -44,8 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nereid.rpc")
 
 _CACHED_BLOCKS = 64
-# Maximum number of streams until the server's settings arrive (RFC 9113 6.5.2 recommends at least
-# 100).
+# Maximum until the server's settings arrive (RFC 9113 6.5.2 recommends at least 100).
 _STREAMS_BEFORE_SETTINGS = 100
 _RESERVED = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
@@ -63,10 +59,7 @@ def request_block(
     secure: bool = False,
     timeout_s: float | None = None,
 ) -> bytes:
-    """Encode the header block of a request.
-
-    All fields are literals, so the block is the same on every connection and can be cached.
-    """
+    """Encode a request's header block of literals only, so that every connection can share it."""
     block = (
         (b"\x83\x87" if secure else b"\x83\x86")
         + literal_at(4, path.encode("ascii"))
@@ -83,12 +76,9 @@ def request_block(
 
 
 class ClientStream(MessageStream):
-    """One call on the client's side.
+    """One call on the client's side. Messages are queued until the stream has a connection.
 
-    A stream may be used before it has a connection. Messages are then queued until it has one.
-
-    `on_close` is called once, with the error or with None for OK. No callback is called after
-    cancel().
+    `on_close` is called once, with None for OK. No callback is called after cancel().
     """
 
     __slots__ = (
@@ -107,8 +97,7 @@ class ClientStream(MessageStream):
         "sign",
     )
 
-    # Connection of the stream. The attribute and the stream's id are set when a connection begins
-    # the stream.
+    # Unset until a connection begins the stream.
     connection: ClientConnection
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -121,10 +110,7 @@ class ClientStream(MessageStream):
         *,
         sign: Callable[[], bytes] | None = None,
     ) -> None:
-        """Create a call.
-
-        sign: encodes the call's credentials as header fields when the call begins.
-        """
+        """Create a call; `sign` encodes the credentials as header fields when the call begins."""
         super().__init__(0, 0)
         self.encoding = "identity"
         self.partial_message = None
@@ -133,7 +119,7 @@ class ClientStream(MessageStream):
         self.on_close = on_close
         self.on_open = on_open
         self.on_writable = on_writable
-        # Function that removes the stream from the channel's queue; `None` if it is not queued.
+        # Removes the stream from the channel's queue; `None` if it is not queued.
         self.leave_queue: Callable[[ClientStream], None] | None = None
         self.sign = sign
         self.opened = False
@@ -206,10 +192,7 @@ class ClientStream(MessageStream):
             self.on_writable()
 
     def close(self, error: RpcError | None) -> None:
-        """End the call and report the end to its owner, once.
-
-        error: None for OK.
-        """
+        """End the call and report the end to its owner, once. The error is None for OK."""
         if not self.done:
             self.done = True
             on_close = self.on_close
@@ -217,7 +200,7 @@ class ClientStream(MessageStream):
             on_close(error)
 
     def _release_callbacks(self) -> None:
-        """Drop the owner's callbacks, to break the reference cycle between stream and owner."""
+        """Break the reference cycle between stream and owner."""
         self.on_open = self.on_writable = self.leave_queue = None
         self.on_close = self.on_message = _ignore
         self._unsent = []
@@ -228,12 +211,7 @@ def _ignore(_what: object) -> None:
 
 
 class ClientConnection:
-    """One connection to a server.
-
-    The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
-    streams (messages.MessageHandler). The transport uses `http2`; streams use `sender`, which is a
-    part of `http2`.
-    """
+    """One connection to a server: the handler of HTTP/2 events and of messages."""
 
     def __init__(
         self,
@@ -242,11 +220,7 @@ class ClientConnection:
         wake: Callable[[], None],
         on_stream_slot: Callable[[], None],
     ) -> None:
-        """Create the connection.
-
-        on_stream_slot: called when another stream may start: a stream has ended, or the server's
-            settings have arrived.
-        """
+        """Create the connection; `on_stream_slot` is called when another stream may start."""
         self.leaving = False
         self.on_stream_slot = on_stream_slot
         self.http2: Http2Connection[ClientStream] = Http2Connection(
@@ -287,7 +261,6 @@ class ClientConnection:
 
     def start(self, stream: ClientStream) -> None:
         """Open a stream. The connection must be usable and have a stream slot."""
-        # The ids of a client's streams are 1, 3, 5, ...
         stream_id = self._table.last_id = (self._table.last_id + 1) | 1
         self.streams[stream_id] = stream
         block = stream.block if stream.sign is None else stream.block + stream.sign()
@@ -301,13 +274,8 @@ class ClientConnection:
         for stream in self.http2.connection_lost():
             stream.close(ConnectionLostError(Status.UNAVAILABLE, why))
 
-    # --- events of HTTP/2
-
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle response headers or trailers.
-
-        ended: nonzero if END_STREAM was set.
-        """
+        """Handle response headers or trailers; `ended` is nonzero if END_STREAM was set."""
         stream = self.streams.get(stream_id)
         fields = self._decode(block)
         if stream is None:
@@ -333,7 +301,6 @@ class ClientConnection:
             return
         outcome = stream.outcome
         if outcome is None:
-            # The stream ended with a DATA frame, so the trailers are missing.
             outcome = RpcError(Status.INTERNAL, "the response has no trailers")
         if not stream.state & LOCAL_CLOSED:
             self.sender.reset_stream(stream, Code.CANCEL)
@@ -371,8 +338,6 @@ class ClientConnection:
         """Return True: a client always continues to read."""
         return True
 
-    # --- messages
-
     def on_message(self, stream: ClientStream, message: bytes) -> None:
         """Pass a message to its stream's owner."""
         if not stream.opened:
@@ -404,16 +369,13 @@ class ClientConnection:
         """Return False: a client inflates its messages at once."""
         return False
 
-    # --- inside
-
     def _decode(self, block: bytes) -> list[Field]:
         fields = self._blocks.get(block)
         if fields is None:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if self._decoder.generation != before:
-                # The block has changed the dynamic table, so the cached blocks are no longer valid.
-                # Clear the cache before the block can be refused, because a refused block has
+                # The dynamic table has changed. Clear the cache first, because a refused block has
                 # changed the table as well.
                 self._blocks.clear()
             if decoded.oversized:
@@ -444,7 +406,6 @@ class ClientConnection:
             stream.on_open()
 
     def _fail_response(self, stream: ClientStream, fields: list[Field], http_status: int) -> None:
-        """Fail a stream whose response is not a gRPC response, or has an HTTP error status."""
         if any(name == b"grpc-status" for name, _ in fields):
             error = outcome_of(fields) or RpcError(Status.UNKNOWN, f"HTTP status {http_status}")
         else:
@@ -455,11 +416,7 @@ class ClientConnection:
 
 
 def outcome_of(fields: list[Field]) -> RpcError:
-    """Return the gRPC status that trailers contain.
-
-    The result is an RpcError even if the status is OK, because the message and the metadata may
-    matter.
-    """
+    """Return the gRPC status of trailers as an RpcError, even for OK, to keep the metadata."""
     status = Status.UNKNOWN
     message = _NO_STATUS
     trailers: list[tuple[str, str | bytes]] = []

@@ -1,8 +1,4 @@
-"""Compression of gRPC messages (identity, gzip, deflate), and decompression within limits.
-
-The module does no I/O. A decompressed message never exceeds the receiver's limits, whatever its
-compressed size.
-"""
+"""Compression of gRPC messages (identity, gzip, deflate), and decompression within limits."""
 
 from __future__ import annotations
 
@@ -21,16 +17,12 @@ if TYPE_CHECKING:
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
 ACCEPTED = "identity,deflate,gzip"
 _GZIP_WBITS = 31
-# Compression levels of responses. They have gRPC's names, and choose the same algorithms as in
-# gRPC.
+# gRPC's names of compression levels. They choose the same algorithms as in gRPC.
 LEVELS = ("none", "low", "medium", "high")
 
 
 def reply_encoding(level: str, accepted: bytes) -> str | None:
-    """Return the encoding of responses to a client that sent this grpc-accept-encoding.
-
-    None means that responses are not compressed.
-    """
+    """Return the response encoding for a grpc-accept-encoding; None means no compression."""
     offered = {name.strip() for name in accepted.split(b",")}
     known = [name for name in ("gzip", "deflate") if name.encode() in offered]
     if level == "none" or not known:
@@ -51,11 +43,7 @@ def begin_deflation(encoding: str, parts: Sequence[bytes | memoryview]) -> Defla
 
 
 def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Inflation:
-    """Begin to decompress a message.
-
-    Raises:
-        RpcError: the call's grpc-encoding does not allow a compressed message.
-    """
+    """Begin to decompress a message; raise RpcError if grpc-encoding does not allow that."""
     if encoding == "gzip":
         return Inflation(data, _GZIP_WBITS, limits)
     if encoding == "deflate":
@@ -64,11 +52,7 @@ def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Infl
 
 
 def inflate(inflation: Inflation, size_bytes: int) -> None:
-    """Inflate about `size_bytes` more of a message.
-
-    Raises:
-        RpcError: the message is damaged or too large.
-    """
+    """Inflate about `size_bytes` more; raise RpcError if the message is damaged or too large."""
     try:
         inflation.inflate(size_bytes)
     except (zlib.error, InflatedTooLargeError) as error:
@@ -86,11 +70,7 @@ def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
 
 
 def inflated_message(inflation: Inflation) -> bytes:
-    """Return the inflated message; call this when the inflation is done.
-
-    Raises:
-        RpcError: the message is damaged.
-    """
+    """Return the message of a finished inflation; raise RpcError if it is damaged."""
     if not inflation.intact:
         raise RpcError(Status.INTERNAL, "a damaged compressed message")
     return inflation.content()

@@ -1,8 +1,7 @@
 """Deadlines of many calls that share one timer.
 
-The module reads no clock: callers pass the time. Deadlines within the same hundredth of a second
-share a bucket, so adding or discarding one costs a single dictionary operation. A deadline never
-fires early. It fires at most a hundredth of a second late.
+Deadlines within 10 ms share a bucket, so adding one costs one dictionary operation. A deadline
+never fires early, and fires at most 10 ms late.
 """
 
 # layout: compiled
@@ -45,8 +44,7 @@ class Deadlines(Generic[T]):
         bucket.discard(item)
         if not bucket:
             del self._buckets[key]
-            # The heap keeps the keys of empty buckets until they are due, or until there are too
-            # many of them.
+            # The heap keeps the keys of empty buckets until they are due or too many.
             if len(self._order) > 2 * len(self._buckets) + _SLACK:
                 self._order = sorted(self._buckets)
 

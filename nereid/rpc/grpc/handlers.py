@@ -1,7 +1,4 @@
-"""Table of a server's handlers, and the tasks in which coroutine handlers run.
-
-Both engines use this module.
-"""
+"""Table of a server's handlers, and the tasks in which coroutine handlers run."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from nereid.rpc.grpc.status import Status
 if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
 
-# A unary handler gets the message as bytes. It gets a MessageBuffer if the allocator of its path
-# made one.
+# The message is bytes, or a MessageBuffer if the allocator of its path made one.
 UnaryHandler = Callable[[Call, Any], None]
 AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
 StreamHandler = Callable[[Call], None]
@@ -25,21 +21,15 @@ StreamHandler = Callable[[Call], None]
 
 @dataclass(frozen=True)
 class Handlers:
-    """Handlers of a server, by path.
-
-    `unary` handlers are plain functions and must not block; `async_unary` handlers run as tasks.
-    """
+    """Handlers of a server, by path. `unary` handlers are plain functions and must not block."""
 
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
     stream: Mapping[str, StreamHandler] = field(default_factory=dict)
-    # Paths whose responses are compressed if the server's options ask for compression.
     compressible: frozenset[str] = frozenset()
-    # Maps a unary path to its allocator of buffers. Large messages are then received in these
-    # buffers, not as bytes.
+    # Maps a unary path to the allocator of buffers that receive its large messages.
     message_allocators: Mapping[str, AllocateBuffer] = field(default_factory=dict)
-    # Function that is called for each call that arrives at a socket, after the headers and before
-    # the message. It raises RpcError to refuse the call.
+    # Called for each call from a socket, before its message. Raises RpcError to refuse the call.
     admit: Callable[[Call], None] | None = None
 
 
@@ -58,7 +48,7 @@ class Route:
         self.coroutine = coroutine
         self.stream = stream
         self.compressible = False
-        # Allocator of buffers for large messages; `None` means that they are received as bytes.
+        # `None` means that messages are received as bytes.
         self.allocate: AllocateBuffer | None = None
 
 
@@ -75,19 +65,13 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """Tasks of coroutine handlers.
-
-    The object holds a reference to each running task, so that the task is not garbage-collected.
-    """
+    """Running tasks of coroutine handlers, kept so that they are not garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
-        """Run a coroutine handler in a task that replies to the call.
-
-        When the call is cancelled, the task is cancelled as well.
-        """
+        """Run a coroutine handler in a task that replies. Cancelling the call cancels the task."""
         task = asyncio.get_running_loop().create_task(_run(call, handler, message))
         call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)

@@ -1,7 +1,6 @@
-"""Channel within one process and event loop: calls reach their handlers without a socket.
+"""Channel within one process and event loop, without a socket.
 
-Messages are passed on without encoding, but in the next turn of the loop, so that a handler never
-runs inside its caller.
+Messages are delivered in the loop's next turn, so a handler never runs inside its caller.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class _Pipe:
-    """One direction of a stream, which carries messages and then an end."""
-
     __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_on_drained", "_paused", "_scheduled")
 
     def __init__(
@@ -34,7 +31,7 @@ class _Pipe:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._on_drained = on_drained
-        # Items to deliver; `None` stands for the end.
+        # `None` stands for the end.
         self._items: deque[bytes | None] = deque()
         self._bytes = 0
         self._paused = False
@@ -94,10 +91,7 @@ class RoutedCall(Call):
         route: Route | None,
         deadline: float | None = None,
     ) -> None:
-        """Create a call.
-
-        route: None if the server has no such method.
-        """
+        """Create a call; `route` is None if the server has no such method."""
         super().__init__(path, peer, metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
@@ -126,8 +120,7 @@ class RoutedCall(Call):
         if item is not None:
             self._message = item
             return
-        # Drop the message now. The call and the stream refer to each other, so they stay in memory
-        # until the next garbage collection, and the message would stay with them.
+        # Drop the message now: call and stream form a reference cycle, which would keep it.
         message, self._message = self._message, None
         if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
@@ -234,10 +227,7 @@ class LocalStream:
         on_open: Callable[[], None] | None,
         on_writable: Callable[[], None] | None,
     ) -> None:
-        """Create both ends of a call.
-
-        on_done: called when the call ends for any reason.
-        """
+        """Create both ends of a call; `on_done` is called when the call ends for any reason."""
         self._on_done = on_done
         self._on_open = on_open
         self._on_writable = on_writable
@@ -279,8 +269,6 @@ class LocalStream:
         """Continue the delivery of the server's messages after pause()."""
         self.call.down.resume()
 
-    # --- for the other end
-
     def on_accepted(self) -> None:
         """Tell the owner, in the next turn, that the server has accepted the stream."""
         if self._on_open is not None and not self._done:
@@ -299,8 +287,7 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        # Drop the reference to the error, to avoid a reference cycle. When the error is raised, its
-        # traceback refers to the caller's frames, and these frames refer to the stream.
+        # Avoid a reference cycle: the error's traceback refers to frames that refer to the stream.
         outcome, self._outcome = self._outcome, None
         self._on_close(outcome)
 
@@ -337,11 +324,7 @@ class LocalChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """Make a unary call and return the response.
-
-        Raises:
-            RpcError: the call ended with a status other than OK.
-        """
+        """Make a unary call; raise RpcError for a status other than OK."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         request = _Request(path, tuple(metadata), deadline)
         return await unary_over(partial(self._open, request), message, timeout_s)

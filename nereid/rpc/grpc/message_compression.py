@@ -20,17 +20,14 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# An allocator gets this many bytes from the start of the message. The message is copied to its
-# buffer in slices, because the interpreter's lock is held while a slice is copied.
+# An allocator sees this many bytes. The message is copied to the buffer in slices, because copying
+# holds the interpreter's lock.
 _FIRST_PIECE_BYTES: Final = 16_384
 _SLICE_BYTES: Final = 1 << 20
 
 
 class MessageCompression:
-    """Tasks that inflate or compress messages and pass the results to the messages' connections.
-
-    If a call ends, the work for it stops after the current slice.
-    """
+    """Tasks that inflate or compress messages. Work for an ended call stops after a slice."""
 
     def __init__(self, queue: ZlibQueue) -> None:
         self._queue = queue
@@ -41,7 +38,7 @@ class MessageCompression:
         self._start(self._inflate(call, inflation))
 
     def deflate(self, call: CompressingCall) -> None:
-        """Compress a call's waiting messages in a task, and send each one when it is done."""
+        """Compress a call's waiting messages in a task, and send each one."""
         self._start(self._deflate(call))
 
     def close(self) -> None:
@@ -69,12 +66,11 @@ class MessageCompression:
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)
         except RpcError as error:
-            # Remove the traceback, which would keep this frame and the message in memory.
+            # The traceback would keep this frame and the message in memory.
             result = error.with_traceback(None)
         call.connection.on_inflated(call, result)
 
     async def _in_buffer(self, call: ServerCall, message: bytes) -> bytes | MessageBuffer:
-        """Copy a message to a buffer if the allocator of the call's path makes one."""
         allocate = call.connection.allocator_of(call)
         view = memoryview(message)
         buffer = None if allocate is None else allocate(len(view), view[:_FIRST_PIECE_BYTES])

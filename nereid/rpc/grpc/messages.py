@@ -1,8 +1,4 @@
-"""Length-prefixed messages of gRPC in the content of HTTP/2 streams.
-
-The module cuts received content into messages, decompresses them, and sends messages. It does no
-I/O and does not depend on calls: a stream's owner receives messages through `MessageHandler`.
-"""
+"""Length-prefixed messages of gRPC in the content of HTTP/2 streams."""
 
 # layout: compiled
 
@@ -25,32 +21,29 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
     from nereid.rpc.net.inflation import Inflation
 
-# Prefix of a message: a flag for compression, and the length of the message.
 MESSAGE_PREFIX = Struct(">BI")
 _PREFIX_BYTES = MESSAGE_PREFIX.size
-# Header of a DATA frame and prefix of its message, packed in one call. The frame must be smaller
-# than 64 KiB.
+# Packs a DATA frame's header and the message's prefix in one call. The frame must be smaller than
+# 64 KiB.
 _DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
 _pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
-# Size up to which a message is inflated at once. The handler may defer the inflation of a larger
-# message.
+# A message up to this size is inflated at once. The handler may defer a larger one.
 _INLINE_INFLATION_BYTES = 32_768
-# A message may arrive in _FREE_PIECES pieces of any size. Further pieces are reported if the
-# average size is below _SMALL_PIECE_BYTES.
+# A message may arrive in this many pieces of any size. Further pieces are reported if the average
+# piece is below _SMALL_PIECE_BYTES.
 _FREE_PIECES = 8
 _SMALL_PIECE_BYTES = 256
 _MANY_MESSAGES = 64
 
 
 class MessageBuffer(Protocol):
-    """Memory in which the pieces of a large message are put together."""
+    """Memory in which the pieces of a large message are joined."""
 
-    # View of the memory, exactly as long as the message.
+    # Exactly as long as the message.
     view: memoryview
 
 
-# Function that allocates a buffer for a message that arrives in pieces. Its arguments are the
-# message's size and first piece. It returns None if the message should be received as bytes.
+# Arguments: the message's size and first piece. None means that the message is received as bytes.
 AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 
 
@@ -78,11 +71,10 @@ class PartialMessage:
         self._max_bytes = max_bytes
         self._missing = -1
         self._pieces = 0
-        # Received part of the body if there is no buffer. A BytesIO makes adding cheap even if the
-        # pieces are tiny.
+        # The body if there is no buffer. BytesIO is cheap even if the pieces are tiny.
         self._content: io.BytesIO | None = None
         self.compressed = 0
-        # Time at which the owner first saw that the message is arriving; 0 before that.
+        # Time at which the owner first saw the message; 0 before that.
         self.seen_at = 0.0
 
     def feed(self, data: bytes, start: int, stop: int) -> int:
@@ -129,21 +121,17 @@ class PartialMessage:
         """Return the complete message: its buffer if there is one, else bytes."""
         if self._buffer is not None:
             return self._buffer
-        # BytesIO returns the bytes object that it wrote to, without a copy.
+        # BytesIO returns its bytes object without a copy.
         return b"" if self._content is None else self._content.getvalue()
 
 
 class HeldContent:
-    """Content of a stream, held back until the preceding message has been inflated elsewhere.
-
-    Meanwhile the object is the `partial_message` of the stream.
-    """
+    """Content of a stream, held back while the preceding message is inflated elsewhere."""
 
     __slots__ = ("ended", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        # True if the peer has ended its side of the stream.
         self.ended = False
 
 
@@ -158,14 +146,10 @@ def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
 
 
 class MessageStream(Stream):
-    """Stream that carries messages.
-
-    Calls of servers and of clients derive from it, and set its two attributes.
-    """
+    """Stream that carries messages: a call of a server or client, which sets both attributes."""
 
     __slots__ = ("encoding", "partial_message")
 
-    # Value of the grpc-encoding that the peer sent.
     encoding: str
     partial_message: PartialMessage | HeldContent | None
 
@@ -184,11 +168,7 @@ class MessageStream(Stream):
         self.partial_message = None
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes that the peer has sent and that are kept in memory.
-
-        Raises:
-            RpcError: the bytes exceed a limit.
-        """
+        """Count bytes of the peer that are kept in memory; raise RpcError if over a limit."""
 
 
 M = TypeVar("M", bound=MessageStream)
@@ -205,29 +185,20 @@ class MessageHandler(Protocol[M_contra]):
         """Handle a stream whose content is invalid or too large. No more of its content is read."""
 
     def on_crumb(self) -> None:
-        """Handle one more piece of a message whose pieces are too small for the work they cause."""
+        """Handle a piece that is too small for the work that it causes."""
 
     def on_many_messages(self) -> None:
-        """Handle a DATA frame with so many small messages that it costs as much as many frames."""
+        """Handle a DATA frame with so many small messages that it costs like many frames."""
 
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
-        """Return the allocator for messages that arrive in pieces.
-
-        None means that messages are received as bytes, without an allocator.
-        """
+        """Return the allocator for messages that arrive in pieces; None to receive bytes."""
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
-        """Take over a message that takes long to inflate, or return False to have it inflated now.
-
-        A handler that takes over has to call MessageReader.resume() with the inflated message.
-        """
+        """Return True to take over an inflation, and call MessageReader.resume() after it."""
 
 
 class MessageReader(Generic[M]):
-    """Reader that cuts the content of streams into messages (http2.handler.ContentReader).
-
-    Nearly every message arrives in one DATA frame, and is a single slice of the received data.
-    """
+    """Reader that cuts the content of streams into messages."""
 
     def __init__(
         self,
@@ -242,12 +213,12 @@ class MessageReader(Generic[M]):
         self._handler = handler
 
     def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
-        """Read content of a DATA frame, `data[start:stop]`, and deliver its complete messages."""
+        """Read `data[start:stop]` of a DATA frame, and deliver the complete messages."""
         messages = 0
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    # In the compiled form, this code is faster than struct.unpack_from().
+                    # When compiled, this is faster than struct.unpack_from().
                     compressed = data[start]
                     size = (
                         data[start + 1] << 24
@@ -271,7 +242,7 @@ class MessageReader(Generic[M]):
                 start = self._read_piece(stream, data, start, stop)
         except RpcError as error:
             stream.partial_message = None
-            # Remove the traceback, which would keep the received data in memory.
+            # The traceback would keep the received data in memory.
             self._handler.on_bad_message(stream, error.with_traceback(None))
         if messages > _MANY_MESSAGES:
             self._handler.on_many_messages()
@@ -314,15 +285,13 @@ class MessageReader(Generic[M]):
         self._handler.on_message(stream, inflated_message(inflation))
 
     def resume(self, stream: M, message: bytes | MessageBuffer) -> HeldContent:
-        """Deliver a deferred message after its inflation, then the content that arrived after it.
+        """Deliver an inflated message, then the content held back after it.
 
-        Returns the held content. If its `ended` is True, the caller has to handle the end of the
-        peer's side now.
+        If the result's `ended` is True, the caller has to handle the end of the peer's side.
         """
         held = stream.partial_message
         assert isinstance(held, HeldContent), "nothing was deferred"
-        # Do not assign None here: mypyc would then assume that the attribute is still None after
-        # the deliveries below.
+        # Do not assign None: mypyc would then assume None even after the deliveries below.
         stream.discard_partial_input()
         self._handler.on_message(stream, message)
         for piece in held.pieces:
@@ -331,8 +300,7 @@ class MessageReader(Generic[M]):
             self.read(stream, piece, 0, len(piece))
         behind = stream.partial_message
         if held.ended and isinstance(behind, HeldContent):
-            # The held content contained another message that was deferred. The end of the peer's
-            # side must be handled after that message.
+            # Another message was deferred. The end of the peer's side comes after that message.
             behind.ended = True
             held.ended = False
         return held
@@ -341,7 +309,7 @@ class MessageReader(Generic[M]):
 def send_message(
     sender: Sender[Any], stream: MessageStream, message: bytes, compressed: int = 0
 ) -> None:
-    """Send one message, directly to the output if both windows and the frame size allow it."""
+    """Send one message, directly to the output if windows and frame size allow it."""
     size = len(message) + 5
     if (
         stream.queue is None

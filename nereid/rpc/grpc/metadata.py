@@ -1,7 +1,6 @@
-"""Text formats of gRPC: metadata values, percent-encoded messages, timeouts, literal header fields.
+"""Text formats of gRPC: metadata, status messages, timeouts, literal header fields.
 
-The module does no I/O. Every header field that this package sends is a literal without indexing, so
-whole blocks can be cached as bytes.
+All sent fields are literals without indexing, so blocks can be cached as bytes.
 """
 
 # layout: compiled
@@ -27,12 +26,11 @@ _KEY = re.compile(r"[0-9a-z_.-]+\Z")
 _TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
-# Maximum length of a status message: gRPC clients refuse header lists larger than 8 to 16 KiB.
+# gRPC clients refuse header lists larger than 8 to 16 KiB.
 _MAX_MESSAGE_LENGTH = 6000
 _REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-# Largest number in a grpc-timeout, which has at most eight digits. Longer times are given in a
-# coarser unit.
+# A grpc-timeout has at most eight digits. Longer times need a coarser unit.
 _LARGEST = 99_999_999
 
 
@@ -61,10 +59,7 @@ def format_timeout(timeout_s: float) -> bytes:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message.
-
-    Long messages are cut so that every peer accepts the header list.
-    """
+    """Percent-encode a status message. Cut it so that every peer accepts the header list."""
     raw = message[:_MAX_MESSAGE_LENGTH].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
     return _CUT_ESCAPE.sub(b"", text[:_MAX_MESSAGE_LENGTH])
@@ -77,12 +72,9 @@ def decode_message(text: bytes) -> str:
 
 
 def decode_binary(value: bytes) -> list[bytes]:
-    """Decode the values of a -bin field.
+    """Decode the values of a -bin field; raise RpcError if one is not base64.
 
-    The values are base64, with or without padding. Several values are joined by commas.
-
-    Raises:
-        RpcError: a value is not base64.
+    Padding is optional. Commas separate values.
     """
     try:
         return [
@@ -94,9 +86,9 @@ def decode_binary(value: bytes) -> list[bytes]:
 
 
 def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
-    """Return one header field as metadata pairs: several pairs if a -bin field has several values.
+    """Return a header field as metadata pairs; a -bin field may have several values.
 
-    As in grpcio, text is decoded as UTF-8 if possible, otherwise as Latin-1.
+    As in grpcio, text is UTF-8 if possible, otherwise Latin-1.
     """
     name = key.decode("latin-1")
     if name.endswith("-bin"):
@@ -126,15 +118,12 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 def literal_at(index: int, value: bytes) -> bytes:
-    """Encode a header field as a literal without indexing. The static table has its name."""
+    """Encode a literal field without indexing, whose name is in the static table."""
     return _length(index, 0, 4) + _length(len(value), 0, 7) + value
 
 
 def encode_status(status: int, message: str) -> bytes:
-    """Encode the status of a call as literal header fields.
-
-    Short messages are cached: a server that refuses most calls repeats them.
-    """
+    """Encode a status as literal fields. Short messages are cached, because servers repeat them."""
     if len(message) <= _REMEMBERED_MESSAGE:
         return _remembered_status(int(status), message)
     return _encode_status(status, message)
@@ -155,11 +144,7 @@ def encode_trailer(key: str, value: str | bytes) -> bytes:
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Encode metadata as literal header fields.
-
-    Raises:
-        ValueError: HTTP/2 does not allow one of the keys or values.
-    """
+    """Encode metadata as literal fields; raise ValueError for a forbidden key or value."""
     out = []
     for key, value in metadata:
         if _KEY.match(key) is None:

@@ -1,10 +1,7 @@
-"""Request headers of gRPC over HTTP/2: each block of fields is validated and parsed only once.
+"""Request headers of gRPC over HTTP/2: each block of fields is parsed only once.
 
-The parsed headers depend only on the block's fields, and clients repeat the fields. There are two
-caches. As long as the connection's dynamic table does not change, the block's bytes are the key,
-and the headers cost one dictionary look-up. Otherwise the indexed fields are the key. The cached
-headers are then copied, and the few literal fields (`traceparent`, `grpc-timeout`) are added to the
-copy.
+While the dynamic table does not change, the block's bytes are the cache key. Otherwise the indexed
+fields are the key, and the literal fields are added to a copy of the cached headers.
 """
 
 # layout: compiled
@@ -34,8 +31,7 @@ if TYPE_CHECKING:
 
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
-# Metadata values keep surrounding spaces, as in gRPC's own implementations, although RFC 9113 8.2.1
-# forbids such spaces.
+# Values keep surrounding spaces, as in gRPC's own implementations but unlike RFC 9113 8.2.1.
 _VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _PSEUDO_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
 _SPACES = b" \t"
@@ -60,21 +56,16 @@ _RESERVED = frozenset(
     )
 )
 _CACHED_BLOCKS = 64
-# Maximum total size of the blocks that are cached for one connection.
+# Limit for one connection.
 _CACHED_BLOCK_BYTES = 65_536
-# A block that is not cached is charged to its sender for each field beyond this number. Hardly any
-# client needs so many fields.
+# Each field beyond this number is charged to the sender, unless the block is cached.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
 CACHED_BASES = 1024
 
 
 class RequestHeaders:
-    """Parsed headers of one request.
-
-    refusal: response to send if the call must not reach a handler.
-    route: the server's route for the path.
-    """
+    """Parsed headers of a request. `refusal` is the response if no handler may get the call."""
 
     __slots__ = (
         "accepted",
@@ -94,14 +85,14 @@ class RequestHeaders:
         self.timeout_s: float | None = None
         self.encoding = ""
         self.accepted = b""
-        # Encoding of responses; `None` means that responses are not compressed.
+        # `None` means that responses are not compressed.
         self.reply_encoding: str | None = None
         self.content_length: int | None = None
         self.refusal: Refusal | None = None
         self.route: Any = None
 
     def copy(self) -> RequestHeaders:
-        """Return a copy, which can be changed without affecting the cached headers."""
+        """Return a copy that may be changed. The cached headers must stay as they are."""
         headers = RequestHeaders()
         headers.path = self.path
         headers.metadata = self.metadata
@@ -142,10 +133,7 @@ OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metad
 
 
 class RequestHeadersReader:
-    """Reader of one connection's header blocks.
-
-    All connections of a server may share `bases`.
-    """
+    """Reader of one connection's header blocks. Connections of a server may share `bases`."""
 
     __slots__ = (
         "_bases",
@@ -164,10 +152,7 @@ class RequestHeadersReader:
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
-        """Create a reader.
-
-        spend: charges the work for unusual blocks (FloodBudget.spend).
-        """
+        """Create a reader; `spend` charges the work for unusual blocks (FloodBudget.spend)."""
         self._spend = spend
         self._compression = compression
         self._decoder = decoder
@@ -180,9 +165,8 @@ class RequestHeadersReader:
     def read(self, block: bytes) -> RequestHeaders:
         """Return the headers of a request.
 
-        Raises:
-            Http2StreamError: the block is malformed.
-            Http2ConnectionError: the block cannot be decoded.
+        Raises Http2StreamError for a malformed block, and Http2ConnectionError for one that cannot
+        be decoded.
         """
         headers = self._blocks.get(block)
         if headers is not None:
@@ -194,9 +178,8 @@ class RequestHeadersReader:
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
         if decoder.generation != before:
-            # The block has changed the dynamic table, so the cached blocks are no longer valid.
-            # Clear the cache before the block can be refused, because a malformed block has changed
-            # the table as well.
+            # The dynamic table has changed. Clear the cache first, because a malformed block has
+            # changed the table as well.
             self._blocks.clear()
         headers = self._parse(decoded)
         if decoder.generation == before:
@@ -238,8 +221,7 @@ class RequestHeadersReader:
         if not fresh:
             return base
         if _has_any(base, fresh):
-            # Some literal fields have the name of an indexed field. Fields with the same name must
-            # keep their order, so parse all fields instead of adding the literal ones to the base.
+            # Fields of the same name must keep their order, so parse all of them.
             headers = parse_headers(tuple(decoded.fields))
             self._set_route(headers)
             return headers
@@ -340,7 +322,6 @@ def _read_timeout(headers: RequestHeaders, text: bytes) -> None:
 
 
 def _has_any(base: RequestHeaders, fresh: list[Field]) -> bool:
-    """Return whether the base has a field with the same name as one of the literal fields."""
     names = {name for name, _ in fresh}
     if base.timeout_s is not None and b"grpc-timeout" in names:
         return True

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _TIMER_S = 1.0
-# Seconds to wait for the reply to the ping that follows the first GOAWAY. After this time, the
-# client is assumed to know of the drain.
+# Seconds to wait for the reply to the ping after the first GOAWAY. Then the client is assumed to
+# know of the drain.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 
@@ -43,22 +43,19 @@ _AGE_JITTER = 0.1
 class ServerOptions(Limits):
     """Limits of each connection, and rules for accepting and ending connections."""
 
-    # Seconds to wait for the first SETTINGS of a client.
+    # Limit for the first SETTINGS of a client.
     greeting_timeout_s: float = 10.0
-    # Seconds after which a connection without calls and pings is ended; `None` means never.
+    # For a connection without calls and pings; `None` means no limit.
     idle_timeout_s: float | None = None
     max_connection_age_s: float | None = None
-    # Seconds for which calls in flight may finish on an old connection before it is cut; `None`
-    # means no limit.
+    # Seconds for calls in flight on an old connection; `None` means no limit.
     max_connection_age_grace_s: float | None = None
-    # Compression level, one of compression.LEVELS, for methods that are marked as compressible.
+    # One of compression.LEVELS, for compressible methods.
     compression: str = "none"
-    # True if several processes listen at the same TCP port. The system then distributes
-    # connections.
+    # True if several processes listen at the same TCP port.
     reuse_port: bool = False
-    # Maximum number of connections at all addresses together. Further connections are closed.
+    # At all addresses together. Further connections are closed.
     max_connections: int | None = None
-    # Maximum number of connections of one client (net.address.client_of).
     max_client_connections: int | None = None
 
 
@@ -74,9 +71,8 @@ class Server:
     ) -> None:
         """Create a server that does not listen yet.
 
-        budget: budget for clients' bytes; None means that bytes are not counted.
-        zlib_queue: queue in which large messages are inflated and compressed; None means that this
-            happens in the event loop.
+        Without a budget, bytes are not counted. Without a zlib_queue, large messages are inflated
+        and compressed in the event loop.
         """
         self._options = options
         self._tasks = HandlerTasks()
@@ -113,9 +109,8 @@ class Server:
     ) -> str:
         """Listen at one more address. Return the address with its actual port.
 
-        tls: TLS settings, which must negotiate h2; None means no encryption.
-        private: whether only this user may connect to a Unix socket.
-        inherited: sockets that are bound to the address, and that other processes serve as well.
+        tls must negotiate h2. If private is True, only this user may connect to a Unix socket.
+        Other processes may also serve the inherited sockets.
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
@@ -139,13 +134,10 @@ class Server:
         return len(self._http2_protocols)
 
     async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
-        """Accept no new connections, and ask clients to make their next calls elsewhere.
+        """Ask clients to make their next calls elsewhere. New calls are refused after this returns.
 
-        Calls that clients make before they know of the drain are still served. When this method
-        returns, new calls are refused.
-
-        listening: whether to continue to accept new connections, because there may be no other
-            server.
+        If `listening` is True, new connections are still accepted, because there may be no other
+        server.
         """
         if not listening:
             self._stop_listening()
@@ -153,7 +145,7 @@ class Server:
         for protocol in leaving:
             protocol.http2.control.start_drain()
         with contextlib.suppress(TimeoutError):
-            # A connection without calls is closed as soon as the client has acknowledged the drain.
+            # A connection without calls is closed once the client acknowledges the drain.
             async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
         for protocol in leaving:
@@ -181,15 +173,13 @@ class Server:
         if self._messages is not None:
             self._messages.close()
 
-    # --- for connections
-
     def on_connection(self, protocol: _ServerProtocol) -> None:
         """Register a new connection, or abort it if there are too many connections."""
         self._http2_protocols.add(protocol)
         self._empty.clear()
         if self._counts.add(protocol.client, after_handshake=protocol.secure) > 0:
-            # Abort before SETTINGS are sent: to a gRPC client SETTINGS mean success, and it would
-            # dial again and again without a pause. If the connection fails, the client backs off.
+            # Abort before SETTINGS are sent. After SETTINGS, a gRPC client would dial again without
+            # a pause, instead of backing off.
             protocol.abort()
 
     def on_connection_lost(self, protocol: _ServerProtocol) -> None:
@@ -198,8 +188,6 @@ class Server:
         self._counts.remove(protocol.client)
         if not self._http2_protocols:
             self._empty.set()
-
-    # --- inside
 
     def _new_protocol(self) -> _ServerProtocol:
         return _ServerProtocol(self, self._context, self._options)
@@ -244,8 +232,6 @@ class Server:
 
 
 class _ServerProtocol(Http2Protocol):
-    """Connection that a server accepted."""
-
     connection: ServerConnection
 
     def __init__(self, server: Server, context: ServerContext, options: ServerOptions) -> None:
@@ -308,10 +294,7 @@ class _ServerProtocol(Http2Protocol):
             self._retire()
 
     def _abort_if_stalled(self, now: float) -> None:
-        """Abort the connection if its client reads nothing from the socket.
-
-        If the client reads, but leaves a response unread for too long, end that call only.
-        """
+        """Abort if the client reads nothing; if one response stays unread, end only its call."""
         transport = self.writer.transport
         waiting_bytes = transport.get_write_buffer_size() if transport else 0
         if self._stall.stalled(waiting_bytes, now):

@@ -1,8 +1,7 @@
-"""Server's side of gRPC on one HTTP/2 connection.
+"""Server's side of gRPC on one HTTP/2 connection. The module does no I/O.
 
-The module does no I/O; `ServerContext` provides time and tasks. A unary request and its response
-cost only one ServerCall, one look-up of the header block and one tuple of bytes. To achieve this,
-ServerCall.reply changes the sender's state directly.
+For speed, ServerCall.reply changes the sender's state directly: a unary call costs one ServerCall,
+one look-up of the header block and one tuple of bytes.
 """
 
 # layout: compiled
@@ -71,27 +70,27 @@ if TYPE_CHECKING:
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
 
-# In HPACK's static table, :status 200 is entry 8, and content-type is the name of entry 31.
+# HPACK's static table: entry 8 is :status 200, entry 31 names content-type.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
-# Pack a whole HEADERS frame, the header of a DATA frame and the prefix of the message.
+# Packs a HEADERS frame, a DATA frame's header and the message's prefix.
 _pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
 _pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
 _HEAD_SIZE = len(_HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
-# Units of the flood budget that are charged. An oversized block costs the most: it may have
-# thousands of fields, and decoding them takes milliseconds.
+# Units of the flood budget. An oversized block may have thousands of fields, and decoding them
+# takes milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
 _CRUMB_COST = 0.2
 _TRAILERS_COST = 1.0
-# A message up to this size is not charged while it waits for the end of its request.
+# A message up to this size is not charged while its request arrives.
 _UNCHARGED_BYTES = 4096
-# Messages up to this size are compressed at once, which takes a fraction of a millisecond.
+# Compressing this many bytes at once takes a fraction of a millisecond.
 _INLINE_COMPRESSION_BYTES = 4096
-# Reasons not to reopen a stream's window. Each reason is one bit.
+# Bits: reasons not to reopen a stream's window.
 _PAUSED_BY_HANDLER = 1
 _PAUSED_BY_INFLATION = 2
 
@@ -115,16 +114,9 @@ class ServerContext:
     ) -> None:
         """Create the context.
 
-        on_earlier_deadline: called when a new deadline is earlier than all others.
-        compression: level at which responses of compressible methods are compressed.
-        budget: budget for clients' bytes; None means that bytes are not counted.
-        inflate: function that begins to inflate a call's message. When the inflation ends, the
-            function calls on_inflated() of the call's connection. None means that messages are
-            inflated when they are read.
-        deflate: function that begins to compress a call's waiting messages. For each message, the
-            function calls begin_deflation() and later send_deflated(). None means that messages are
-            compressed when they are sent.
-        admit: see Handlers.
+        inflate begins to inflate a message, and later calls on_inflated() of the call's connection.
+        deflate begins to compress waiting messages. For each one it calls begin_deflation(), and
+        later send_deflated(). Without these two functions, the work is done at once.
         """
         self.budget = budget
         self.inflate = inflate
@@ -146,7 +138,7 @@ class ServerCall(MessageStream):
 
     __slots__ = (*CALL_SLOTS, "connection", "head_sent", "message", "route")
 
-    # Attributes of Call. They are declared here because this class does not derive from Call.
+    # Attributes of Call. This class does not derive from Call.
     path: str
     peer: str
     metadata: Sequence[tuple[str, str | bytes]]
@@ -166,7 +158,7 @@ class ServerCall(MessageStream):
         self.encoding = headers.encoding
         self.partial_message = None
         self.remaining_content_bytes = headers.content_length
-        # Attributes of Call. They are set here, not in a base class, for speed.
+        # Set here, not in a base class, for speed.
         self.path = headers.path
         self.peer = connection.peer
         self.metadata = headers.metadata
@@ -178,8 +170,7 @@ class ServerCall(MessageStream):
         self.on_half_close = None
         self.on_writable = None
         self.head_sent = False
-        # Message of the request: bytes, or the buffer that was allocated for it; `None` until the
-        # message has arrived.
+        # Bytes, or the buffer that was allocated; `None` until the message has arrived.
         self.message: Any = None
         self.route: Route | None = headers.route
 
@@ -190,7 +181,7 @@ class ServerCall(MessageStream):
             return False
         if self.route is None or self.route.stream is None:
             return self.route is not None
-        # A client need not send anything between two messages of a stream.
+        # Between two messages of a stream, a client need not send anything.
         return self.partial_message is not None and not self.paused
 
     @property
@@ -288,7 +279,7 @@ class ServerCall(MessageStream):
         )
         self.on_cancel = None
         if not streams:
-            # No other response could go into the same write, so write at once.
+            # No other response can join this write, so write at once.
             connection.flush()
 
     def reply_parts(
@@ -352,10 +343,7 @@ class ServerCall(MessageStream):
         self.reopen_window(_PAUSED_BY_HANDLER)
 
     def reopen_window(self, reason: int) -> None:
-        """Remove a reason for which the window is not reopened.
-
-        If no reason is left, reopen the window.
-        """
+        """Remove a reason not to reopen the window. If no reason is left, reopen the window."""
         if self.paused & reason:
             self.paused &= ~reason
             if not self.state & REMOTE_CLOSED:
@@ -396,10 +384,7 @@ class ServerCall(MessageStream):
             self.run_callback(self.on_writable)
 
     def mark_done(self) -> None:
-        """Mark the call as done, drop its callbacks and its deadline, and release its charge.
-
-        The code of Call.mark_done() is repeated here for speed.
-        """
+        """Do what Call.mark_done() does, discard the deadline and release the charge."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
@@ -426,7 +411,7 @@ class ServerCall(MessageStream):
                 return encode_trailer(*trailers[0])
             return encode_metadata(trailers)
         except ValueError:
-            # The call must end even if its handler gave invalid trailers.
+            # The call must end even if its handler gives invalid trailers.
             log.exception("%s: trailers that cannot be sent are left out", self.path)
             return b""
 
@@ -434,9 +419,8 @@ class ServerCall(MessageStream):
 class CompressingCall(ServerCall):
     """Call whose client accepts compression. A message is compressed if that makes it smaller.
 
-    Only small messages are compressed at once. Larger messages wait until they have been compressed
-    elsewhere, and all later messages wait as well. The call may be done before all waiting messages
-    have been sent.
+    Large messages wait until they are compressed elsewhere. Later messages wait behind them. The
+    call may be done before all waiting messages are sent.
     """
 
     __slots__ = ("_ending", "_reply_encoding", "_waiting_bytes", "waiting")
@@ -446,7 +430,7 @@ class CompressingCall(ServerCall):
     ) -> None:
         super().__init__(connection, stream_id, headers)
         self._reply_encoding = headers.reply_encoding or "identity"
-        # Messages that wait to be compressed, in their order. Each is a sequence of parts.
+        # Messages to compress, each as a sequence of parts.
         self.waiting: deque[Sequence[bytes | memoryview]] = deque()
         self._waiting_bytes = 0
         # Trailers to send after the waiting messages; `None` if the call has not ended.
@@ -482,7 +466,7 @@ class CompressingCall(ServerCall):
         return begin_deflation(self._reply_encoding, self.waiting[0]) if self.waiting else None
 
     def send_deflated(self, compressed: bytes) -> None:
-        """Send the first waiting message, or its compressed form if that is smaller."""
+        """Send the first waiting message, compressed if that is smaller."""
         parts = self.waiting.popleft()
         self._waiting_bytes -= sum(map(len, parts))
         self._send_smaller(parts, compressed)
@@ -504,7 +488,7 @@ class CompressingCall(ServerCall):
             super().notify_writable()
 
     def discard_partial_input(self) -> None:
-        """Drop the partly received message and, if the stream is closed, the waiting messages."""
+        """Drop the partly received message; if the stream is closed, also the waiting ones."""
         super().discard_partial_input()
         if self.state is CLOSED:
             self.waiting.clear()
@@ -543,12 +527,7 @@ def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
 
 
 class ServerConnection:
-    """One client's connection.
-
-    The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
-    streams (messages.MessageHandler). The transport uses `http2`; calls use `sender` and `streams`,
-    which are parts of it.
-    """
+    """One client's connection: the handler of HTTP/2 events and of messages."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -563,13 +542,9 @@ class ServerConnection:
         peer_is_local: bool = False,
         local: str = "",
     ) -> None:
-        """Create the connection.
+        """Create the connection; `wake` is called when there is output.
 
-        wake: called when there is output to write.
-        write_through, flush: see Http2Writer; None means that output is only written at the end of
-            a turn.
-        peer_names: names in the client's certificate.
-        local: address of the server's end.
+        Without write_through and flush, output is written only at the end of a turn.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
@@ -577,7 +552,6 @@ class ServerConnection:
         self.peer = peer
         self.client = client_of(peer)
         budget = context.budget
-        # Account to which bytes that are held for the client are charged.
         self.account = NO_ACCOUNT if budget is None else budget.open_account(self.client)
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
@@ -610,8 +584,6 @@ class ServerConnection:
         self._unread: dict[int, StallWatch] = {}
         self._arrivals = Arrivals(limits, self.streams, self._receiver)
 
-    # --- for the server
-
     def connection_lost(self) -> None:
         """Cancel all calls and close the client's account, because the connection was lost."""
         for call in self.http2.connection_lost():
@@ -633,10 +605,9 @@ class ServerConnection:
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
-        """End calls whose responses have waited too long because the client does not open a window.
+        """End calls whose responses wait too long because the client opens no window.
 
-        The method checks unary calls, and streams with more unsent bytes than the size of a
-        stream's window.
+        The method checks unary calls, and streams with more unsent bytes than a stream's window.
         """
         watches = {}
         large_bytes = self._limits.stream_window_bytes
@@ -659,17 +630,11 @@ class ServerConnection:
             self._control.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, unfinished))
 
     def _unread_calls(self) -> list[ServerCall]:
-        """Return the unary calls whose responses the client has not read."""
         waiting = [call for call in self.streams.values() if call.trailers is not None]
         return [call for call in waiting if call.route is None or call.route.stream is None]
 
-    # --- events of HTTP/2
-
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle the headers or trailers of a request.
-
-        ended: nonzero if END_STREAM was set.
-        """
+        """Handle the headers or trailers of a request; `ended` is nonzero if END_STREAM was set."""
         if stream_id <= self._table.last_id:
             self._on_trailers(stream_id, block, ended)
             return
@@ -736,10 +701,7 @@ class ServerConnection:
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """Reset a call that has ended before its request was complete.
-
-        The rest of the request is not needed.
-        """
+        """Reset a call that ended early, because the rest of its request is not needed."""
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:
@@ -753,10 +715,8 @@ class ServerConnection:
         limit = self._limits.max_unsent_bytes
         return limit is None or sum(call.queued_bytes for call in self._unread_calls()) <= limit
 
-    # --- messages
-
     def on_message(self, stream: ServerCall, message: Any) -> None:
-        """Pass a message to its stream's handler, or keep the message until the request ends."""
+        """Pass a message to its handler, or keep the message until the request ends."""
         if stream.done:
             return
         if stream.on_message is not None:
@@ -774,7 +734,6 @@ class ServerConnection:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
     def _hold_whole(self, call: ServerCall, message: Any) -> None:
-        """Charge a message that arrived in one piece and has to wait."""
         if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
             call.hold(len(message))
 
@@ -783,7 +742,7 @@ class ServerConnection:
         stream.fail(error.status, error.message)
 
     def on_crumb(self) -> None:
-        """Charge the flood budget for a piece that is too small for the work that it causes."""
+        """Charge the flood budget for a tiny piece."""
         self._control.budget.spend(_CRUMB_COST)
 
     def on_many_messages(self) -> None:
@@ -795,10 +754,7 @@ class ServerConnection:
         return None if stream.done or stream.route is None else stream.route.allocate
 
     def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
-        """Have a message inflated elsewhere.
-
-        The stream's window is not reopened until the inflation is done.
-        """
+        """Have a message inflated elsewhere. Until then the stream's window stays closed."""
         if self.context.inflate is None or stream.done:
             return False
         stream.hold(inflation.inflated_bytes)
@@ -806,15 +762,12 @@ class ServerConnection:
         self.context.inflate(stream, inflation)
         return True
 
-    # --- inside
-
     def _admit(self, stream_id: int, block: bytes) -> RequestHeaders | None:
-        """Return the headers of a new request; return None to refuse the request without a call."""
+        """Return the headers of a new request, or None to refuse the request."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
-            # The stream's id is higher than the last id in our GOAWAY. Refuse the stream, and
-            # ignore its later frames.
+            # The id is above our GOAWAY's last id. Refuse the stream and ignore later frames.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
             self._headers.skip(block)
             return None

@@ -1,7 +1,4 @@
-"""Status codes of gRPC, and the exceptions of this package.
-
-The module also translates HTTP/2 error codes and HTTP statuses to gRPC's status codes.
-"""
+"""Status codes of gRPC, and the exceptions of this package."""
 
 from __future__ import annotations
 
@@ -55,24 +52,18 @@ class RpcError(Exception):
 
 
 class NotProcessedError(RpcError):
-    """Raised if the peer did not process the call (GOAWAY, REFUSED_STREAM), so a retry is safe."""
+    """Raised if the peer did not process the call, so a retry is safe (GOAWAY, REFUSED_STREAM)."""
 
 
 class NotConnectedError(RpcError):
-    """Raised if there is no connection.
-
-    The message contains the peer's address, so do not show it to clients.
-    """
+    """Raised if there is no connection. The message has the address: do not show it to clients."""
 
 
 class ConnectionLostError(RpcError):
-    """Raised if the connection was lost during the call.
-
-    It is unknown whether the peer has processed the call.
-    """
+    """Raised if the connection was lost. The peer may have processed the call."""
 
 
-# Maps the HTTP/2 error code of a reset stream to a status (gRPC over HTTP/2, "Errors").
+# HTTP/2 error code -> status (gRPC over HTTP/2, "Errors").
 _OF_RESET = {
     0x7: Status.UNAVAILABLE,
     0x8: Status.CANCELLED,
@@ -80,8 +71,7 @@ _OF_RESET = {
     0xC: Status.PERMISSION_DENIED,
 }
 
-# Maps the HTTP status of a response without grpc-status to a status (gRPC, "HTTP to gRPC Status
-# Code Mapping").
+# HTTP status without grpc-status -> status (gRPC, "HTTP to gRPC Status Code Mapping").
 _OF_HTTP = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -105,9 +95,5 @@ def status_of_http(http_status: int) -> Status:
 
 
 def status_of_over_budget(error: OverBudgetError) -> Status:
-    """Return the status with which a call ends if its bytes exceed a limit.
-
-    If the limit is shared by all clients, the status is UNAVAILABLE, because other clients may soon
-    free bytes.
-    """
+    """Return the status for bytes over a limit; UNAVAILABLE if all clients share the limit."""
     return Status.UNAVAILABLE if error.shared else Status.RESOURCE_EXHAUSTED

@@ -1,11 +1,8 @@
 """Bidirectional streams between threads and handlers of the same process, without a socket.
 
-A ThreadStream is used like a BlockingStream, but needs no socket. A thread owns one end, and may
-block. The handler's end belongs to the event loop. A message to the thread costs one wake-up of the
-thread, and a message from the thread costs one wake-up of the loop. While the thread waits in
-receive(), the loop may handle messages in the thread's place, one per turn, so that no wake-up is
-needed. Few messages wait at a time: streams are for protocols in which the thread sends one reply
-to each message.
+A message costs one wake-up of the thread or of the loop. While the thread waits in receive(), the
+loop may handle messages in the thread's place, which saves the wake-ups. The thread sends one reply
+to each message, so few messages wait.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.handlers import Handlers, Route
 
-    # Function that handles a message in the event loop. It returns the reply, or empty bytes for no
-    # reply, or `None` to leave the message to the thread.
+    # Handles a message in the loop. Returns the reply, empty bytes for no reply, or `None` to leave
+    # the message to the thread.
     StandIn = Callable[[bytes], bytes | None]
 
 
@@ -46,14 +43,11 @@ class ThreadStreams:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         stand_in: StandIn | None = None,
     ) -> ThreadStream:
-        """Open a stream, from any thread. If it is refused, its first use raises the error.
+        """Open a stream from any thread; raise RpcError if the event loop has ended.
 
-        stand_in: function that the loop calls for a message that arrives while the thread waits and
-            no other message is pending. It may use the thread's objects, because the thread is
-            blocked meanwhile. If it raises an exception, receive() raises that exception.
-
-        Raises:
-            RpcError: the event loop has ended.
+        The first use of a refused stream raises the error. The loop calls stand_in for a message if
+        the thread waits and no other message is pending. stand_in may use the thread's objects,
+        because the thread is blocked. receive() raises the exceptions of stand_in.
         """
         stream = ThreadStream(self._loop, stand_in)
         on_done = self._calls.discard
@@ -84,36 +78,27 @@ class ThreadStreams:
 
 
 class ThreadStream:
-    """The thread's end of a stream.
-
-    One thread uses the object. Other threads may only call cut().
-    """
+    """The thread's end of a stream. Other threads may only call cut()."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stand_in: StandIn | None) -> None:
         self._loop = loop
         self._stand_in = stand_in
-        # Messages for the thread. `None` wakes the thread, so that it checks why the stream has
-        # ended.
+        # `None` wakes the thread to check why the stream has ended.
         self._inbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._closed = False
-        # True if the stream has ended on the loop's side. The loop sets this attribute, and then
-        # wakes the thread by a `None` in the inbox.
+        # The loop sets this before it puts `None` into the inbox.
         self._ended = False
         self._error: BaseException | None = None
-        # The thread holds this lock except while it waits in receive(). The loop holds it while it
-        # handles a message in the thread's place.
+        # The thread holds this lock except while it waits in receive(). The loop holds the lock
+        # while the loop acts for the thread.
         self._at_work = threading.Lock()
         self._at_work.acquire()
-        # Number of messages put into the inbox, and number of messages that the thread has taken
-        # while it held `_at_work`. If the numbers differ, a message is on its way to the thread.
+        # Messages put into the inbox, and messages taken by the thread under `_at_work`. If the
+        # numbers differ, a message is on its way.
         self._given = 0
         self._taken = 0
-        # ---- used by the loop
         self._call: _ThreadCall | None = None
-        # Messages that the loop handles in its next turns.
         self._held: deque[bytes] = deque()
-
-    # ---- for the thread
 
     def receive(self) -> bytes | None:
         """Block until the next message; return None after a regular end, close() or cut()."""
@@ -158,11 +143,8 @@ class ThreadStream:
             self._loop.call_soon_threadsafe(self._cancel_call)
 
     def _raise_error(self) -> None:
-        """Raise the error that ended the stream, unless this end has closed the stream."""
         if self._error is not None and not self._closed:
             raise self._error
-
-    # ---- for the loop
 
     def connect(self, call: _ThreadCall) -> None:
         """Set the handler's end, which will be opened next."""
@@ -175,18 +157,14 @@ class ThreadStream:
         elif (
             self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
         ):
-            # Handle the message in the next turn: the handler's send() has to return before the
-            # handler gets the reply.
+            # Handle the message in the next turn, so that send() returns before the reply arrives.
             self._held.append(message)
             self._loop.call_soon(self._handle_held)
         else:
             self._give(message)
 
     def on_end(self, error: BaseException | None) -> None:
-        """End the stream because the handler or the loop ended it.
-
-        error: None for OK.
-        """
+        """End the stream because the handler or the loop ended it. The error is None for OK."""
         if not self._ended:
             self._ended = True
             self._error = error
@@ -202,19 +180,18 @@ class ThreadStream:
             return
         message = self._held.popleft()
         reply = None
-        # Do not block: if close() has woken the thread meanwhile, the thread holds the lock.
+        # Do not block: if close() has woken the thread, the thread holds the lock.
         if self._stand_in is not None and self._at_work.acquire(blocking=False):
             try:
                 reply = self._stand_in(message)
             except BaseException as error:
-                # receive() raises the error in the thread, as if the error had occurred there.
+                # receive() raises the error in the thread.
                 self.on_end(error)
                 self._cancel_call()
                 return
             finally:
                 self._at_work.release()
         if reply is None:
-            # Give the thread all held messages, in their order.
             self._give(message)
             while self._held:
                 self._give(self._held.popleft())
@@ -236,11 +213,6 @@ class ThreadStream:
 
 
 class _ThreadCall(Call):
-    """Handler's end of a stream, used in the event loop only.
-
-    It never buffers messages.
-    """
-
     __slots__ = (*CALL_SLOTS, "_on_done", "stream")
 
     def __init__(

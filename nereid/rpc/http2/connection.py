@@ -4,9 +4,8 @@
                          -> ConnectionHandler ->
                          -> ContentReader
 
-The connection does no I/O and reads no clock: a transport feeds `receive_data`, writes what
-`data_to_send` returns, and calls `on_timer`. The module does not depend on gRPC: the handler and
-the content reader deal with requests and messages.
+A transport feeds `receive_data`, writes what `data_to_send` returns, and calls `on_timer`. The
+module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
 
 
 class Http2Connection(Generic[S]):
-    """Connection made of the stream table, the sender, the control frames and the receiver.
-
-    The parts are public, because the handler uses them directly, for speed.
-    """
+    """Connection of a server or client. For speed, handlers use its parts directly."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -43,11 +39,7 @@ class Http2Connection(Generic[S]):
         wake: Callable[[], None],
         on_queued: Callable[[int], None] | None = None,
     ) -> None:
-        """Create the connection. Its first frames are in the output already.
-
-        wake: called when there is output.
-        on_queued: see Sender.
-        """
+        """Create the connection, with its first frames in the output."""
         self.streams: StreamTable[S] = StreamTable()
         self.sender: Sender[S] = Sender(
             self.streams,
@@ -60,13 +52,11 @@ class Http2Connection(Generic[S]):
         self.receiver: Receiver[S] = Receiver(limits, self.sender, self.control, handler, content)
         self.sender.out.append(_opening(limits, server=server))
 
-    # --- for the transport
-
     def receive_data(self, data: bytes) -> bool:
         """Process received bytes; return True if frames are left for another turn of the loop.
 
-        After True, the transport has to call this method again in later turns, with no bytes, until
-        the method returns False. Only then may the transport pass further bytes.
+        After True, call this with no bytes in later turns until it returns False. Only then pass
+        further bytes.
         """
         control = self.control
         if control.error is not None:
@@ -75,16 +65,12 @@ class Http2Connection(Generic[S]):
         try:
             return self.receiver.feed(data)
         except Http2ConnectionError as error:
-            # Remove the traceback: the error is kept, and the traceback would keep the received
-            # bytes alive.
+            # The error is kept, and its traceback would keep the received bytes.
             control.fail(error.with_traceback(None))
             return False
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return the output that the transport has to write next.
-
-        Call this again until it returns nothing, or until the socket is full.
-        """
+        """Return the next output. Call again until it is empty or the socket is full."""
         sender = self.sender
         if sender.ready and not sender.blocked:
             sender.pump()
@@ -96,13 +82,12 @@ class Http2Connection(Generic[S]):
     def on_timer(self, now: float) -> bool:
         """Run the timers; return False if the peer is dead. Call this about once a second."""
         if self.receiver.window_withheld:
-            # Normally the window is reopened after output was sent. Calls may also have ended
-            # without output, so check here as well.
+            # Calls may have ended without output, so reopen the window here as well.
             self.receiver.reopen_connection_window()
         return self.control.on_timer(now)
 
     def connection_lost(self) -> list[S]:
-        """Handle the loss of the transport; return the streams that were open."""
+        """Handle the loss of the transport; return the open streams."""
         if self.control.error is None:
             self.control.error = Http2ConnectionError(Code.CONNECT_ERROR, "connection lost")
         streams = list(self.streams.open.values())
@@ -122,7 +107,7 @@ class Http2Connection(Generic[S]):
 
 
 def _opening(limits: Limits, *, server: bool) -> bytes:
-    """Return our settings, and a WINDOW_UPDATE that gives the connection's window its full size."""
+    """Return our settings, and a WINDOW_UPDATE that sets the connection's window."""
     values = {
         frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
         frames.MAX_FRAME_SIZE: limits.max_frame_bytes,

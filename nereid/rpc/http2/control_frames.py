@@ -1,8 +1,4 @@
-"""Control frames of an HTTP/2 connection: settings, pings, resets, window updates and GOAWAY.
-
-The module handles received control frames and writes our own. It does no I/O and reads no clock.
-Content and header blocks are handled elsewhere.
-"""
+"""Control frames of an HTTP/2 connection: settings, pings, resets, windows and GOAWAY."""
 
 from __future__ import annotations
 
@@ -21,11 +17,11 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.sender import Sender
 
-# Units of the flood budget for a reset. A reset costs little, because honest clients also reset
-# many calls at once when deadlines pass.
+# Units of the flood budget. Cheap, because honest clients also reset many calls at once when
+# deadlines pass.
 _RESET_COST = 0.25
-# One unit of the flood budget pays for _ENTRIES_PER_UNIT entries of a SETTINGS frame, or for
-# _STREAMS_PER_UNIT streams whose windows the frame changes.
+# One unit of the flood budget pays for this many entries of a SETTINGS frame, or for this many
+# streams whose windows the frame changes.
 _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
@@ -36,10 +32,8 @@ _MIN_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
 class ControlFrames(Generic[S]):
     """State of a connection that control frames change.
 
-    error: error that ended the connection; None while the connection works.
-    settled: whether the peer's settings have arrived. They show that the peer speaks HTTP/2.
-    draining: whether a drain was announced to the peer.
-    refusing: whether new streams are refused.
+    settled: the peer's settings have arrived. draining: a drain was announced. refusing: new
+    streams are refused.
     """
 
     def __init__(
@@ -69,8 +63,7 @@ class ControlFrames(Generic[S]):
         self._sender = sender
         self._handler = handler
         self._timer_ran_at: float | None = None
-        # Maps a frame's type to the handler of whole frames of the type. The arguments are flags,
-        # stream id and payload.
+        # Frame type -> handler of whole frames. Arguments: flags, stream id, payload.
         self.frame_handlers: dict[int, Callable[[int, int, bytes], None]] = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -81,43 +74,32 @@ class ControlFrames(Generic[S]):
             frames.WINDOW_UPDATE: self._on_window_update,
         }
 
-    # --- ending the connection
-
     def fail(self, error: Http2ConnectionError) -> None:
-        """Give up the connection and send the reason in a GOAWAY.
-
-        The transport writes the remaining output and closes.
-        """
+        """Give up the connection with a GOAWAY. The transport writes the output and closes."""
         if self.error is None:
             self.error = error
             self._write_goaway(error.code, error.message.encode("ascii", "replace"))
 
     def start_drain(self) -> None:
-        """Announce a drain.
-
-        A ping follows. The peer's reply to the ping shows that the peer knows of the drain.
-        """
+        """Announce a drain. The reply to the ping that follows shows that the peer knows of it."""
         if not self.draining:
             self.draining = True
             self._sender.write(frames.goaway(frames.MAX_STREAM_ID, Code.NO_ERROR))
             self._sender.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
-        """Refuse new streams from now on, which is the second step of a drain."""
+        """Refuse new streams from now on: the second step of a drain."""
         if not self.refusing:
             self.draining = self.refusing = True
             self._write_goaway(Code.NO_ERROR)
 
     def _write_goaway(self, code: int, debug: bytes = b"") -> None:
-        # GOAWAY names the last stream that the peer opened. A server opens no streams.
+        # GOAWAY names the peer's last stream. A server opens no streams.
         last_id = self._streams.last_id if self.server else 0
         self._sender.write(frames.goaway(last_id, code, debug))
 
     def on_timer(self, now: float) -> bool:
-        """Run the timers; return False if a keepalive ping got no reply.
-
-        Call this about once a second.
-        """
+        """Run the timers once a second; return False if a keepalive ping got no reply."""
         gap = now - self._timer_ran_at if self._timer_ran_at is not None else 0.0
         self._timer_ran_at = now
         self.budget.refill(gap)
@@ -125,8 +107,6 @@ class ControlFrames(Generic[S]):
         if action is KeepaliveAction.SEND_PING:
             self._sender.write(frames.frame(frames.PING, 0, 0, _KEEPALIVE_PING))
         return action is not KeepaliveAction.GIVE_UP
-
-    # --- frames
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id == 0:
@@ -162,8 +142,8 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         entries = frames.parse_settings(payload)
         self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
-        # If a frame repeats a setting, the last value counts. If it repeats the header table size,
-        # the smallest value counts as well (RFC 7541 4.2).
+        # The last value of a setting counts. For the header table size, so does the smallest (RFC
+        # 7541 4.2).
         tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
         if tables:
             self._sender.set_peer_header_table_bytes(min(tables))
@@ -189,7 +169,7 @@ class ControlFrames(Generic[S]):
         elif key == frames.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
         elif key == frames.ENABLE_PUSH and value > (1 if self.server else 0):
-            # Only a client may send the value 1. A server must not even offer push.
+            # Only a client may send 1. A server must not even offer push.
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:

@@ -1,24 +1,21 @@
-"""Flood protection: a budget for useless frames that are cheap to send but cost us work.
+"""Flood protection: a budget for frames that are cheap to send but cost us work.
 
-Such frames are pings, settings, resets, empty frames, tiny pieces of messages, and window updates
-for content that was never sent. One unit of the budget stands for ten to twenty microseconds of
-work. The module reads no clock: callers pass the elapsed time.
+Such frames are pings, settings, resets, tiny pieces and useless window updates. One unit stands for
+10 to 20 us of work.
 """
 
 from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
-# _BURST units may be spent at once, and _REFILL_PER_S units are added per second. Real clients stay
-# far below these limits.
+# Units that may be spent at once, and units added per second. Real clients stay far below.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
-# Updates are charged in lots: this many updates cost _LOT_COST units, so one costs a fraction of a
-# unit.
+# Updates are charged in lots, so one costs a fraction of a unit.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# After this many bytes of sent content, one more window update is free. A client may therefore
-# acknowledge even every small message twice.
+# One window update is free for this many sent bytes: a client may acknowledge even small messages
+# twice.
 _BYTES_PER_UPDATE = 16
 
 
@@ -43,21 +40,18 @@ class FloodBudget:
 
 
 class WindowUpdateBudget:
-    """Budget that charges for window updates if there are more than the sent content justifies."""
+    """Budget that charges for more window updates than the sent content justifies."""
 
     __slots__ = ("_budget", "_left", "_paid_bytes")
 
     def __init__(self, budget: FloodBudget) -> None:
         self._budget = budget
-        # Number of updates that may arrive before they are compared with the sent content again.
+        # Updates left until the next comparison with the sent content.
         self._left = _UPDATES_PER_LOT
         self._paid_bytes = 0
 
     def spend(self, sent_bytes: int) -> None:
-        """Count one update.
-
-        sent_bytes: size of all content sent on the connection so far.
-        """
+        """Count one update; `sent_bytes` is all content sent on the connection so far."""
         self._left -= 1
         if self._left > 0:
             return

@@ -1,7 +1,4 @@
-"""HTTP/2 on the wire: constants of RFC 9113, and functions that encode whole frames.
-
-The functions work on bytes and do not depend on the state of a connection.
-"""
+"""HTTP/2 on the wire: constants of RFC 9113, and functions that encode whole frames."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Encode a SETTINGS frame.
-
-    values: maps a setting's id to its value.
-    """
+    """Encode a SETTINGS frame. The mapping has a value for each setting's id."""
     return frame(
         SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items())
     )

@@ -16,23 +16,17 @@ class ConnectionHandler(Protocol[S_contra]):
     """Receiver of a connection's events, on a server or client. It creates the stream records."""
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle a complete header block, which is still encoded.
+        """Handle a complete, encoded header block; `ended` is nonzero if the peer's side ends.
 
-        ended: nonzero if the peer's side of the stream ends with the block.
-
-        Raises:
-            Http2StreamError: the connection resets the stream, and calls on_reset if the stream has
-                a record.
+        The connection resets the stream after an Http2StreamError, and calls on_reset if the stream
+        has a record.
         """
 
     def on_end(self, stream: S_contra) -> None:
         """Handle the regular end of the peer's side of a stream."""
 
     def on_reset(self, stream: S_contra, code: int) -> None:
-        """Handle a reset of a stream by either side.
-
-        The stream's record has been removed from the table.
-        """
+        """Handle a stream that either side has reset, after its record left the table."""
 
     def on_half_closed(self, stream: S_contra) -> None:
         """Handle a stream on which we have sent everything while the peer's side is still open."""

@@ -19,30 +19,22 @@ class Limits:
     connection_window_bytes: int = 16 << 20
     max_frame_bytes: int = 1 << 18
     max_header_list_bytes: int = 16_384
-    # Maximum number of frames to read before other connections have their turn. Most clients send
-    # far fewer frames at once.
+    # Frames to read before other connections have their turn.
     max_frames_per_turn: int = 96
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
-    # True if peers without calls in flight are pinged as well.
     keepalive_without_calls: bool = True
-    # Server only: maximum seconds for which a client may read nothing of a response. After that,
-    # the connection is ended. If only the window of a call is exhausted, only the call is ended.
-    # The windows of streams are checked only if more than stream_window_bytes are queued: the
-    # owners of streams limit smaller queues. `None` means no limit.
-    write_timeout_s: float | None = None
-    # Server only: maximum seconds for which no data of an incomplete unary request may arrive;
+    # Server only: how long a client may read nothing. Then the connection ends, or only the call if
+    # just its window is exhausted. Streams are checked if more than stream_window_bytes are queued.
     # `None` means no limit.
+    write_timeout_s: float | None = None
+    # Server only: how long an incomplete unary request may bring no data; `None` means no limit.
     read_timeout_s: float | None = None
-    # Server only: minimum rate and maximum time for incomplete requests and messages.
     upload: UploadLimits = NO_UPLOAD_LIMITS
-    # Server only: maximum bytes of unary responses that are queued for a client. Beyond the limit
-    # the client may send no more content. To enforce this, the connection's window is not reopened.
-    # The socket is still read, because the client's WINDOW_UPDATEs arrive there.
+    # Server only: limit for queued unary responses. Beyond it, the connection's window stays
+    # closed, but the socket is read for the client's WINDOW_UPDATEs.
     max_unsent_bytes: int | None = None
-    # Maximum ratio of a message's size to its compressed size. It applies to messages larger than
-    # 64 MiB; `None` means no limit.
+    # Ratio of a message's size to its compressed size, above 64 MiB; `None` means no limit.
     max_inflation_ratio: float | None = None
-    # True if the connection has no flood budget. A client trusts the server that it chose; a server
-    # trusts no client.
+    # True switches the flood budget off: a client trusts the server that it chose.
     trusts_peer: bool = False

@@ -1,7 +1,4 @@
-"""HTTP/2 connections on asyncio transports: reading, and back-pressure.
-
-The module `writer` writes to the transports. Calls are handled elsewhere.
-"""
+"""HTTP/2 connections on asyncio transports: reading, and back-pressure."""
 
 # layout: not compiled, extends asyncio.Protocol
 # layout: not covered, has a socket, integration tests reach it
@@ -22,25 +19,18 @@ _WRITE_HIGH_WATER_BYTES = 1 << 20
 
 
 class Http2Protocol(asyncio.Protocol):
-    """One connection on one transport.
-
-    Servers and channels derive classes from this one. A derived class sets `http2` before it calls
-    `super().connection_made()`.
-    """
+    """One connection on one transport. Derived classes set `http2` before connection_made()."""
 
     http2: Http2Connection[Any]
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.writer = Http2Writer(loop)
-        # True if the connection uses TLS.
         self.secure = False
-
-    # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the writer, or abort a TLS connection that did not negotiate h2."""
-        # The cast is needed because uvloop's transports do not derive from asyncio's.
+        # uvloop's transports do not derive from asyncio's.
         transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
@@ -58,8 +48,6 @@ class Http2Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes, and write the replies to them at once."""
-        # end_turn() below writes the replies, so they do not wait for a later turn of the event
-        # loop.
         self.writer.begin_turn()
         unread = self.http2.receive_data(data)
         self.writer.end_turn()
@@ -73,8 +61,6 @@ class Http2Protocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue to write after pause_writing()."""
         self.writer.set_paused(False)
-
-    # --- for the owner
 
     def on_timer(self) -> None:
         """Run the connection's timers about once a second, and abort if the peer is dead."""
@@ -90,13 +76,8 @@ class Http2Protocol(asyncio.Protocol):
         if self.writer.transport is not None:
             self.writer.transport.abort()
 
-    # --- inside
-
     def _read_on_later(self) -> None:
-        """Process the rest of the received bytes after other connections have had their turn.
-
-        Nothing is read from the socket until then.
-        """
+        """Process the remaining bytes after other connections. Until then, read nothing more."""
         transport = self.writer.transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()

@@ -1,8 +1,7 @@
 """Receiving side of an HTTP/2 connection: it cuts bytes into frames, and manages our windows.
 
-The module does no I/O. The content of DATA frames is passed on as it arrives; all other frames are
-handled when they are complete. An error of the peer raises Http2ConnectionError, except that an
-error on a single stream only resets that stream.
+The content of DATA frames is passed on as it arrives, other frames when complete. An error on a
+single stream resets it; other errors raise Http2ConnectionError.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
 
 
-# Maximum size of a frame that is neither DATA nor part of a header block.
+# Limit for frames other than DATA and header blocks.
 _MAX_CONTROL_BYTES = 16_384
 _MAX_CONTINUATIONS = 64
-# A DATA frame that arrives after its stream has ended is charged to the flood budget if it is
-# smaller than this.
+# A DATA frame below this size is charged if it arrives after the end of its stream.
 _SMALL_BYTES = 256
 _SMALL_COST = 0.2
 
@@ -37,9 +35,8 @@ class Expects(Enum):
 
     PREFACE -> SETTINGS -> ANY_FRAME <-> CONTINUATION
 
-    A server begins with PREFACE, a client with SETTINGS. A HEADERS frame without END_HEADERS leads
-    to CONTINUATION, in which only CONTINUATION frames of the same stream are accepted. A frame with
-    END_HEADERS leads back to ANY_FRAME.
+    A server begins with PREFACE, a client with SETTINGS. HEADERS without END_HEADERS leads to
+    CONTINUATION, and END_HEADERS leads back.
     """
 
     PREFACE = auto()
@@ -48,17 +45,13 @@ class Expects(Enum):
     CONTINUATION = auto()
 
 
-# Module constants are faster: an attribute of an Enum class costs as much as a small call.
+# An attribute of an Enum class costs as much as a small call.
 _ANY_FRAME = Expects.ANY_FRAME
 _PREFACE = Expects.PREFACE
 
 
 class Receiver(Generic[S]):
-    """Parser and dispatcher of frames.
-
-    window_withheld: True while the connection's window is not reopened because the handler does not
-        allow the peer to send more.
-    """
+    """Parser and dispatcher of frames. `window_withheld`: the handler keeps the window closed."""
 
     def __init__(
         self,
@@ -69,9 +62,9 @@ class Receiver(Generic[S]):
         content: ContentReader[S],
     ) -> None:
         self.window_withheld = False
-        # Nonzero if the DATA frame that is being read has arrived completely and ends its stream.
+        # Nonzero if the current DATA frame is complete and ends its stream.
         self.frame_ends = 0
-        # Bytes of content received on all streams for which no WINDOW_UPDATE has been sent yet.
+        # Received content for which no WINDOW_UPDATE has been sent.
         self.unacknowledged_bytes = 0
         self._given_back_bytes = 0
         self._streams = sender.streams
@@ -82,10 +75,8 @@ class Receiver(Generic[S]):
         self._handler = handler
         self._content = content
         self._expects = Expects.PREFACE if control.server else Expects.SETTINGS
-        # Incomplete frame, or incomplete preface, at the end of the received bytes.
         self._rest = b""
-        # State of a DATA frame that is still arriving. The stream is `None` if the frame's content
-        # is to be skipped.
+        # DATA frame that is still arriving. The stream is `None` if the content is skipped.
         self._data_left = 0
         self._data_stream: S | None = None
         self._data_ends = 0
@@ -94,7 +85,7 @@ class Receiver(Generic[S]):
         self._stream_window = limits.stream_window_bytes
         self._half_stream_window = limits.stream_window_bytes // 2
         self._max_frame_bytes = limits.max_frame_bytes
-        # State of an incomplete header block, to which CONTINUATION frames are added.
+        # Incomplete header block.
         self._block_stream_id = 0
         self._block_ends = 0
         self._block_pieces: list[bytes] = []
@@ -102,10 +93,10 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
-        # Range with one number for each frame that may be read in one turn. A client has no limit:
-        # it has no other connections to serve, and its server accepts any delay.
+        # Has one number for each frame that a turn may read. A client serves no other connections,
+        # so it has no limit.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
-        # Iterator over the frames left in the current turn; end_turn() exhausts it.
+        # end_turn() exhausts this iterator.
         self._turn_left = iter(self._turn)
         self._frame_handlers = {
             **control.frame_handlers,
@@ -115,10 +106,9 @@ class Receiver(Generic[S]):
         }
 
     def feed(self, data: bytes) -> bool:  # noqa: C901 (hot path: no further calls)
-        """Process bytes that came from the socket.
+        """Process bytes from the socket; return True if frames are left for another turn.
 
-        Returns True if frames are left for another turn. The caller then has to call feed() again,
-        with the next bytes or with none.
+        After True, call this again with the next bytes or with none.
         """
         if self._rest or self._expects is _PREFACE:
             data = self._join_rest(data)
@@ -131,7 +121,7 @@ class Receiver(Generic[S]):
             if end - pos < 9:
                 break
             start = pos + 9
-            # In the compiled form, this code is faster than struct.unpack_from().
+            # When compiled, this is faster than struct.unpack_from().
             size = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
             kind, flags = data[pos + 3], data[pos + 4]
             stream_id = (
@@ -143,15 +133,14 @@ class Receiver(Generic[S]):
             stop = start + size
             if size > self._max_frame_bytes:
                 raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
-            # Nearly all requests consist of two kinds of frames, for which there are fast paths:
-            # DATA without padding, and HEADERS with END_HEADERS and neither padding nor priority.
+            # Fast paths for nearly all frames: DATA without padding, and HEADERS with END_HEADERS
+            # and neither padding nor priority.
             if kind == 0 and not flags & 8 and self._expects is _ANY_FRAME:
                 pos = self._on_data(stream_id, flags & 1, data, start, stop)
                 continue
             if stop > end:
                 if kind > frames.CONTINUATION:
-                    # The frame's type belongs to an extension of HTTP/2. Skip its content as it
-                    # arrives.
+                    # A frame of an extension of HTTP/2: skip its content as it arrives.
                     self._dispatch(kind, flags, stream_id, b"")
                     self._data_left = stop - end
                     pos = end
@@ -172,7 +161,7 @@ class Receiver(Generic[S]):
         return False
 
     def end_turn(self) -> None:
-        """Leave further frames for another turn, because the frames of this turn were expensive."""
+        """Leave further frames for another turn, because this turn was expensive."""
         deque(self._turn_left, maxlen=0)
 
     @property
@@ -182,16 +171,15 @@ class Receiver(Generic[S]):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Number of received bytes of an incomplete frame and of an incomplete header block."""
+        """Received bytes of an incomplete frame and of an incomplete header block."""
         block_bytes = self._block_bytes if self._expects is Expects.CONTINUATION else 0
         return len(self._rest) + block_bytes
 
     def arriving_bytes(self, stream: S) -> int:
-        """Return how many bytes of a DATA frame of this stream have not arrived yet."""
+        """Return how many bytes of the stream's current DATA frame are missing."""
         return self._data_left if self._data_stream is stream else 0
 
     def _join_rest(self, data: bytes) -> bytes:
-        """Return the held bytes followed by new ones, without the preface."""
         data = self._rest + data
         self._rest = b""
         if self._expects is not Expects.PREFACE:
@@ -206,7 +194,6 @@ class Receiver(Generic[S]):
         return data[len(preface) :]
 
     def _check_size(self, kind: int, size: int) -> None:
-        """Refuse a frame that would be too large, before it is buffered."""
         if kind in {frames.HEADERS, frames.CONTINUATION}:
             if size > self._largest_block_bytes:
                 raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
@@ -214,7 +201,6 @@ class Receiver(Generic[S]):
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "control frame too large")
 
     def _dispatch(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handle a whole frame of any kind."""
         expects = self._expects
         if expects is Expects.CONTINUATION and (
             kind != frames.CONTINUATION or stream_id != self._block_stream_id
@@ -245,13 +231,8 @@ class Receiver(Generic[S]):
         else:
             self._sender.refuse_stream(stream_id, error.code)
 
-    # --- DATA
-
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
-        """Handle a DATA frame without padding, even an incomplete one.
-
-        Returns the position at which the next frame starts.
-        """
+        """Handle a DATA frame without padding, even incomplete; return where the next starts."""
         stream = self._admit_data(stream_id, stop - start)
         self.frame_ends = ended
         if start == stop and not ended:
@@ -283,10 +264,7 @@ class Receiver(Generic[S]):
         return stop
 
     def _on_padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handle a complete DATA frame with padding.
-
-        Padding is no content, but counts against the windows.
-        """
+        """Handle a padded DATA frame. Padding is no content, but counts against the windows."""
         if not payload or payload[0] >= len(payload):
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
         padding = 1 + payload[0]
@@ -365,8 +343,6 @@ class Receiver(Generic[S]):
             self._handler.on_end(stream)
         if stream.state & LOCAL_CLOSED:
             self._open_streams.pop(stream.id, None)
-
-    # --- HEADERS
 
     def _on_block(self, stream_id: int, block: bytes, ended: int) -> None:
         try:

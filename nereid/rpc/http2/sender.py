@@ -1,12 +1,7 @@
 """Sending side of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-The sender does no I/O: output gathers in `out` until the transport takes it, and `wake` reports
-that there is output. Content goes directly to `out` if the windows allow it. Otherwise it is queued
-at its stream. pump() moves at most 256 KiB of queued content to `out` at once, so that little
-output waits for the socket. The owner of a stream has to limit the stream's queue.
-
-The sender handles neither settings nor received frames: others tell it about windows, frame sizes
-and a blocked socket.
+Content goes to `out` if the windows allow it, otherwise to its stream's queue. The stream's owner
+has to limit that queue.
 """
 
 from __future__ import annotations
@@ -24,16 +19,14 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Maximum bytes that pump() moves to `out` at once. The value is large enough to keep a socket busy,
-# and small enough to be fair to other streams.
+# Bytes that pump() moves at once: enough to keep a socket busy, and fair to other streams.
 _PUMP_BYTES = 262_144
-# Content up to this size is joined before it is queued; larger content is queued in parts. The
-# value is also the maximum of a 16-bit size in the header of a DATA frame.
+# Content up to this size is joined before it is queued. Also the maximum 16-bit size in a DATA
+# frame's header.
 MAX_QUICK_BYTES = 65_535
-# Maximum bytes of frames other than DATA (replies to pings and settings, trailers) that are kept
-# for a peer that does not read.
+# Limit for frames other than DATA that wait for a peer that does not read.
 _MAX_UNREAD_BYTES = 1 << 20
-# Encoded table size update that sets the header table's size to zero.
+# Table size update to zero.
 _NO_HEADER_TABLE = b"\x20"
 _DEFAULT_HEADER_TABLE_BYTES = 4096
 
@@ -41,15 +34,10 @@ _pack_frame_head = frames.FRAME_HEAD.pack
 
 
 class Sender(Generic[S]):
-    """Output of one connection.
+    """Output of one connection. Its state is public for callers that cannot afford a call.
 
-    The following state is public, for callers that cannot afford a method call:
-
-    streams: table of the connection's streams.
-    out: frames to write to the socket.
-    send_window: bytes of content that the connection's window still allows.
-    quick_bytes: maximum size of content that may go directly to `out` if both windows allow it; 0
-        while the socket is blocked.
+    quick_bytes is the maximum size of content that may go directly to `out` if the windows allow
+    it; 0 while the socket is blocked.
     """
 
     def __init__(
@@ -63,21 +51,18 @@ class Sender(Generic[S]):
     ) -> None:
         """Create a sender without output.
 
-        wake: called when there is output to write.
-        on_half_closed: called when our side of a stream ended before the peer's.
-        on_unread: called when too much output has gathered for a peer that does not read.
-        on_queued: called with the total bytes in all streams' queues whenever the total changes.
+        on_half_closed: our side of a stream ended before the peer's. on_unread: too much output
+        waits for a peer that does not read. on_queued: gets the total bytes in all queues.
         """
         self.out: list[bytes | memoryview] = []
         self.wake = wake
         self.send_window = frames.DEFAULT_WINDOW_BYTES
-        # Total bytes that the connection's window has allowed since the start.
+        # Bytes that the window has allowed since the start.
         self._granted_bytes = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
-        # Streams that have queued content and an open window, in the order of their turns. Maps a
-        # stream's id to the stream.
+        # Stream id -> stream with queued content and an open window, in the order of turns.
         self.ready: dict[int, S] = {}
         self.streams = streams
         self._on_half_closed = on_half_closed
@@ -86,12 +71,10 @@ class Sender(Generic[S]):
         self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
-        # Encoded table size update to send before the next header block; empty if none is due.
-        # After the peer has shrunk its header table, this update says that we do not use the table.
+        # Table size update to send before the next header block; empty for none. Due after the peer
+        # has shrunk its header table, which we do not use.
         self._block_prefix = b""
         self._header_table_off = False
-
-    # --- frames
 
     def write(self, data: bytes) -> None:
         """Send frames to which flow control does not apply."""
@@ -124,17 +107,12 @@ class Sender(Generic[S]):
         self.make_ready(stream)
 
     def end_stream(self, stream: S, trailers: bytes = b"") -> None:
-        """End our side of a stream once its queue is empty.
-
-        trailers: header block with which the stream ends; empty for none.
-        """
+        """End our side of a stream once its queue is empty; `trailers` may be empty."""
         if stream.queue is None:
             self.write(self._end_frame(stream, trailers))
             self._close_local(stream)
         else:
             stream.trailers = trailers
-
-    # --- closing streams from either side
 
     def reset_stream(self, stream: S, code: int) -> None:
         """Close both sides of a stream at once, and send RST_STREAM."""
@@ -155,11 +133,8 @@ class Sender(Generic[S]):
         stream.trailers = None
         self.ready.pop(stream.id, None)
         stream.state = AFTER_RESET[stream.state]
-        # The receiver still refers to the record while a frame of the stream arrives. Drop the
-        # input that the record would keep in memory.
+        # The receiver still refers to the stream while a frame arrives, so drop the kept input.
         stream.discard_partial_input()
-
-    # --- what the socket and the peer allow
 
     def set_blocked(self, blocked: bool) -> None:
         """Set whether the socket's buffer is full."""
@@ -175,10 +150,9 @@ class Sender(Generic[S]):
         self._update_quick_bytes()
 
     def set_peer_header_table_bytes(self, size: int) -> None:
-        """Set the size of the peer's header table.
+        """Set the size of the peer's header table, which we do not use.
 
-        We never add entries to that table, but a smaller size must be acknowledged in the next
-        header block (RFC 7541 4.2).
+        The next header block must acknowledge a smaller size (RFC 7541 4.2).
         """
         if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
             self._header_table_off = True
@@ -191,11 +165,7 @@ class Sender(Generic[S]):
         return self._granted_bytes - self.send_window
 
     def grow_connection_window(self, increment: int) -> None:
-        """Add to the connection's window.
-
-        Raises:
-            Http2ConnectionError: the window overflows.
-        """
+        """Add to the connection's window; raise Http2ConnectionError if it overflows."""
         self.send_window += increment
         self._granted_bytes += increment
         if self.send_window > frames.MAX_WINDOW_BYTES:
@@ -204,11 +174,7 @@ class Sender(Generic[S]):
             self.wake()
 
     def change_initial_window(self, value: int) -> None:
-        """Change the initial window of new streams, and adjust the windows of open streams.
-
-        Raises:
-            Http2ConnectionError: a window overflows.
-        """
+        """Change the windows of new and open streams; raise Http2ConnectionError on overflow."""
         change = value - self.peer_initial_window
         self.peer_initial_window = value
         for stream in self.streams.open.values():
@@ -225,7 +191,7 @@ class Sender(Generic[S]):
                 self.wake()
 
     def pump(self) -> None:
-        """Move queued content to `out`. The streams take turns, and send one frame per turn."""
+        """Move queued content to `out`. The streams take turns, one frame each."""
         budget = _PUMP_BYTES
         ready = self.ready
         drained: list[S] = []
@@ -233,8 +199,7 @@ class Sender(Generic[S]):
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
             if stream.send_window <= 0:
-                # The stream's window shrank while the stream waited. A WINDOW_UPDATE will make it
-                # ready again.
+                # The window shrank meanwhile. A WINDOW_UPDATE will make the stream ready again.
                 continue
             budget -= self._send_frame(stream)
             if stream.queue is not None and stream.send_window > 0:
@@ -245,11 +210,9 @@ class Sender(Generic[S]):
                 stream.above_low_water = False
                 drained.append(stream)
         self._count_queued(budget - _PUMP_BYTES)
-        # Call the owners after all turns, because an owner may send more content from the callback.
+        # Only now, because an owner may send more content from the callback.
         for stream in drained:
             stream.notify_writable()
-
-    # --- inside
 
     def _count_queued(self, change: int) -> None:
         if change and self._on_queued is not None:
@@ -257,7 +220,6 @@ class Sender(Generic[S]):
             self._on_queued(self._queued_bytes)
 
     def _send_frame(self, stream: S) -> int:
-        """Send one DATA frame, as large as the frame limit, both windows and the queue allow."""
         queue = stream.queue
         assert queue is not None
         size = min(
@@ -287,10 +249,9 @@ class Sender(Generic[S]):
         return size
 
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
-        """Return a header block as encoded frames.
+        """Return a header block as frames. Write them before the next block is encoded.
 
-        Write the frames before the next header block is encoded, because they may carry a table
-        size update that the peer has to get first.
+        They may carry a table size update that the peer has to get first.
         """
         if self._block_prefix:
             block = self._block_prefix + block

@@ -12,9 +12,9 @@ _REMEMBERED_RESETS = 512
 
 
 class StreamState(IntEnum):
-    """States of RFC 9113, without "idle" (no record exists yet) and "reserved" (push is off).
+    """States of RFC 9113. Each side has a bit, which is set when the side has ended.
 
-    Each side of the stream has a bit, which is set when the side has ended.
+    "idle" (no record exists) and "reserved" (push is off) are missing.
     """
 
     OPEN = 0
@@ -28,8 +28,7 @@ class StreamEvent(Enum):
 
     END_SENT = auto()
     END_RECEIVED = auto()
-    # Reset by RST_STREAM in either direction, by a GOAWAY that excludes the stream, or by a lost
-    # connection.
+    # By RST_STREAM in either direction, a GOAWAY that excludes the stream, or a lost connection.
     RESET = auto()
 
 
@@ -51,12 +50,11 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     },
     StreamEvent.RESET: dict.fromkeys(StreamState, CLOSED),
 }
-# Tables for the hot path, where a transition is one look-up: stream.state =
-# AFTER_END_SENT[stream.state].
+# For the hot path, where a transition is one look-up.
 AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
 AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
 AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
-# Bit masks that test a state, for example stream.state & REMOTE_CLOSED.
+# Bit masks, for example for stream.state & REMOTE_CLOSED.
 LOCAL_CLOSED = 1
 REMOTE_CLOSED = 2
 
@@ -81,18 +79,16 @@ class Stream:
         self.id = stream_id
         self.state = OPEN
         self.send_window = send_window
-        # Content that waits for the windows, and the trailers that end our side after that content.
+        # Content that waits for the windows, and the trailers that follow it.
         self.queue: deque[memoryview] | None = None
         self.queued_bytes = 0
         self.trailers: bytes | None = None
         self.above_low_water = False
-        # Bytes received for which no WINDOW_UPDATE has been sent yet.
+        # Received bytes for which no WINDOW_UPDATE has been sent.
         self.unacknowledged_bytes = 0
-        # Reasons not to reopen the stream's window. Each reason is one bit, defined by the stream's
-        # owner; 0 means that the window may be reopened.
+        # Bits: the owner's reasons not to reopen the stream's window.
         self.paused = 0
-        # Bytes that content-length announced and that have not arrived yet; `None` without a
-        # content-length.
+        # Bytes of content-length that have not arrived; `None` without content-length.
         self.remaining_content_bytes: int | None = None
 
     def notify_writable(self) -> None:
@@ -106,11 +102,10 @@ S = TypeVar("S", bound=Stream)
 
 
 class StreamTable(Generic[S]):
-    """Streams of a connection. All of them are opened by the client.
+    """Streams of a connection, all opened by the client.
 
-    open: maps an id to the record of a stream that is not closed.
-    last_id: highest id of all streams that were opened.
-    last_refused_id: highest id of all streams that were refused after a GOAWAY.
+    open: maps an id to the record of a stream that is not closed. last_id: highest id of opened
+    streams. last_refused_id: highest id refused after a GOAWAY.
     """
 
     def __init__(self) -> None:
@@ -120,18 +115,12 @@ class StreamTable(Generic[S]):
         self._reset_here: dict[int, None] = {}
 
     def is_idle(self, stream_id: int) -> bool:
-        """Return whether no stream with this id was opened.
-
-        Streams with even ids are for push, and are never opened.
-        """
+        """Return whether no such stream was opened. Even ids are for push, and never opened."""
         highest = max(self.last_id, self.last_refused_id)
         return stream_id > highest or not stream_id & 1
 
     def remember_reset(self, stream_id: int) -> None:
-        """Remember that we have reset a stream.
-
-        The peer may not know of the reset yet, so frames that arrive for the stream are no error.
-        """
+        """Remember that we reset a stream. Later frames of the peer are then no error."""
         if len(self._reset_here) >= _REMEMBERED_RESETS:
             del self._reset_here[next(iter(self._reset_here))]
         self._reset_here[stream_id] = None

@@ -1,8 +1,4 @@
-"""Writer of an HTTP/2 connection's output to its transport.
-
-All output of one turn of the event loop leaves in one write, unless a caller asks for a write at
-once.
-"""
+"""Writer of an HTTP/2 connection's output: one write for each turn of the event loop."""
 
 # layout: not covered, has a transport, integration tests reach it
 
@@ -18,30 +14,26 @@ if TYPE_CHECKING:
 
     from nereid.rpc.http2.connection import Http2Connection
 
-# Output up to this size is joined and written at once; for larger output, copying is slower than
-# writing the parts.
+# Larger output is written in parts, because copying it is slower.
 _JOIN_BYTES: Final = 1 << 18
-# Seconds for which a peer may read our GOAWAY before the connection is closed.
+# The peer may read our GOAWAY for this long before the connection is closed.
 _LINGER_S: Final = 1.0
 
 
 class Http2Writer:
     """Writer of one connection on one transport.
 
-    The writer writes nothing before open() and after connection_lost(). Http2Protocol uses the
-    writer. The two classes are separate because Http2Protocol extends a class of asyncio, so it
-    cannot be compiled.
+    It is separate from Http2Protocol, which extends a class of asyncio and so cannot be compiled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._http2: Http2Connection[Any] | None = None
-        # Transport of the connection; `None` while it is not connected.
+        # `None` while not connected.
         self.transport: asyncio.Transport | None = None
         self._descriptor = -1
-        # True if output is going to be written at the end of this turn anyway.
+        # True if this turn will end with a write anyway.
         self._scheduled = False
-        # True if the transport's buffer is full.
         self._paused = False
         self._closing = False
 
@@ -67,8 +59,6 @@ class Http2Writer:
         self._closing = True
         self.wake()
 
-    # --- turns
-
     def begin_turn(self) -> None:
         """Begin a turn. Output from now on is written by end_turn()."""
         self._scheduled = True
@@ -80,25 +70,25 @@ class Http2Writer:
             self._loop.call_soon(self.end_turn)
 
     def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call `send` with the message, and write the resulting output before this turn ends."""
+        """Call `send` with the message, and write the output before this turn ends."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
         self.end_turn()
         self._scheduled = scheduled
 
     def flush(self) -> None:
-        """Write all output at once, not at the end of this turn."""
+        """Write all output at once."""
         scheduled = self._scheduled
         self.end_turn()
         self._scheduled = scheduled
 
     def end_turn(self) -> None:
-        """Write all output. If the connection will have no more output, close the transport."""
+        """Write all output, and close the transport after the connection's last output."""
         transport, http2 = self.transport, self._http2
         if transport is None or http2 is None:
             return
         sender = http2.sender
-        # data_to_send() checks the same two fields. Checking them here first saves a call.
+        # Checking the two fields here saves a call of data_to_send().
         while sender.out or sender.ready:
             out = http2.data_to_send()
             if not out or transport.is_closing():
@@ -113,7 +103,7 @@ class Http2Writer:
                 break
         self._scheduled = False
         control = http2.control
-        # A connection that refuses new streams is drained when the last response has been written.
+        # If new streams are refused, the drain ends with the last response.
         if (
             self._closing
             or control.error is not None

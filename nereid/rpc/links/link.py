@@ -1,7 +1,6 @@
 """Links: long-lived streams whose frames carry many items.
 
-All items that are sent within one turn of the event loop leave together; no timer delays them. A
-link does not depend on the meaning of its items.
+All items that are sent within one turn of the event loop leave together.
 
     state    event                       next state, callback
     DOWN     the stream opened           UP, on_up
@@ -10,9 +9,8 @@ link does not depend on the meaning of its items.
     any      close()                     DOWN for good, no callback
 
 A dialled link begins DOWN. An accepted link begins UP, and is not opened again once it is DOWN.
-Items sent while a link is DOWN are dropped, and items in flight when the link breaks are lost. Only
-the link's owner knows which requests have no response yet, so the owner sends these requests again
-in on_up.
+Items sent while a link is DOWN are dropped, and items in flight when the link breaks are lost. The
+owner sends requests without a response again in on_up.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ Out = TypeVar("Out")
 
 
 class Link(Generic[Out]):
-    """One end of a link: dialled, accepted or in memory.
-
-    Use the object only in the event loop's thread.
-    """
+    """One end of a link: dialled, accepted or in memory. For the event loop's thread only."""
 
     def __init__(
         self,
@@ -64,10 +59,7 @@ class Link(Generic[Out]):
                 self._loop.call_soon(self._flush)
 
     def send_now(self, item: Out) -> None:
-        """Send an item, and pass all pending items to the stream at once.
-
-        Use this if no other item will follow in this turn.
-        """
+        """Send this and all pending items at once. Use it if no other item follows in this turn."""
         if self.up:
             self._items.append(item)
             self._scheduled = True
@@ -91,7 +83,6 @@ class Link(Generic[Out]):
         raise NotImplementedError
 
     def _wake_drainers(self) -> None:
-        """Wake all waiters of drain(). Each waiter checks whether the link is drained."""
         waiting, self._drained = self._drained, []
         for done in waiting:
             if not done.done():
@@ -104,12 +95,11 @@ class Link(Generic[Out]):
             log.exception("receiver of a link failed; its items are lost: items=%d", len(items))
 
     def _on_broken(self) -> None:
-        """Set the link down because the stream broke or the other end closed it."""
         if self._set_down():
             self.on_down()
 
     def _set_down(self) -> bool:
-        """Set the link down and drop pending items; return whether the link was up."""
+        """Drop pending items, and return whether the link was up."""
         was_up, self.up = self.up, False
         self._items.clear()
         self._scheduled = False

@@ -8,13 +8,10 @@ from nereid.rpc.links.link import Link, Out
 
 
 class _MemoryLink(Link[Out]):
-    """One of the two ends of a link in memory."""
-
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # The other end, if it goes first: its items are handed over before the items that this end
-        # has sent in the same turn. `None` if this end goes first.
+        # `None` if this end's items are handed over first, otherwise the other end.
         self._precedent: _MemoryLink[Any] | None = None
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
@@ -33,11 +30,9 @@ class _MemoryLink(Link[Out]):
         if self._items:
             super().send_now(item)
         elif self.up:
-            # Deliver the item at once, without a turn of the event loop. Nothing is buffered, so
-            # nobody waits in drain().
+            # Deliver without a turn of the event loop. Nothing is buffered, so nobody waits in
+            # drain().
             self._peer.receive_items([item])
-
-    # --- for the other end
 
     def on_peer_closed(self) -> None:
         self._on_broken()
@@ -47,15 +42,12 @@ class _MemoryLink(Link[Out]):
             self._deliver(items)
 
     def hand_over(self) -> None:
-        """Deliver the items that were sent at this end to the other end."""
         self._scheduled = False
         if self._items:
             items, self._items = self._items, []
             self._peer.receive_items(items)
         if self._drained:
             self._wake_drainers()
-
-    # --- inside
 
     def _report_up(self) -> None:
         if self.up:
@@ -68,13 +60,10 @@ class _MemoryLink(Link[Out]):
 
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:
-    """Return the two ends of a link. Both are up; the client's end comes first.
+    """Return the two ends of a link, both up; the client's end comes first.
 
-    The owners have to set on_items, on_up and on_down of their ends within the same turn of the
-    event loop.
-
-    If both ends send within a turn, the client's items, which are requests, are handed over first:
-    executors can work on them while the client reads responses.
+    Set on_items, on_up and on_down within the same turn. The client's items are handed over first,
+    so that executors can work while the client reads responses.
     """
     one: _MemoryLink[Any] = _MemoryLink()
     other: _MemoryLink[Any] = _MemoryLink()

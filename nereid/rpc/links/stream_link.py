@@ -1,8 +1,4 @@
-"""Links over gRPC streams. Each message of the stream is one frame.
-
-While the stream is blocked by flow control, items gather until it is writable again. Large frames
-are split.
-"""
+"""Links over gRPC streams. Each message is one frame. Items gather while the stream is blocked."""
 
 from __future__ import annotations
 
@@ -25,9 +21,8 @@ log = logging.getLogger("nereid.rpc")
 In = TypeVar("In")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
-# Maximum size of a frame; a larger item has a frame of its own. Without a limit, the items that
-# gather while the other end does not read would form one huge frame. It could exceed the maximum
-# size of a message, and both ends hold a whole frame in memory.
+# A larger item has its own frame. Without a limit, items for a slow reader would form one huge
+# frame, which could exceed the maximum message size and fill the memory of both ends.
 _FRAME_BYTES = 4 << 20
 
 
@@ -54,8 +49,6 @@ class _Writer(Protocol):
 
 
 class _StreamLink(Link[Out]):
-    """Link over a stream. Both ends derive their classes from this one."""
-
     def __init__(
         self,
         codec: Codec[Out, Any],
@@ -75,8 +68,7 @@ class _StreamLink(Link[Out]):
         if writer is None or not self._items:
             self._scheduled = False
         elif writer.buffered_bytes:
-            # The stream is blocked. `_scheduled` stays set, and on_writable will call this method
-            # again.
+            # The stream is blocked. `_scheduled` stays set until on_writable calls this again.
             return
         else:
             self._scheduled = False
@@ -89,7 +81,6 @@ class _StreamLink(Link[Out]):
             self._wake_drainers()
 
     def _pop_frame(self) -> list[Out]:
-        """Remove the oldest items that fit into one frame, and return them."""
         items = self._items
         if len(items) > 1:
             left = _FRAME_BYTES
@@ -116,7 +107,6 @@ class _StreamLink(Link[Out]):
         self._deliver(items)
 
     def _abort(self) -> None:
-        """End the stream because of a malformed frame."""
         raise NotImplementedError
 
     def _set_down(self) -> bool:
@@ -125,8 +115,6 @@ class _StreamLink(Link[Out]):
 
 
 class _DialledLink(_StreamLink[Out]):
-    """Client's end of a link. Whenever the stream ends, it opens the stream again."""
-
     def __init__(  # noqa: PLR0913, PLR0917 (as dial_link)
         self,
         channel: Channel,
@@ -198,8 +186,6 @@ class _DialledLink(_StreamLink[Out]):
 
 
 class _AcceptedLink(_StreamLink[Out]):
-    """Server's end of a link, created inside a stream handler."""
-
     def __init__(
         self,
         call: Call,
@@ -246,10 +232,7 @@ def dial_link(  # noqa: PLR0913 (by keyword)
     on_up: Callable[[], None],
     on_down: Callable[[], None],
 ) -> Link[Out]:
-    """Return a link to a server's stream method.
-
-    When the stream ends, it is opened again, until the link is closed.
-    """
+    """Return a link to a server's stream method. The link reopens the stream until close()."""
     return _DialledLink(channel, path, codec, tuple(metadata), on_items, on_up, on_down)
 
 

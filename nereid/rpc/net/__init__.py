@@ -1,5 +1,1 @@
-"""Sockets, and limits for the peers that connect to them.
-
-The package has addresses, listeners, back-off, stall detection, byte budgets and bounded
-decompression. It does not depend on HTTP or gRPC.
-"""
+"""Sockets, and limits for peers. The package does not depend on HTTP or gRPC."""

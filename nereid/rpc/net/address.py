@@ -6,8 +6,7 @@ import ipaddress
 from typing import Final
 
 _MAX_PORT: Final = 65535
-# All hosts of an IPv6 network with a prefix of this length count as one client, because a single
-# customer usually gets a network of this size.
+# An IPv6 network with this prefix is one client, because a customer usually gets one.
 _IPV6_CLIENT_BITS: Final = 64
 
 
@@ -30,19 +29,12 @@ def is_local(address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Return an address without its port. The path of a Unix socket is returned as it is.
-
-    A peer's port is different for each connection.
-    """
+    """Return an address without its port. A Unix socket's address is returned unchanged."""
     return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split a TCP address.
-
-    Raises:
-        ValueError: the text does not have the form host:port.
-    """
+    """Split a TCP address; raise ValueError if it is not host:port."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is not host:port")
@@ -81,9 +73,8 @@ def text_of(peer: object) -> str:
 def client_of(peer: str) -> str:
     """Return the client at a peer's address, for limits and rights: the host without the port.
 
-    All hosts of an IPv6 network of 64 bits are one client. An IPv4 host that connects over IPv6 is
-    the same client as over IPv4. The result is empty for a Unix socket and for calls within the
-    process.
+    An IPv6 network of 64 bits is one client. An IPv4 host over IPv6 is the same client as over
+    IPv4. Empty text stands for a Unix socket or a call within the process.
     """
     if peer.startswith("unix:"):
         return ""

@@ -1,7 +1,4 @@
-"""Exponential back-off with jitter, for the delays between attempts.
-
-The module reads no clock and does no I/O.
-"""
+"""Exponential back-off with jitter, for the delays between attempts."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffOptions:
-    """Options of a back-off: the first delay, its growth with each failure, and the maximum.
-
-    jitter: maximum share, from 0 to 1, by which a delay is shortened at random.
-    """
+    """Options of a back-off; `jitter` is the maximum share (0 to 1) cut from a delay at random."""
 
     first_s: float = 0.05
     factor: float = 1.6
@@ -37,14 +31,13 @@ class Backoff:
     def next_delay_s(self, lasted_s: float = 0.0) -> float:
         """Return the seconds to wait after a failure.
 
-        lasted_s: seconds for which the result of the attempt lasted, for example the life of a
-            process. If it lasted longer than the maximum delay, the attempt counts as a success.
+        If the attempt's result lasted longer than the maximum delay, such as the life of a process,
+        the attempt counts as a success.
         """
         options = self._options
         if lasted_s > options.largest_s:
             self._failures = 0
-        # The exponent is limited: after a few dozen failures the power would overflow, and the
-        # maximum delay was reached long before.
+        # Without a limit on the exponent, the power overflows after a few dozen failures.
         grown = options.first_s * options.factor ** min(self._failures, 32)
         self._failures += 1
         return min(grown, options.largest_s) * self._uniform(1 - options.jitter, 1)

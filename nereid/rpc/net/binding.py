@@ -1,8 +1,6 @@
 """Sockets that are bound to addresses, for processes that accept connections there.
 
-A Unix socket's file has the mode that the process's umask leaves, or 0600 if the socket is private.
-The file of a dead server is replaced; the file of a live server is an error. Our own file is
-removed when the claim of the path is released.
+The file of a dead server's Unix socket is replaced. The file of a live server is an error.
 """
 
 from __future__ import annotations
@@ -20,22 +18,18 @@ from nereid.rpc.net.address import host_and_port
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Maximum number of connections that wait to be accepted; the system may allow fewer
-# (net.core.somaxconn). All clients of a process may wait at once while the process restarts.
+# All clients of a process may wait at once while the process restarts. The system may allow fewer
+# (net.core.somaxconn).
 BACKLOG: Final = 4096
 _PROBE_S: Final = 1.0
 _PASSIVE: Final[Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
 
 
 class UnixClaim:
-    """Claim of a Unix socket's path. It removes the file of a dead server, and later our own."""
+    """Claim of a Unix socket's path. It removes a dead server's file, and later our own."""
 
     def __init__(self, path: str) -> None:
-        """Claim a path.
-
-        Raises:
-            OSError: a live server listens at the path, or the file there is not a socket.
-        """
+        """Claim a path; raise OSError if a live server or another file is there."""
         self._path = path
         self._inode: int | None = None
         try:
@@ -61,7 +55,7 @@ class UnixClaim:
 
 def _stale(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # Limit the time: if the queue of a live listener is full, connect() blocks.
+        # If the queue of a live listener is full, connect() blocks.
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(path)
@@ -77,7 +71,7 @@ def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> so
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if private:
-            # Linux gives the file the mode of the socket, so other users can never open the file.
+            # Linux gives the file this mode, so other users can never open the file.
             os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         if listening:
@@ -99,13 +93,7 @@ async def bind_all_tcp(
 
 
 def check_tcp(address: str, *, reuse_port: bool) -> None:
-    """Check that a process could listen at an address now.
-
-    The call blocks while the host's name is looked up.
-
-    Raises:
-        OSError: a process could not listen at the address.
-    """
+    """Raise OSError if a process could not listen at an address. Looking up the name blocks."""
     host, port = host_and_port(address)
     infos = socket.getaddrinfo(host or None, port, **_PASSIVE)
     for sock in _bind_found(infos, reuse_port=reuse_port, listening=False):
@@ -115,7 +103,6 @@ def check_tcp(address: str, *, reuse_port: bool) -> None:
 def _bind_found(
     infos: Sequence[tuple[Any, ...]], *, reuse_port: bool, listening: bool
 ) -> list[socket.socket]:
-    """Bind a socket to each address in `infos`, which is a result of getaddrinfo()."""
     sockets: list[socket.socket] = []
     try:
         for family, where in dict.fromkeys((info[0], info[4]) for info in infos):
@@ -139,7 +126,7 @@ def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> 
 
 
 def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    """Return a bound socket like that of socket.create_server(), but do not listen."""
+    """Bind like socket.create_server(), but do not listen."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,8 +136,8 @@ def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socke
         sock.bind(where)
         host, port, *rest = sock.getsockname()
         if where[1] != port:
-            # The system has chosen the port. It would free such a port when the socket stops
-            # listening, so bind a second socket to the same port by its number.
+            # The system chose the port, and would free it when the socket stops listening. A second
+            # socket that names the port keeps it.
             with sock:
                 return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
     except OSError:

@@ -1,7 +1,4 @@
-"""Compression in slices, for content that would take long to compress at once.
-
-A ZlibQueue runs the slices.
-"""
+"""Compression in slices, run by a ZlibQueue, for content that takes long to compress."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Bytes of input that are compressed at once, which takes some milliseconds.
+# Compressing this much input takes some milliseconds.
 _SLICE_BYTES: Final = 262_144
 
 
@@ -24,14 +21,10 @@ class Deflation:
         window_bits: int,
         level: int = zlib.Z_DEFAULT_COMPRESSION,
     ) -> None:
-        """Begin a compression.
-
-        window_bits: zlib's number for the format.
-        """
+        """Begin a compression; `window_bits` is zlib's number for the format."""
         self._stream = zlib.compressobj(level, zlib.DEFLATED, window_bits)
         self._parts = [memoryview(part) for part in reversed(parts) if part]
         self._pieces: list[bytes] = []
-        # True when all of the input has been compressed.
         self.done = False
 
     def deflate(self, size_bytes: int = _SLICE_BYTES) -> None:
@@ -48,5 +41,5 @@ class Deflation:
             self.done = True
 
     def content(self) -> bytes:
-        """Return the compressed content; call this when it is done."""
+        """Return the compressed content, once `done` is True."""
         return b"".join(self._pieces)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.tls_files import Tls
 
-    # Function that returns all IP addresses of a host in the order in which they are tried. It
-    # raises OSError if the host cannot be resolved.
+    # Returns a host's IP addresses in the order to try; raises OSError if the look-up fails.
     LookUp = Callable[[str], Awaitable[list[str]]]
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
@@ -44,11 +43,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
 
 
 async def look_up(host: str) -> list[str]:
-    """Return a host's addresses from the system's resolver. An IP address is returned unchanged.
-
-    Raises:
-        OSError: the name cannot be resolved.
-    """
+    """Return a host's addresses from the system's resolver; raises OSError."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -59,7 +54,7 @@ async def look_up(host: str) -> list[str]:
 
 
 def _text_of(sockaddr: tuple[object, ...]) -> str:
-    """Return the IP address of a socket address; a link-local address includes its interface."""
+    """Return a socket address as text. A link-local address includes its interface."""
     host, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{host}%{scope}" if scope and "%" not in host else host
 
@@ -67,10 +62,9 @@ def _text_of(sockaddr: tuple[object, ...]) -> str:
 class Dialer:
     """Dialler of one address, for one event loop.
 
-    The time limit applies separately to each step: the look-up of the host's name, and the attempt
-    at each address. A slow step therefore does not shorten the time of the others. The resolver's
-    thread cannot be interrupted. If a look-up takes longer than the limit, it goes on, and the next
-    connect() uses the result, because a new look-up would be as slow.
+    The time limit applies to each step: the look-up, and each attempt to connect. The resolver's
+    thread cannot be interrupted, so the next connect() uses the result of a look-up that took too
+    long.
     """
 
     def __init__(self, address: str, timeout_s: float, look_up: LookUp = look_up) -> None:
@@ -80,11 +74,9 @@ class Dialer:
         self._pending_lookup: asyncio.Future[list[str]] | None = None
 
     async def connect(self, factory: Callable[[], _Protocol], tls: Tls | None) -> _Protocol:
-        """Connect to the address and return the protocol; try a host's IP addresses in order.
+        """Connect and return the protocol; try a host's IP addresses in order.
 
-        Raises:
-            TimeoutError: the time limit passed.
-            OSError: the attempt at the last IP address failed, or the name could not be resolved.
+        Raises TimeoutError, or OSError if the last attempt or the look-up failed.
         """
         loop = asyncio.get_running_loop()
         context = name = None
@@ -126,16 +118,12 @@ class Dialer:
         lookup, self._pending_lookup = self._pending_lookup, None
         try:
             return lookup.result()
-        # The name may have a form that DNS does not allow.
+        # DNS does not allow every name.
         except UnicodeError as error:
             raise OSError(str(error)) from error
 
 
 def _certificate_name(address: str, tls: Tls) -> str:
-    """Return the name that the server's certificate must have.
-
-    For a Unix socket the name is localhost.
-    """
     if tls.server_name is not None:
         return tls.server_name
     return "localhost" if unix_path(address) is not None else host_and_port(address)[0]

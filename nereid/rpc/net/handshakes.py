@@ -1,8 +1,7 @@
 """TLS handshakes of accepted connections, a few in each turn of the event loop.
 
-A signature with an RSA key takes milliseconds, during which the loop serves nobody else. The data
-of a handshake therefore waits in a queue that serves clients in turn. A client gains nothing by
-sending data in small pieces. After the handshake, data goes directly from the socket to TLS.
+An RSA signature takes milliseconds, which block the loop. So the data of handshakes waits in a
+queue that serves clients in turn.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ if TYPE_CHECKING:
     from nereid.rpc.net.limits.fair_queue import Ticket
     from nereid.rpc.net.tls_files import Tls
 
-# Seconds after which no more handshake data is processed in a turn.
+# After this time, no more handshake data is processed in a turn.
 _TURN_S: Final = 0.002
 _BUFFER_BYTES: Final = 16_384
 
 
 class HandshakeTurns:
-    """Queue of handshake data that waits to be processed at one address.
+    """Queue of handshake data at one address.
 
-    The queue belongs to one event loop. Handshakes use at most half of the loop's time: after each
-    turn, the queue pauses for as long as the turn took.
+    The queue pauses for as long as each turn took, so handshakes use at most half of the time.
     """
 
     def __init__(self, turn_s: float = _TURN_S) -> None:
@@ -38,14 +36,14 @@ class HandshakeTurns:
         self._next_turn: asyncio.Handle | None = None
 
     def add(self, peer: str, process: Callable[[], None]) -> Ticket[Callable[[], None]]:
-        """Queue a call of `process`, which handles data of the client `peer`, for a later turn."""
+        """Queue a call that handles data of the client `peer`, for a later turn."""
         ticket = self._waiting.add(peer, 0, process)
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._run_turn)
         return ticket
 
     def discard(self, ticket: Ticket[Callable[[], None]]) -> None:
-        """Remove a queued call, if it has not been made yet."""
+        """Remove a queued call."""
         self._waiting.discard(ticket)
 
     def _run_turn(self) -> None:
@@ -65,11 +63,7 @@ async def accept_tls(
     tls: Tls,
     turns: HandshakeTurns,
 ) -> None:
-    """Do the handshake of an accepted connection, then connect it to a new protocol.
-
-    Raises:
-        OSError: the handshake failed, or took too long.
-    """
+    """Do the handshake, then connect a new protocol. Raise OSError if that fails or times out."""
     loop = asyncio.get_running_loop()
     transport, gate = await loop.connect_accepted_socket(lambda: _Gate(peer, turns), accepted)
     early = _EarlyData()
@@ -83,8 +77,7 @@ async def accept_tls(
         )
     )
     try:
-        # The first step of the handshake task makes TLS the transport's protocol, in place of the
-        # gate. Wait for this step.
+        # The first step of the handshake makes TLS the transport's protocol, in place of the gate.
         while transport.get_protocol() is gate and not handshake.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         if not handshake.done():
@@ -113,13 +106,11 @@ class _Gate(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport
         self._tls: Any = None
-        # Data that was received and has not been processed yet.
         self._received = bytearray()
         self._ticket: Ticket[Callable[[], None]] | None = None
         self._lost = False
 
     def stand_before(self, tls: asyncio.BaseProtocol) -> None:
-        """Become the transport's protocol again, and pass data on to TLS."""
         self._tls = tls
         self._transport.set_protocol(self)
         if self._lost:
@@ -128,7 +119,6 @@ class _Gate(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def step_aside(self) -> None:
-        """Make TLS the transport's protocol, because the handshake is done."""
         if self._ticket is not None:
             self._turns.discard(self._ticket)
         self._process()
@@ -187,10 +177,7 @@ class _Gate(asyncio.BufferedProtocol):
 
 
 class _EarlyData(asyncio.Protocol):
-    """Placeholder until the connection's real protocol is created.
-
-    It keeps application data that arrives together with the end of the handshake.
-    """
+    """Keeps application data that arrives with the end of the handshake."""
 
     def __init__(self) -> None:
         self.data = bytearray()

@@ -1,7 +1,4 @@
-"""Decompression in slices and within limits: a few bytes may inflate to thousands of bytes.
-
-An Inflation decompresses one content. A ZlibQueue runs the inflations of large contents.
-"""
+"""Decompression in slices and within limits: a few bytes may inflate to thousands."""
 
 from __future__ import annotations
 
@@ -10,18 +7,16 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-# Bytes of output that are inflated in one slice, which takes some milliseconds.
+# Inflating this much output takes some milliseconds.
 _SLICE_BYTES: Final = 1 << 20
-# Maximum size of the pieces of input. Pieces are small because zlib copies the part of a piece that
-# it has not used.
+# Pieces of input are small, because zlib copies the unused part of a piece.
 _INPUT_BYTES: Final = 1 << 16
 _FIRST_INPUT_BYTES: Final = 1 << 9
 _GZIP_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-# Each member of a gzip content counts as this many bytes of output, because even an empty member
-# costs time.
+# Each gzip member counts as this much output, because even an empty one costs time.
 _MEMBER_BYTES: Final = 1 << 12
-# The ratio is not limited for content up to this size: a tensor of zeros is no attack.
+# The ratio is not limited up to this size: a tensor of zeros is no attack.
 _FREE_BYTES: Final = 64 << 20
 
 
@@ -33,8 +28,8 @@ class InflatedTooLargeError(Exception):
 class InflationLimits:
     """Limits of an inflated content.
 
-    max_ratio: maximum ratio of the inflated size to the compressed size, for content larger than 64
-        MiB; None means no limit. The largest possible ratio of deflate is 1032.
+    max_ratio is the maximum ratio of inflated to compressed size above 64 MiB; None means no limit.
+    Deflate reaches 1032 at most.
     """
 
     max_bytes: int
@@ -45,10 +40,7 @@ class Inflation:
     """Content that is being decompressed."""
 
     def __init__(self, data: bytes, window_bits: int, limits: InflationLimits) -> None:
-        """Begin a decompression.
-
-        window_bits: zlib's number for the format.
-        """
+        """Begin a decompression; `window_bits` is zlib's number for the format."""
         self._stream = zlib.decompressobj(window_bits)
         self._has_members = window_bits >= _GZIP_BITS and data[:2] == _GZIP_MAGIC
         self._members = 1
@@ -63,7 +55,6 @@ class Inflation:
         self._largest_bytes = largest
         self.max_bytes = limits.max_bytes
         self.inflated_bytes = 0
-        # True when there will be no more output.
         self.done = False
 
     @property
@@ -72,14 +63,12 @@ class Inflation:
         return self._stream.eof and self._at == len(self._data)
 
     def inflate(self, size_bytes: int = _SLICE_BYTES) -> None:
-        """Inflate about `size_bytes` more, or the rest if it is smaller.
+        """Inflate about `size_bytes` more, or the rest.
 
-        Raises:
-            zlib.error: the content is damaged; the output before the damage is kept.
-            InflatedTooLargeError: the content would exceed its limits.
+        Raises zlib.error for damaged content (output before the damage is kept), and
+        InflatedTooLargeError.
         """
-        # Limit the number of members as well as the output, because thousands of members may be
-        # empty.
+        # Limit the members as well: thousands may be empty.
         stop_at = self.inflated_bytes + size_bytes
         stop_after = self._members + size_bytes // _MEMBER_BYTES
         while not self.done and self.inflated_bytes < stop_at and self._members <= stop_after:
@@ -89,8 +78,7 @@ class Inflation:
                 piece = self._data[self._at : self._at + self._piece_bytes]
                 self._at += len(piece)
                 self._piece_bytes = min(2 * self._piece_bytes, _INPUT_BYTES)
-            # Allow one byte more than the limit, to tell content that is too large from content
-            # that exactly fits.
+            # One byte more than the limit tells content that is too large from content that fits.
             allowed = min(stop_at - self.inflated_bytes, self._largest_bytes + 1)
             before = stream.copy()
             try:
@@ -102,7 +90,7 @@ class Inflation:
             self._tail = stream.unconsumed_tail
             self._keep(out)
             if stream.eof:
-                # Go back to the member's end, so that the next member reads the rest of this piece.
+                # Go back to the member's end, where the next member begins.
                 self._tail = b""
                 self._at -= len(stream.unused_data)
                 self._begin_member()
@@ -118,27 +106,22 @@ class Inflation:
         self._content.write(out)
 
     def _begin_member(self) -> None:
-        """Begin the next member of a gzip content (RFC 1952), if there is one."""
         if self._has_members and bytes(self._data[self._at : self._at + 2]) == _GZIP_MAGIC:
             self._stream = zlib.decompressobj(_GZIP_BITS)
             self._members += 1
-            # After a member's end, zlib copies the remaining input, so begin with small pieces.
+            # zlib copies the input after a member's end, so begin with small pieces.
             self._piece_bytes = _FIRST_INPUT_BYTES
         else:
             self.done = True
 
     def content(self) -> bytes:
         """Return the inflated content. Do not use the inflation afterwards."""
-        # BytesIO returns the bytes object that it wrote to, without a copy.
+        # BytesIO returns its bytes object without a copy.
         return self._content.getvalue()
 
 
 def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
-    """Return a damaged piece's output up to the damaged byte, at most `allowed` bytes.
-
-    If only the checksum at the end is wrong, the result is all of the output. This function is
-    needed because Python drops zlib's output when zlib reports damage.
-    """
+    """Recover a piece's output before the damage, which Python drops when zlib reports damage."""
     out = bytearray()
     while len(piece) > 1 and len(out) < allowed:
         half = len(piece) // 2

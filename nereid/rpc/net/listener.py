@@ -1,11 +1,8 @@
-"""Listeners for any protocol, which accept connections at TCP ports or Unix sockets, also with TLS.
+"""Listeners for any protocol at TCP ports or Unix sockets, also with TLS.
 
-Connections are accepted here, not by the event loop, for three reasons. First, uvloop accepts one
-connection per turn, so under load a thousand new connections would wait for seconds. Second, uvloop
-drops failed TLS handshakes without a log line, and does as many handshakes in a turn as clients ask
-for (see handshakes). Here, a client that stalls in its handshake only holds a socket for a few
-seconds. Third, at a port that several processes share (see shared_ports), each connection needs a
-decision. The module does not depend on HTTP or gRPC.
+The event loop does not accept, because uvloop accepts one connection per turn: a thousand new
+connections would wait for seconds. uvloop also drops failed handshakes without a log line and does
+not limit handshakes per turn. A shared port needs a decision about each connection.
 """
 
 from __future__ import annotations
@@ -36,11 +33,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _ACCEPTS_AT_ONCE: Final = 64
-# Pause in accepting while the process cannot open more files.
+# Pause while the process cannot open more files.
 _PAUSE_S: Final = 0.5
-# Minimum seconds between log lines about failed handshakes, which any client can cause.
+# Any client can cause failed handshakes, so limit their log lines.
 _LOG_INTERVAL_S: Final = 1.0
-# Seconds for which a new connection is left to a process that has fewer connections.
+# A new connection is left this long to a process with fewer connections.
 _YIELD_S: Final = 0.001
 
 
@@ -56,9 +53,8 @@ async def listen(  # noqa: PLR0913 (by keyword)
 ) -> Listener:
     """Listen at host:port or unix:/path; raise OSError if that is not possible.
 
-    counts: counts and limits the handshakes. The caller has to count the connections.
-    private: whether only this user may connect to a Unix socket.
-    inherited: sockets that are bound to this address, and that other processes serve as well.
+    `counts` limits the handshakes; the caller counts the connections. If `private` is True, only
+    this user may connect to a Unix socket. Other processes may also serve the inherited sockets.
     """
     path = unix_path(address)
     claim = None
@@ -79,7 +75,7 @@ async def listen(  # noqa: PLR0913 (by keyword)
             counts.share = share
     for sock in sockets:
         if inherited is not None:
-            # An inherited socket is bound, but this process has to make it listen.
+            # An inherited socket is bound but does not listen yet.
             sock.listen(BACKLOG)
         listener.add_acceptor(_Acceptor(sock, factory, tls, counts, share))
     return listener
@@ -89,8 +85,7 @@ class Listener:
     """Listener at one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # Address at which the listener listens. It has the actual port, even if the system chose
-        # the port.
+        # The listener's address has the actual port, even if the system chose the port.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []
@@ -109,11 +104,10 @@ class Listener:
 
 
 class _Acceptor:
-    """Acceptor at one socket. It passes on each connection after the TLS handshake.
+    """Acceptor at one socket.
 
-    If several processes share the port, this process leaves a connection to a process that has
-    fewer connections. If that process has not accepted the connection after some milliseconds, this
-    process does.
+    At a shared port, it leaves a connection to a process with fewer connections, but only for some
+    milliseconds.
     """
 
     def __init__(
@@ -179,7 +173,6 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Record whether the other process has left a connection waiting, and accept again."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

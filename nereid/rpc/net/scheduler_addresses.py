@@ -1,9 +1,7 @@
-"""Addresses of a mesh's schedulers: a list that may contain names to look up in DNS.
+"""Addresses of a mesh's schedulers: "a:8003,b:8003", "unix:/path" or "dns:schedulers:8003".
 
-Examples are "a:8003,b:8003", "unix:/path" and "dns:schedulers:8003". The last example stands for
-every address that the name has, now and later, like the name of a headless service in Kubernetes.
-Each scheduler needs an address of its own: behind an address that distributes connections,
-schedulers could not be told apart.
+A dns name stands for all of its addresses, now and later. Each scheduler needs its own address:
+behind a load balancer, schedulers could not be told apart.
 """
 
 from __future__ import annotations
@@ -18,33 +16,27 @@ from nereid.rpc.net.dialing import look_up
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    # Function that returns all addresses of a name, as "ip:port". It raises OSError if the name
-    # cannot be looked up.
+    # Returns all addresses of a name as "ip:port"; raises OSError.
     Lookup = Callable[[str, int], Awaitable[list[str]]]
 
 _log = logging.getLogger(__name__)
 
 _DNS: Final = "dns:"
 _LOOKUP_INTERVAL_S: Final = 3.0
-# Seconds between look-ups until a name has been found for the first time. It is short because
-# services start in any order.
+# Interval until each name has been found once. Short, because services start in any order.
 _FIRST_INTERVAL_S: Final = 0.2
 
 
 class AddressSpec(NamedTuple):
-    """Element of the list: an address to dial, or a name that stands for several addresses."""
+    """Element of the list: an address, or a name for several addresses."""
 
     text: str
-    # True if `text` is a name, as host:port, that has to be looked up.
+    # True if `text` is a name (host:port) to look up.
     is_dns: bool = False
 
 
 def parse_addresses(text: str) -> list[AddressSpec]:
-    """Return the elements of a comma-separated list, without duplicates.
-
-    Raises:
-        ValueError: an element is not an address.
-    """
+    """Return the elements of a comma-separated list; raise ValueError for a bad one."""
     specs = []
     for part in text.split(","):
         entry = part.strip()
@@ -60,10 +52,7 @@ def parse_addresses(text: str) -> list[AddressSpec]:
 
 
 def address_list(text: str) -> str:
-    """Return the text if parse_addresses() accepts it; otherwise raise ValueError.
-
-    This is the parser of a flag.
-    """
+    """Parse a flag: return the text if parse_addresses() accepts the text."""
     parse_addresses(text)
     return text
 
@@ -81,13 +70,10 @@ async def watch_addresses(
     first_interval_s: float = _FIRST_INTERVAL_S,
     lookup: Lookup | None = None,
 ) -> AsyncIterator[list[str]]:
-    """Yield all addresses in the order of the specs, at the start and after every change.
+    """Yield all addresses at the start and after every change.
 
-    If no name has to be looked up, the iterator ends after the first list. A name whose look-up
-    fails keeps its previous addresses.
-
-    first_interval_s: seconds between look-ups until every name has been found once.
-    interval_s: seconds between later look-ups.
+    Without names to look up, the iterator ends after the first list. If a look-up fails, the name
+    keeps its previous addresses. first_interval_s applies until every name has been found.
     """
     specs = list(specs)
     names = _Names([spec for spec in specs if spec.is_dns], lookup or _look_up)
@@ -109,13 +95,11 @@ class _Names:
         self.specs = specs
         self._lookup = lookup
         self._addresses: dict[AddressSpec, list[str]] = {}
-        # Names whose look-up is failing. A failure is logged once, until the look-up succeeds
-        # again.
+        # A failure is logged once, until the look-up succeeds again.
         self._failing: set[AddressSpec] = set()
 
     @property
     def complete(self) -> bool:
-        """True if every name has been found at least once."""
         return len(self._addresses) == len(self.specs)
 
     def addresses(self, spec: AddressSpec) -> list[str]:
@@ -125,20 +109,19 @@ class _Names:
         for spec in self.specs:
             try:
                 addresses = await self._lookup(*host_and_port(spec.text))
-            # UnicodeError: the name may have a form that DNS does not allow.
+            # UnicodeError: DNS does not allow every name.
             except (OSError, UnicodeError) as error:
                 if spec not in self._failing:
                     self._failing.add(spec)
                     _log.warning("%s cannot be looked up: %s", spec.text, error)
             else:
                 self._failing.discard(spec)
-                # Sort the addresses: resolvers change the order, and equal sets must compare equal.
+                # Resolvers change the order, and equal sets must compare equal.
                 self._addresses[spec] = sorted(addresses)
 
 
 async def _look_up(host: str, port: int) -> list[str]:
     addresses = await look_up(host)
-    # Take only the address family that this host prefers. A scheduler that has addresses of both
-    # families would otherwise be dialled twice.
+    # Take only the family that this host prefers, or a scheduler with both would be dialled twice.
     is_ipv6 = ":" in addresses[0]
     return [text_of((address, port)) for address in addresses if (":" in address) == is_ipv6]

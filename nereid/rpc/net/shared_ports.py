@@ -1,14 +1,9 @@
 """Ports that several processes accept at, and that outlive these processes.
 
-A parent process binds the sockets. Its child processes are the members of the group, and inherit
-the sockets. The ports stay bound while a member is restarted. If a member ends before it has
-accepted a connection, another member accepts the connection, or the member does so after its
-restart. SO_REUSEPORT would not suffice: it spreads connections by a hash, which is uneven if there
-are few connections, and it also gives connections to members that hang.
-
-If there are several members, they leave new connections to the member with the fewest connections.
-To this end, each member publishes its number of connections for the others. The module does not
-depend on protocols.
+A parent binds the sockets and its children, the members, inherit them. If a member ends, another
+member or its successor accepts the waiting connections. SO_REUSEPORT spreads few connections
+unevenly and also gives connections to members that hang. Members publish their numbers of
+connections, so that the one with the fewest accepts.
 """
 
 from __future__ import annotations
@@ -37,20 +32,16 @@ class SharedPorts:
     def __init__(self, members: int) -> None:
         self._members = members
         self._sockets: dict[str, list[socket.socket]] = {}
-        # Names of the ports that processes of other groups may serve as well.
+        # Ports that other groups may serve as well.
         self._reused: set[str] = set()
         self._claims: list[UnixClaim] = []
         self._counts_fd = os.memfd_create("nereid-connections", os.MFD_CLOEXEC)
         self._counts = self._map_counts()
 
     async def bind(self, port: str, address: str, *, reuse_port: bool = False) -> str:
-        """Bind host:port or unix:/path without listening, and return the actual address.
+        """Bind host:port or unix:/path; return the address with its actual port. Raises OSError.
 
-        Connections are refused until the first member listens. The actual address has the port that
-        the system chose.
-
-        Raises:
-            OSError: the address cannot be bound.
+        Connections are refused until the first member listens.
         """
         path = unix_path(address)
         if path is None:
@@ -67,7 +58,7 @@ class SharedPorts:
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
     def _map_counts(self) -> GroupCounts:
-        """Map the memory for the counts of all bound ports. No member may run yet."""
+        """Map the counts of all bound ports. No member may run yet."""
         os.ftruncate(self._counts_fd, (len(self._sockets) + 1) * self._members * COUNT_BYTES)
         return GroupCounts(_cells(self._counts_fd), self._members)
 
@@ -78,7 +69,7 @@ class SharedPorts:
         return (*sockets, self._counts_fd)
 
     def description(self, member: int) -> dict[str, Any]:
-        """Return a description of the ports, with which a member creates its InheritedPorts."""
+        """Return the description with which a member creates its InheritedPorts."""
         return {
             "member": member,
             "members": self._members,
@@ -89,19 +80,14 @@ class SharedPorts:
         }
 
     def on_member_ended(self, member: int) -> None:
-        """Clear the counts of a member that has ended: it accepts nothing until it is restarted."""
+        """Clear the counts of a member that has ended."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # Refuse connections to the ports that other groups serve as well. Otherwise the system
-            # would continue to send a share of the connections to this group.
+            # Otherwise the system would send connections to this group, which serves none.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:
-        """Refuse new and waiting connections until a member listens again.
-
-        If a member serves, nothing is done. Connections to Unix sockets are not refused: they
-        continue to wait.
-        """
+        """Refuse new and waiting connections unless a member serves. Unix sockets keep waiting."""
         if not self._counts.is_served():
             self._refuse(self._sockets)
 
@@ -111,10 +97,7 @@ class SharedPorts:
         refuse(tcp, self._counts, socket.SHUT_RDWR, BACKLOG)
 
     def close(self) -> None:
-        """Close the parent's sockets.
-
-        The ports are free when the last member has closed its sockets.
-        """
+        """Close the parent's sockets. The ports are free once all members have closed theirs."""
         for sockets in self._sockets.values():
             for sock in sockets:
                 sock.close()
@@ -129,7 +112,7 @@ class InheritedPort:
     """One of the ports, on a member's side."""
 
     sockets: list[socket.socket]
-    # This member's share of the connections; `None` if there is only one member.
+    # `None` if there is only one member.
     share: ConnectionShare | None
 
 
@@ -154,13 +137,13 @@ class InheritedPorts:
         }
 
     async def await_members(self, limit_s: float) -> None:
-        """Declare this member ready to serve, and wait up to `limit_s` for all other members.
+        """Declare this member ready, and wait up to `limit_s` for the others.
 
         Without this wait, the first member would get all of the first connections.
         """
         self._serving[self._member] = 1
         deadline = time.monotonic() + limit_s
-        # Poll the shared memory, because other processes cannot notify this one.
+        # Other processes cannot notify this one.
         while not all(self._serving) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_READY_INTERVAL_S)
 
@@ -170,7 +153,6 @@ class InheritedPorts:
 
 
 def _cells(descriptor: int) -> memoryview:
-    """Map a descriptor's memory as an array of unsigned integers."""
     return memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
 

@@ -1,9 +1,7 @@
 """TLS from PEM files that may change while the process runs.
 
-Every handshake uses the current files. To renew a certificate, replace its files; open connections
-are not affected. Files that were written within the last second are not read yet, because their
-writer may not be done. If new files are unusable, that is logged once, and the previous contents
-stay in use. The module does not depend on sockets.
+Every handshake uses the current files. Files younger than a second are not read yet, because their
+writer may not be done. If new files are unusable, the previous contents stay in use.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Hint for a client whose server closed the connection without a TLS alert.
+# Hint if a server closes the connection without a TLS alert.
 REFUSED: Final = ": has the server refused our certificate?"
 _SETTLED_S: Final = 1.0
 _SOURCE_LINE: Final = re.compile(r" \(_ssl\.c:\d+\)$")
@@ -39,12 +37,12 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Paths of our certificate, its key, and the authorities that we trust; "" means no file."""
+    """Paths of our certificate, its key, and the trusted authorities; "" means no file."""
 
     cert: str = ""
     key: str = ""
     root: str = ""
-    # Name of the only application protocol to negotiate.
+    # The only application protocol.
     alpn: str
 
     @property
@@ -53,13 +51,7 @@ class TlsFiles:
         return tuple(path for path in (self.cert, self.key, self.root) if path)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a TLS context for a server.
-
-        If a file of authorities is given, clients must show a certificate.
-
-        Raises:
-            OSError: the files cannot be used.
-        """
+        """Return a server's context; raises OSError. With `root`, clients need a certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if self.root:
             context.load_verify_locations(self.root)
@@ -67,31 +59,23 @@ class TlsFiles:
         return self._completed(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a TLS context for a client.
-
-        Without a file of authorities, the system's authorities are trusted.
-
-        Raises:
-            OSError: the files cannot be used.
-        """
+        """Return a client's context; raises OSError. No `root` means the system's authorities."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.root or None)
         return self._completed(context)
 
     def _completed(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Newer Python versions refuse certificates that other TLS libraries, such as grpcio's,
-        # accept.
+        # Newer Pythons refuse certificates that other TLS libraries (grpcio) accept.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.set_alpn_protocols([self.alpn])
         if self.cert:
-            # Pass an empty password, so that OpenSSL never asks on the terminal for the password of
-            # a locked key.
+            # The empty password keeps OpenSSL from asking on the terminal.
             context.load_cert_chain(self.cert, self.key or None, password="")
         return context
 
 
 class _FileVersion(NamedTuple):
-    """Values that differ whenever a file has changed; zeros for a missing file."""
+    """Values that differ when a file has changed; zeros for a missing file."""
 
     device: int = 0
     inode: int = 0
@@ -107,10 +91,7 @@ class _FileVersion(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def settled(self) -> bool:
-        """Return whether the file's writer is probably done.
-
-        The clock that dates the file may be ahead of ours.
-        """
+        """Return whether the writer is probably done. The file's clock may be ahead of ours."""
         return abs(time.time() - self.modified_ns / 1e9) > _SETTLED_S
 
 
@@ -120,10 +101,7 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """TLS settings of a server or client.
-
-    Call context() for each handshake. Any thread may call it.
-    """
+    """TLS settings of a server or client. Any thread may call context() for each handshake."""
 
     def __init__(
         self,
@@ -133,15 +111,10 @@ class Tls:
         server_name: str | None = None,
         handshake_timeout_s: float = 10.0,
     ) -> None:
-        """Read the files.
+        """Read the files; raise OSError if they cannot be used.
 
-        server_name: for a client, the name that the server's certificate must have, if it differs
-            from the host of the address.
-        handshake_timeout_s: for a server, the seconds after which a client that stalls in its
-            handshake is disconnected.
-
-        Raises:
-            OSError: the files cannot be used.
+        server_name is the name that a client expects in the certificate, if it is not the address's
+        host. handshake_timeout_s is a server's limit for a client's handshake.
         """
         self.server_name = server_name
         self.handshake_timeout_s = handshake_timeout_s
@@ -161,7 +134,7 @@ class Tls:
         return self._current().context
 
     def pems(self) -> Pems:
-        """Return the current contents of the files, for engines that have their own TLS library."""
+        """Return the current PEM contents, for engines with their own TLS library."""
         return self._current().pems
 
     def _current(self) -> _Loaded:
@@ -181,7 +154,7 @@ class Tls:
     def _load(self) -> _Loaded:
         files = self._files
         paths = files.cert, files.key, files.root
-        # Read the files here: the TLS library's errors do not name a missing file.
+        # The TLS library's errors do not name a missing file.
         pems = Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
         context = files.server_context() if self._server else files.client_context()
         return _Loaded(context, pems)
@@ -191,10 +164,7 @@ class Tls:
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the DNS names in a peer's certificate. If it has none, return its common name.
-
-    certificate: result of ssl.SSLSocket.getpeercert(); None if the peer showed no certificate.
-    """
+    """Return the DNS names in a peer's certificate, or its common name if there are none."""
     if not certificate:
         return ()
     names = tuple(name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS")
@@ -203,5 +173,5 @@ def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason why a handshake failed or files were refused, for a log."""
+    """Return why TLS failed, for a log."""
     return _SOURCE_LINE.sub("", str(error)) or type(error).__name__

@@ -1,6 +1,6 @@
-"""Compression and decompression of large contents in a thread, one slice at a time.
+"""Compression and decompression of large contents in a thread, in turns of the clients.
 
-Clients have turns one after the other. During a slice, zlib releases the interpreter's lock.
+During a slice, zlib releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ZlibQueue:
         self._waiting = FairQueue[asyncio.Future[None]]()
 
     async def inflate(self, peer: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
-        """Inflate a whole content, slice by slice, in the turns of the client `peer`.
+        """Inflate a whole content in turns of the client `peer`.
 
-        hold: called after each slice with the number of new bytes. If it raises an exception, the
-            inflation ends and the exception is raised here, like those of Inflation.inflate().
+        After each slice, `hold` is called with the number of new bytes. Its exceptions, and those
+        of Inflation.inflate(), are raised here.
         """
         while not inflation.done:
             before = inflation.inflated_bytes
@@ -37,10 +37,7 @@ class ZlibQueue:
             hold(inflation.inflated_bytes - before)
 
     async def run_slice(self, peer: str, run: Callable[[], None]) -> None:
-        """Run a slice in a turn of the client. Exceptions of the slice are raised here.
-
-        A slice should take a few milliseconds.
-        """
+        """Run a slice of a few milliseconds in a turn of the client; raise its exceptions."""
         await self._take_turn(peer)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)
@@ -48,7 +45,7 @@ class ZlibQueue:
             self._end_turn()
 
     def close(self) -> None:
-        """Stop the thread: no more slices are run."""
+        """Stop the thread."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take_turn(self, peer: str) -> None:

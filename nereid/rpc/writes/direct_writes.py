@@ -1,8 +1,4 @@
-"""Writes that reach the socket at once, not at the end of the event loop's turn.
-
-The transports of uvloop keep written data until all input of a turn has been handled, and the peer
-would have to wait for that.
-"""
+"""Writes that reach the socket at once: uvloop writes only after all input of a turn."""
 
 from __future__ import annotations
 
@@ -12,16 +8,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-# Maximum size of a direct write. The size is limited because the data that a full socket does not
-# take is copied.
+# Limited, because data that a full socket does not take is copied.
 _MAX_BYTES: Final = 1 << 18
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """Return the descriptor of a transport's socket, or -1 if writes must go through the transport.
-
-    Writes must go through the transport if it is encrypted or has no socket.
-    """
+    """Return the socket's descriptor, or -1 if the transport is encrypted or has no socket."""
     sock = transport.get_extra_info("socket")
     if sock is None or transport.get_extra_info("ssl_object") is not None:
         return -1

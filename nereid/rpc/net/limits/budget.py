@@ -1,14 +1,7 @@
-"""Budget of bytes that are held for clients.
+"""Budget of bytes held for clients: arriving requests, large pending ones, unread responses.
 
-These are the bytes of requests while the requests arrive and, if they are large, while they are
-pending. They are also the bytes of responses that clients have not read.
-
-Bytes are charged when they are kept. They are released when they are dropped. They are also
-released when the request has been passed to other code, which counts the bytes from then on. Bytes
-that are received and used within one read are not charged, so small requests cost nothing. The
-bytes of a response are counted, but a response is never refused. While a client leaves too many
-bytes of responses unread, it may not begin new requests. The module does no I/O and does not depend
-on a protocol.
+Bytes that are used within one read are not charged, so small requests cost nothing. A response is
+never refused. While a client leaves too many bytes unread, it may not begin requests.
 """
 
 from __future__ import annotations
@@ -19,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-# Share of the limit for all clients that arriving requests may use. The rest is for requests that
-# have arrived, so that slow senders cannot keep out fast ones.
+# Arriving requests may use this share, so that slow senders cannot keep out fast ones.
 _ARRIVING_SHARE: Final = 0.75
 
 _TOO_MUCH: Final = (
@@ -30,10 +22,7 @@ _TOO_MUCH: Final = (
 
 
 class OverBudgetError(Exception):
-    """Raised if bytes would exceed a limit.
-
-    shared: whether the limit is the one for all clients together.
-    """
+    """Raised if bytes would exceed a limit; `shared` is True for the limit of all clients."""
 
     def __init__(self, message: str, *, shared: bool) -> None:
         super().__init__(message)
@@ -43,11 +32,9 @@ class OverBudgetError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
-    """Limits in bytes.
+    """Limits in bytes; total_bytes is for all clients, and includes pending requests.
 
-    total_bytes: limit for all clients together, including pending requests.
-    client_bytes, connection_bytes: limits for one client and for one connection. A single request
-        may exceed them.
+    A single request may exceed the limits for a client and for a connection.
     """
 
     total_bytes: int
@@ -56,22 +43,15 @@ class BudgetLimits:
 
 
 class ByteBudget:
-    """Bytes held for all clients.
-
-    held_bytes: bytes of arriving requests.
-    unread_bytes: bytes of responses.
-    """
+    """Bytes held for all clients: arriving requests, and unread responses."""
 
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
-        """Create a budget.
-
-        pending_bytes: function that returns the bytes of pending requests, which other code counts.
-        """
+        """Create a budget; pending_bytes returns the bytes that other code counts as pending."""
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
         self.pending_bytes = pending_bytes
         self.held_bytes = self.unread_bytes = 0
-        # Maps a name to the client, for clients that have open accounts.
+        # Key: the name of a client that has open accounts.
         self._clients: dict[str, _Client] = {}
 
     @property
@@ -80,10 +60,9 @@ class ByteBudget:
         return len(self._clients)
 
     def open_account(self, client: str) -> Account:
-        """Open the account of a new connection.
+        """Open a connection's account; `client` comes from net.address.client_of.
 
-        client: name of the client, from net.address.client_of. A client on a Unix socket has no
-            name, and only the limit of its connection applies.
+        A client on a Unix socket has no name, so only its connection's limit applies.
         """
         owner = self._clients.get(client) if client else None
         if owner is None:
@@ -104,11 +83,7 @@ class ByteBudget:
 
 
 class _Client:
-    """Bytes held for one client on all of its connections.
-
-    held_bytes: bytes of requests and of responses.
-    unread_bytes: bytes of responses only.
-    """
+    """Bytes held for one client; held_bytes includes unread responses."""
 
     __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 
@@ -119,11 +94,7 @@ class _Client:
 
 
 class Account:
-    """Bytes held for one connection.
-
-    held_bytes: bytes of arriving requests.
-    unread_bytes: bytes of responses.
-    """
+    """Bytes held for one connection: arriving requests, and unread responses."""
 
     __slots__ = ("_budget", "_client", "_closed", "held_bytes", "unread_bytes")
 
@@ -140,12 +111,12 @@ class Account:
 
     @property
     def owner(self) -> Hashable:
-        """Key that all accounts of one client have in common; even a nameless client has a key."""
+        """Key that all accounts of one client share, even if the client has no name."""
         return self._client
 
     @property
     def account(self) -> Account:
-        """This account itself. With this property, accounts can be used like an Owner."""
+        """This account, so that an account can be used like an Owner."""
         return self
 
     @property
@@ -154,12 +125,9 @@ class Account:
         return self._budget.limits
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
-        """Charge bytes to the connection, its client and the budget.
+        """Charge bytes, or raise OverBudgetError and charge nothing.
 
-        request_bytes: bytes that have already been charged for the same request.
-
-        Raises:
-            OverBudgetError: a limit would be exceeded; nothing is charged.
+        request_bytes are the bytes already charged for the same request.
         """
         budget, client = self._budget, self._client
         limits = budget.limits
@@ -186,14 +154,10 @@ class Account:
         self._budget.held_bytes -= size_bytes
 
     def charge_pending(self, size_bytes: int) -> None:
-        """Charge the client for a large request while the request is pending.
+        """Charge a pending request to its client, or raise OverBudgetError and charge nothing.
 
-        The bytes count only against the limit of the client. The limit for all clients already
-        includes them, because pending_bytes() of the budget returns the bytes of all pending
-        requests. A single request may exceed the client's limit.
-
-        Raises:
-            OverBudgetError: the client's limit would be exceeded; nothing is charged.
+        The budget's pending_bytes() counts the request for all clients already. A single request
+        may exceed the client's limit.
         """
         client, limit = self._client, self._budget.limits.client_bytes
         if client.name and client.held_bytes and client.held_bytes + size_bytes > limit:
@@ -215,20 +179,13 @@ class Account:
         self._budget.unread_bytes += change
 
     def check_unread(self) -> None:
-        """Check that the client has read enough of its responses to begin something new.
-
-        Raises:
-            OverBudgetError: the client leaves too many bytes unread.
-        """
+        """Raise OverBudgetError if the client leaves too many response bytes unread."""
         client, limit = self._client, self._budget.limits.client_bytes
         if client.name and client.unread_bytes > limit:
             raise _over("this client", client.held_bytes, limit)
 
     def close(self) -> None:
-        """Close the account with its connection.
-
-        Bytes that are still charged must be released later.
-        """
+        """Close the account with its connection. Bytes still charged must be released later."""
         if not self._closed:
             self.set_unread(0)
             self._closed = True
@@ -252,7 +209,7 @@ class NoAccount(Account):
 
     @property
     def owner(self) -> Hashable:
-        """This account, because all clients without an account count as one."""
+        """This account: all clients without an account count as one."""
         return self
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
@@ -281,20 +238,14 @@ NO_ACCOUNT: Final = NoAccount()
 
 
 class Owner(NamedTuple):
-    """Owner of a request, if the owner is not the client of the connection.
-
-    account: account of the connection on which the request arrived.
-    """
+    """Owner of a request, if it is not the connection's client."""
 
     owner: Hashable
     account: Account
 
 
 def account_of(sender: Account | Owner | None) -> Account:
-    """Return the account to charge for a request of a sender.
-
-    If there is no sender, no client sent the request, and the bytes are not counted.
-    """
+    """Return the account to charge for a request. Without a sender, nothing is counted."""
     return NO_ACCOUNT if sender is None else sender.account
 
 

@@ -1,7 +1,4 @@
-"""Numbers of open connections at one port, in total and by client, and their limits.
-
-A TLS handshake in progress counts as a connection, because it uses a socket as well.
-"""
+"""Numbers of open connections at one port, and their limits. TLS handshakes count as well."""
 
 # layout: not pure, uses time
 # layout: not covered, needs several processes
@@ -19,8 +16,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _LOG_INTERVAL_S: Final = 10.0
-# Number of connections beyond the limits that may still do a handshake, so that the client can
-# receive the reason of the refusal.
+# This many connections beyond the limits may do a handshake, so that the client receives the reason
+# for the refusal.
 _SPARE_HANDSHAKES: Final = 64
 
 
@@ -28,21 +25,17 @@ class ConnectionCounts:
     """Numbers of connections at one port."""
 
     def __init__(self, what: str, limit: int | None, client_limit: int | None) -> None:
-        """Create counts with limits; None means no limit.
+        """Create counts; None means no limit. `what` names the protocol in the log.
 
-        what: name of the protocol, for the log.
-        client_limit: maximum number of connections of one client. The limit does not apply to
-            clients on a Unix socket, which have no name (net.address.client_of).
+        client_limit does not apply to Unix sockets, whose clients have no name.
         """
         self._what = what
         self._limit = limit
         self._client_limit = client_limit
         self._open = 0
         self._handshakes = 0
-        # Maps a client to the number of its connections and handshakes.
         self._by_client: Counter[str] = Counter()
-        # Share of the port's connections if other processes serve the port as well; set by
-        # listen().
+        # Set by listen() if other processes serve the port as well.
         self.share: ConnectionShare | None = None
         self._logged_at = -_LOG_INTERVAL_S
 
@@ -67,7 +60,7 @@ class ConnectionCounts:
         self._uncount(client)
 
     def begin_handshake(self, client: str) -> bool:
-        """Count a new handshake; return False, and do not count it, if there are too many."""
+        """Count a new handshake; if there are too many, do not count it and return False."""
         self._handshakes += 1
         self._by_client[client] += 1
         if self._beyond(client) <= _SPARE_HANDSHAKES:

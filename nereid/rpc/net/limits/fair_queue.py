@@ -1,7 +1,6 @@
-"""Queue that serves clients in turn. The connections of one client are served in turn as well.
+"""Queue that serves clients in turn, and the connections of each client in turn.
 
-The module does no I/O. A peer is named as in rpc.Call: host:port, or unix:path. A peer's client is
-net.address.client_of(peer), unless the caller that adds an item names another client.
+A peer is host:port or unix:path. Its client is net.address.client_of(peer) by default.
 """
 
 from __future__ import annotations
@@ -34,23 +33,16 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Queue of at most `max_bytes` and `max_items`. One client may use half of each.
-
-    A single item of a client may exceed the client's half.
-    """
+    """Queue of limited size. A client may use half of each limit; a single item may exceed that."""
 
     def __init__(
         self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
     ) -> None:
-        """Create a queue.
-
-        what: name of the waiting items, for the text of the error.
-        """
+        """Create a queue; `what` names the items in the error's text."""
         self._what = what
         self._max_items = max_items
         self._max_bytes = max_bytes
-        # Maps a client to its peers, and a peer to its items. All are in the order in which they
-        # are served.
+        # Client -> peer -> tickets, all in the order of service.
         self._waiting: dict[Hashable, dict[str, dict[Ticket[Item], None]]] = {}
         self._bytes_by_client: dict[Hashable, int] = {}
         self._items_by_client: dict[Hashable, int] = {}
@@ -61,12 +53,9 @@ class FairQueue(Generic[Item]):
         return self._items
 
     def add(self, peer: str, size_bytes: int, item: Item, client: Hashable = None) -> Ticket[Item]:
-        """Queue an item behind the other items of its peer.
+        """Queue an item behind others of its peer; raise QueueFullError.
 
-        client: client for which the item counts, if it is not the client at the peer's address.
-
-        Raises:
-            QueueFullError: too much is queued.
+        `client` replaces the client at the peer's address.
         """
         ticket = Ticket(peer, size_bytes, item, client)
         self._check_capacity(ticket)
@@ -76,11 +65,7 @@ class FairQueue(Generic[Item]):
         return ticket
 
     def peek(self, may_serve: Callable[[Hashable], bool] | None = None) -> Ticket[Item] | None:
-        """Return the ticket of the item that is served next, without removing the item.
-
-        may_serve: function that returns whether a client may be served now; other clients are
-            skipped.
-        """
+        """Return the next ticket without removing it; skip clients that `may_serve` refuses."""
         for client, connections in self._waiting.items():
             if may_serve is None or may_serve(client):
                 for tickets in connections.values():
@@ -88,18 +73,12 @@ class FairQueue(Generic[Item]):
         return None
 
     def take(self) -> Item | None:
-        """Remove and return the item that is served next.
-
-        The item's client, and its peer within the client, move to the end.
-        """
+        """Remove and return the next item. The item's client and peer move to the end."""
         ticket = self.peek()
         return None if ticket is None else self.take_ticket(ticket)
 
     def take_ticket(self, ticket: Ticket[Item]) -> Item:
-        """Remove and return a queued item.
-
-        The item's client, and its peer within the client, move to the end.
-        """
+        """Remove and return a queued item. The item's client and peer move to the end."""
         client, peer = ticket.client, ticket.peer
         self.discard(ticket)
         connections = self._waiting.pop(client, None)

@@ -1,8 +1,6 @@
 """Decisions at ports that several processes serve: who accepts, or whether all refuse.
 
-The members of a group and their parent share memory. Each member writes to this memory how many
-connections it has at each port, and whether it serves (docs/protocols.md). The module only decides:
-it does no I/O.
+Members and parent share memory for the numbers of connections (docs/protocols.md).
 """
 
 from __future__ import annotations
@@ -14,33 +12,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COUNT_BYTES: Final = 4
-# Divisor of the tolerance: a member still accepts if it has at most an eighth more connections than
-# the member with the fewest.
+# A member accepts if it has at most 1/8 more connections than the member with the fewest.
 _TOLERANCE: Final = 8
-# Maximum number of times in a row that a member leaves a new connection to another member.
+# How often in a row a member leaves a new connection to another.
 _MAX_YIELDS: Final = 10
 
 
 class GroupCounts:
-    """Shared memory in which the members of a group write their numbers of connections.
+    """Shared memory with the members' numbers of connections.
 
-    The memory has a row for each port, in the order in which the ports were bound, and a last row
-    with a 1 for each member that serves or is about to serve. Each row has one number for each
-    member.
+    There is a row for each port, in the order of binding. The last row has a 1 for each member that
+    serves or is about to. A row has one number for each member.
     """
 
     def __init__(self, cells: memoryview, members: int) -> None:
-        """Use memory of unsigned integers, of COUNT_BYTES each."""
         self._rows = [cells[at : at + members] for at in range(0, len(cells), members)]
         self.serving = self._rows[-1]
 
     @property
     def ports(self) -> list[memoryview]:
-        """Rows of the ports, in the order in which the ports were bound."""
+        """Rows of the ports, in the order of binding."""
         return self._rows[:-1]
 
     def clear_member(self, member: int) -> None:
-        """Clear all numbers of a member whose process has ended, because it accepts nothing."""
+        """Clear the numbers of a member whose process has ended."""
         for row in self._rows:
             row[member] = 0
 
@@ -50,10 +45,9 @@ class GroupCounts:
 
 
 class ConnectionShare:
-    """Number of connections that one member has at one port, and the numbers of the other members.
+    """The numbers of connections that the members have at one port.
 
-    In the port's row of the shared memory, each member has a number. The number is 0 while the
-    member does not accept connections; otherwise it is the member's number of connections plus one.
+    A number is 0 while the member does not accept, otherwise the member's connections plus one.
     """
 
     def __init__(self, counts: memoryview, member: int) -> None:
@@ -79,16 +73,13 @@ class ConnectionShare:
         self._publish()
 
     def should_accept(self) -> bool:
-        """Return whether this member should accept: no other has clearly fewer connections."""
+        """Return whether no other member has clearly fewer connections."""
         own = self._counts[self._member] - 1
         fewest = min((count - 1 for count in self._counts if count), default=0)
         return own <= fewest + fewest // _TOLERANCE
 
     def close(self) -> None:
-        """Declare that this member accepts no more connections.
-
-        Its open connections are not affected.
-        """
+        """Declare that this member accepts no more. Open connections are not affected."""
         self._accepts = False
         self._publish()
 
@@ -100,11 +91,9 @@ class Turn(enum.Enum):
     """Decision of a member about a connection that may be waiting."""
 
     ACCEPT = enum.auto()
-    # Accept no more in this turn. The event loop calls again at once if another connection is
-    # waiting.
+    # Accept no more in this turn. If a connection waits, the event loop calls again at once.
     LEAVE = enum.auto()
-    # Leave waiting connections to a member with fewer connections. Call on_yielded() after a
-    # moment.
+    # Leave connections to a member that has fewer. Call on_yielded() after a moment.
     YIELD = enum.auto()
 
 
@@ -112,26 +101,19 @@ class AcceptTurns:
     """Sequence of a member's decisions at one socket."""
 
     def __init__(self, share: ConnectionShare | None) -> None:
-        """Create the sequence; no yield has been counted yet.
-
-        share: None if no other process serves the port.
-        """
+        """Create the sequence; `share` is None if no other process serves the port."""
         self._share = share
         self._yields = 0
 
     def next_turn(self, accepted: int) -> Turn:
-        """Decide about the next connection.
-
-        accepted: number of connections accepted so far in this turn of the event loop.
-        """
+        """Decide about the next connection; `accepted` counts those of this turn of the loop."""
         if self._share is None or self._share.should_accept():
             return Turn.ACCEPT
         if accepted:
             return Turn.LEAVE
         if self._yields < _MAX_YIELDS:
             return Turn.YIELD
-        # The member with fewer connections has not accepted the waiting connection, so accept it
-        # here.
+        # The other member has not accepted the waiting connection.
         self._yields = 0
         return Turn.ACCEPT
 
@@ -141,10 +123,10 @@ class AcceptTurns:
 
 
 class ListeningSocket(Protocol):
-    """The methods of a shared socket that this module calls. socket.socket has them."""
+    """Methods of socket.socket that this module calls."""
 
     def shutdown(self, how: int, /) -> None:
-        """Stop listening but stay bound. New connections and waiting connections are refused."""
+        """Stop listening but stay bound. New and waiting connections are refused."""
 
     def listen(self, backlog: int, /) -> None:
         """Listen again after shutdown()."""
@@ -157,11 +139,10 @@ def refuse(sockets: Iterable[ListeningSocket], counts: GroupCounts, how: int, ba
         try:
             sock.shutdown(how)
         except OSError:
-            # No member has begun to listen at the socket.
+            # No member listens at the socket.
             continue
         ended.append(sock)
     if counts.is_served():
-        # A member has begun to listen at the same time. If it began before the shutdown above, the
-        # shutdown has ended its listening, so listen again.
+        # A member began to listen meanwhile, and the shutdown may have ended that.
         for sock in ended:
             sock.listen(backlog)

@@ -1,8 +1,4 @@
-"""Detection of peers that read nothing of queued data, or that stop sending what they began.
-
-A slow peer does not count as stalled. The module reads no clock: callers pass the time and the
-progress at every check.
-"""
+"""Detection of peers that read nothing of queued data, or stop sending what they began."""
 
 from __future__ import annotations
 
@@ -19,10 +15,7 @@ class StallWatch:
     __slots__ = ("_limit_s", "_since", "_waiting_bytes")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Create a watch.
-
-        limit_s: seconds for which the peer may read nothing; None means no limit.
-        """
+        """Create a watch; None means no limit."""
         self._limit_s = limit_s
         self._waiting_bytes = 0
         self._since = 0.0
@@ -41,9 +34,8 @@ class StallWatch:
 class UploadLimits:
     """Limits on how slowly requests may arrive.
 
-    min_bytes_per_s: minimum average rate in each window; 0 means no minimum.
-    window_s: length of a window in seconds.
-    total_s: maximum seconds for a whole request; None means no limit.
+    The minimum rate is an average over each window; 0 means no minimum. total_s applies to a whole
+    request.
     """
 
     min_bytes_per_s: float = 0.0
@@ -61,20 +53,17 @@ class UploadWatch:
 
     def __init__(self, limits: UploadLimits) -> None:
         self._limits = limits
-        # Time at which the arrival began; `None` while nothing is arriving.
+        # `None` while nothing is arriving.
         self._began: float | None = None
         self._since = 0.0
         self._bytes = 0
 
     def restart(self) -> None:
-        """Let the next check begin a new arrival, because nothing is arriving or being read."""
+        """Let the next check begin anew, because nothing is arriving."""
         self._began = None
 
     def overdue(self, received_bytes: int, now: float) -> bool:
-        """Return whether data arrives too slowly, or for too long.
-
-        received_bytes: bytes received so far.
-        """
+        """Return whether data arrives too slowly, or for too long."""
         limits = self._limits
         if self._began is None:
             self._began = self._since = now
@@ -97,20 +86,13 @@ class IdleWatch:
     __slots__ = ("_activity", "_limit_s", "_since")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Create a watch.
-
-        limit_s: seconds without use; None means no limit.
-        """
+        """Create a watch; None means no limit."""
         self._limit_s = limit_s
         self._activity: Hashable = None
         self._since = 0.0
 
     def idle_too_long(self, activity: Hashable, now: float, *, in_use: bool) -> bool:
-        """Return whether the connection has not been used for too long.
-
-        activity: value that changes whenever the connection is used.
-        in_use: whether the connection is in use right now.
-        """
+        """Return whether `activity`, which changes with each use, is unchanged for too long."""
         if self._limit_s is None:
             return False
         if in_use or activity != self._activity:
@@ -124,18 +106,15 @@ class ProgressWatch:
     __slots__ = ("_limit_s", "_seen")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Create a watch.
-
-        limit_s: seconds without progress; None means no limit.
-        """
+        """Create a watch; None means no limit."""
         self._limit_s = limit_s
         self._seen: dict[int, tuple[Hashable, float]] = {}
 
     def stalled(self, progress: Mapping[int, Hashable], now: float) -> list[int]:
-        """Return the numbers of the items that have made no progress for too long.
+        """Return the numbers of items without progress for too long.
 
-        progress: maps an item's number to a value that changes when the item makes progress. The
-            time of an item that is missing in a check starts anew.
+        `progress` maps an item's number to a value that changes with progress. An item that is
+        missing in a check starts anew.
         """
         seen = {}
         stalled = []

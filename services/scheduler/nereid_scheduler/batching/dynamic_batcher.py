@@ -1,17 +1,8 @@
 """Triton's dynamic batcher, which decides which queued requests run together, and when.
 
-The batcher is pure: events and the time are arguments, batches are the result. It must not know a
-clock, a socket or an instance.
-
-An entry is first QUEUED, in order of priority levels, then BATCHED in a formed batch, then
-EXECUTING. As on Triton, batches are formed ahead of time and grow until an instance is free. If
-queue timeouts, queue limits or priorities are configured, a batch is formed only when an instance
-is free.
-
-A formed batch is *growing*, complete or *sealed*. Only the last formed batch can be growing: new
-entries may still join it. Nothing is merged with a sealed batch. A scan moves over the queued
-entries and collects candidates for the next batch. The batch is closed when it is full, when an
-entry of another shape follows, or when the queue delay is over.
+An entry is QUEUED, then BATCHED in a formed batch, then EXECUTING. As on Triton, batches form ahead
+of time, unless queue timeouts, queue limits or priorities are configured.
+New entries join only the last formed batch while it is growing. A sealed batch stays as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +38,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.core.requests.entry import Entry
 
-# Maximum number of formed batches for each instance, as on Triton.
+# Triton has the same limit.
 _FORMED_PER_INSTANCE: Final = 2
 
 
@@ -65,11 +56,7 @@ class _FormedBatch:
 
 
 class _Scan(Cursor):
-    """Scan of the queue: the entries that it has passed are the candidates for the next batch.
-
-    A scan is kept between calls while its candidates wait for more entries. It begins anew if a
-    candidate is removed, or if an entry is queued ahead of the candidates.
-    """
+    """Candidates for the next batch. A scan begins anew if one leaves or another goes ahead."""
 
     __slots__ = ("count", "key", "oldest_ns", "size")
 
@@ -82,20 +69,17 @@ class _Scan(Cursor):
 
 
 class _ScanResult:
-    """Result of a scan: where to end the batch, and why the scan stopped."""
-
     __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
 
     def __init__(self) -> None:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # Reason why the next entry does not fit: full, shape or shared. It is empty if all entries
-        # were scanned.
+        # Why the next entry does not fit: full, shape or shared; empty if all were scanned.
         self.ended_by = ""
 
     def cut(self, count: int, size: int, reason: str) -> None:
-        """Set where to end the batch: after `count` candidates, which have `size` rows."""
+        """End the batch after `count` candidates, which have `size` rows."""
         self.best_count = count
         self.best_size = size
         self.best_reason = reason
@@ -163,8 +147,7 @@ class DynamicBatcher:
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
-        # Undo the formed batches. Their entries come after the requeued entries, and batches are
-        # formed anew.
+        # Undo the formed batches. Their entries come after the requeued ones.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
@@ -201,7 +184,7 @@ class DynamicBatcher:
         if self._formed:
             self.form_batches(now_ns, instances)
         else:
-            # The batch leaves as soon as it is formed, so it is formed once and does not grow.
+            # The batch leaves at once, so it need not grow.
             self._form(now_ns)
         if not self._formed:
             return None
@@ -211,7 +194,7 @@ class DynamicBatcher:
         if batch.sealed and not self._has_levels:
             self._join_alike(batch)
         if self._growing is not None and not self._formed:
-            # The growing batch has just left. The scan's candidates were for that batch.
+            # The growing batch has just left, and the scan's candidates were for it.
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
@@ -251,11 +234,7 @@ class DynamicBatcher:
                 break
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove entries that are past their deadline or timeout; return them with their errors.
-
-        If the timeout action is DELAY, an entry past its timeout is not removed. It moves behind
-        all entries of the same level that have not timed out.
-        """
+        """Remove expired entries and return them with errors; DELAY moves them back instead."""
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -295,10 +274,7 @@ class DynamicBatcher:
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Form a batch, add entries to the growing batch, or end the growth of that batch.
-
-        Returns False if none of these three can be done now.
-        """
+        """Form, extend or end the growing batch. Return False if none of these can be done now."""
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         result = self._examine(base)
@@ -317,7 +293,7 @@ class DynamicBatcher:
         elif delay_over or not delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # Let the candidates join the batch now, as an instance may become free at any moment.
+            # An instance may become free at any moment, so add the candidates now.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -364,11 +340,7 @@ class DynamicBatcher:
         return result
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
-        """Move the first `count` candidates to the growing batch, or to a new one.
-
-        size: number of rows that these candidates have. saturated: no entry may join the batch
-        later.
-        """
+        """Move the first `count` candidates to the growing batch; saturated: nothing may follow."""
         formed = self._growing
         entries = self._queues.pop(count)
         if formed is None:
@@ -386,7 +358,6 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next formed batches to a leaving batch if they fit and their delay is over."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)

@@ -1,14 +1,8 @@
 """Model version that executes requests on instances.
 
 Only this module changes the version's queue and the batches of its instances. The batcher decides
-which requests run together, and the router on which instance. The batches of an instance are a
-state machine (core.instances.instance_batches), whose decisions this module carries out. The
-modules single_responses and member_responses decide how the requests of a batch end, and
-waiting_batches decides which instances get a second batch.
-
-The events are: a request is submitted or cancelled; an instance is added, retired or lost; a reply
-comes; a waiting batch is given back; a timer fires. After each event the version dispatches queued
-requests to instances. It must not know how an executor loads a model, nor what a repository is.
+which requests run together, and the router on which instance. This module must not know how an
+executor loads a model, nor what a repository is.
 """
 
 from __future__ import annotations
@@ -58,8 +52,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# If the last batch had more requests than this, a single request is not sent at once. It waits
-# until the end of the event loop's turn, since other requests may come and share its batch.
+# After a larger batch, a single request waits until the end of the event loop's turn, as other
+# requests may come and share its batch.
 _FEW: Final = 2
 
 
@@ -91,11 +85,10 @@ class ModelVersion(QueuedRequests):
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
             open_entries,
         )
-        # Instances that get no new sequences, and are kept until the sequences they have are over.
+        # Instances that get no new sequences, and stay until their sequences are over.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # Transfers are possible for sequences with implicit state whose requests have one response.
-        # If a request has several responses, each may change the state, even after the execution.
+        # States move only with single responses: each of several may change the state later.
         self._transfers: StateTransfers = NO_TRANSFERS
         sequences = self._sequences
         if (
@@ -123,8 +116,7 @@ class ModelVersion(QueuedRequests):
         # sequences.
         self._wait_reason = ""
         self._wait_from_ns = 0
-        # True if the last batch had few requests: then a request that comes alone is probably the
-        # only one.
+        # If True, a request that comes alone is probably the only one.
         self._last_batch_small = True
         self._executor_wait = ExecutorWait(
             limits.no_executor_timeout_s, self._open, self._fail_waiting
@@ -177,8 +169,6 @@ class ModelVersion(QueuedRequests):
             return True
         return self._sequences is not None and self._sequences.is_blocked(entry)
 
-    # ---- instances
-
     def add_instance(self, instance: RemoteInstance) -> None:
         """Add an instance that is ready for a batch."""
         instance.batches.idle_since_ns = _now_ns()
@@ -194,12 +184,7 @@ class ModelVersion(QueuedRequests):
         self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """Send an instance no new sequences.
-
-        The sequences that the instance has continue at other instances if their states can be
-        moved. Otherwise they continue at this instance, which is at work until the last one is
-        over.
-        """
+        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
         if self._sequences is not None and not self._transfers.moves_states_of(instance):
             self._sequences.retire_instance(instance)
             if self._sequences.has_sequences(instance):
@@ -222,8 +207,7 @@ class ModelVersion(QueuedRequests):
             self._retiring.discard(instance)
         self._waiting.remove_instance(instance)
         removed = self._router.remove_instance(instance)
-        # A draining instance is no longer in the router, but may be lost before the states of its
-        # sequences were moved.
+        # A draining instance has left the router, but may be lost before its states were moved.
         if self._sequences is not None and (removed or lost):
             gives_states = self._transfers.moves_states_of(instance)
             self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
@@ -232,22 +216,15 @@ class ModelVersion(QueuedRequests):
             self._executor_wait.restart_clock()
             self._await_instance()
 
-    # ---- lost instances
-
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
-        """Handle the loss of an instance.
+        """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
 
-        The requests that the instance executed run again at other instances, ahead of the queue. If
-        the model runs requests at most once, they fail instead. The requests of a waiting batch are
-        queued again, and this does not count as an attempt.
-
-        begun: whether requests may have begun; if False, they run again in any case.
+        begun: False if no request can have begun. For a waiting batch, no attempt is counted.
         """
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
             self._requeue_given_back(instance, waiting)
-        # The lost instance's process may still be alive, and may read the tensors in shared memory
-        # that it was sent.
+        # The lost instance's process may still be alive and read tensors in shared memory.
         for sent in batches if waiting is None else [*batches, waiting]:
             self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
@@ -272,10 +249,7 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail an instance's batches up to number `begun`, since the instance is about to be lost.
-
-        The requests of these batches must not run again.
-        """
+        """Fail an instance's batches up to number `begun`, which must not run again."""
         now_ns = _now_ns()
         waiting = instance.batches.waiting
         for sent in instance.batches.lose_begun(begun):
@@ -294,14 +268,7 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue the requests of a batch again, since an instance has given the batch back.
-
-        Another instance can then execute these requests.
-
-        Raises:
-            ProtocolError: the instance has no batch of this number, or was not asked to give it
-                back.
-        """
+        """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
         batches = instance.batches
         sent = batches.end_withdrawal(number)
         if sent is None:
@@ -315,7 +282,6 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Put the requests of a batch that no instance has begun back to the front of the queue."""
         self._forget_batch(sent.batch)
         self._waiting.on_given_back(instance, sent)
         entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
@@ -359,12 +325,9 @@ class ModelVersion(QueuedRequests):
         entry.retries += 1
         self.statistics.retries += 1
         if entry.retries == self.limits.max_retries:
-            # Let the entry execute alone in its last attempt: if it is the reason why executors
-            # crash, no other request fails with it.
+            # The last attempt runs alone: if the entry crashes executors, no other request fails.
             entry.key = entry
         return None
-
-    # ---- replies
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
         """Handle a message from an instance.
@@ -438,8 +401,6 @@ class ModelVersion(QueuedRequests):
                 if entry.state is RESPONDED:
                     instance.send_control(first.id, member, pb.MemberControl.CANCEL)
 
-    # ---- dispatch
-
     def close(self) -> None:
         """Cancel the timers. Call this when no entry is open."""
         super().close()
@@ -471,7 +432,7 @@ class ModelVersion(QueuedRequests):
         return at_ns
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """If requests no longer wait, or wait for another reason, record their wait until now."""
+        """If the reason of the wait has changed, record the wait until now."""
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return
@@ -502,7 +463,7 @@ class ModelVersion(QueuedRequests):
             _log.exception("a batch of %r cannot be sent", self)
             self._forget_batch(batch)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # Fail the entries later: submit() must return an entry before the entry fails.
+            # submit() must return an entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
             if not second:
                 self._router.release_instance(instance)
@@ -514,19 +475,15 @@ class ModelVersion(QueuedRequests):
             self._waiting.on_sent(instance)
         self._replies.on_sent(instance, sent)
 
-    # ---- waits for an instance
-
     def _await_instance(self) -> None:
-        """Limit how long open entries wait, as there is no instance."""
         if self._only_passive:
-            # Fail the entries later: submit() must return an entry before the entry fails.
+            # submit() must return an entry before the entry fails.
             self._loop.call_soon(self._fail_all_waiting)
         else:
             self._executor_wait.start_timer()
 
     @property
     def _only_passive(self) -> bool:
-        """True if all instances are passive, so that none ever executes requests."""
         groups = self.config.proto.instance_group
         return bool(groups) and all(group.passive for group in groups)
 

@@ -27,13 +27,9 @@ if TYPE_CHECKING:
 def lets_batches_wait(config: ModelConfig) -> bool:
     """Return whether batches of this model may wait at instances.
 
-    They may not in these cases:
-
-    - The model has sequences, whose next request may depend on the last response.
-    - The model is decoupled: its instances report when they are free.
-    - The model runs requests at most once: if an instance is lost, it is unknown whether it had
-      begun the batch that waited there.
-    - The model's queue has priorities, timeouts or a limit: these apply only to queued requests.
+    Not with sequences, whose next request may depend on the last response; nor with decoupled
+    models, which report when they are free; nor at most once, as a lost instance may have begun the
+    batch; nor with priorities, timeouts or a limit, which apply to queued requests.
     """
     return (
         config.sequences is None
@@ -52,13 +48,12 @@ class WaitingBatches:
         self._router = router
         self._times = times
         optimization = config.proto.optimization
-        # With these options an instance copies a batch to its GPU while it computes another batch.
+        # With these, an instance copies a batch to its GPU while it computes another batch.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no second batch, in the order in which they began.
         self._executing: dict[RemoteInstance, None] = {}
         # Instances that have a second batch, in the order in which they were sent it.
         self._waiting: dict[RemoteInstance, None] = {}
-        # Number of requests that wait at instances.
         self.requests = 0
 
     def candidates(self, now_ns: int) -> Iterator[tuple[RemoteInstance, bool]]:
@@ -91,8 +86,6 @@ class WaitingBatches:
         )
         return min(map(self._overdue_ns, waiting), default=None)
 
-    # ---- events of instances and their batches
-
     def on_sent(self, instance: RemoteInstance) -> None:
         """Record that an instance was sent a batch while it was free, and executes it."""
         if instance.accepts_waiting:
@@ -115,8 +108,7 @@ class WaitingBatches:
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the previous batch came first, so the instance already counts as
-            # executing the batch that it has given back.
+            # The response to the batch before came first, so this batch counts as executing.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
@@ -138,7 +130,7 @@ class WaitingBatches:
 
 
 class NoWaitingBatches(WaitingBatches):
-    """Used by versions whose instances have only one batch at a time, so that no batch waits."""
+    """Used by versions whose instances have only one batch at a time."""
 
     def __init__(self) -> None:
         self.requests = 0

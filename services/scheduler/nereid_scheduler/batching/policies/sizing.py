@@ -1,4 +1,4 @@
-"""How large batches may be, and how long they wait for more requests."""
+"""Maximum sizes of batches, and how long a batch waits for more requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class Sizing(Protocol):
-    """What a DynamicBatcher asks when it forms a batch."""
+    """Limits that a DynamicBatcher reads when it forms a batch."""
 
     @property
     def max_size(self) -> int:
@@ -26,7 +26,7 @@ class Sizing(Protocol):
 
     @property
     def delay_ns(self) -> int:
-        """How long a batch waits for more requests while an instance is free."""
+        """Time for which a batch waits for more requests while an instance is free."""
 
     def max_requests(self, key: Hashable) -> int:
         """Return the maximum number of requests in a batch with this key."""
