@@ -68,7 +68,7 @@ class Site:
         for number in range(instances):
             stream = RespondingStream()
             instance = RemoteInstance(number, f"m_{number}", "executor", stream)
-            self.version.add_instance(instance)
+            self.version.pool.add_instance(instance)
             self.instances.append((instance, stream))
         head = kserve_pb2.ModelInferRequest(model_name="m")
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
@@ -107,7 +107,7 @@ class Site:
                 if message:
                     executed = self._executed(pb.Batch.FromString(message))
                     started = time.process_time()
-                    self.version.on_reply(instance, executed)
+                    self.version.pool.on_reply(instance, executed)
                     self.cpu_s += time.process_time() - started
         started = time.process_time()
         ResponseCodec().encode(self._responses)

@@ -184,7 +184,7 @@ class _Mesh:
     @property
     def _target(self) -> Any:
         (served,) = self._scheduler.catalogue.versions()
-        return served.runtime.target if served.runtime is not None else None
+        return served.runtime.dispatcher.target if served.runtime is not None else None
 
     def _begin_phase(self, phase: Phase) -> None:
         shortest_s, longest_s = EXECUTION_S

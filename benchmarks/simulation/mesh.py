@@ -248,7 +248,7 @@ class InstanceStream:
 
     def serve(self, placed: PlacedInstance) -> None:
         """Set the instance that the stream responds for."""
-        model = placed.served.model_version
+        model = placed.served.pool
         assert model is not None, "an instance of a version that is not in service"
         self.placed = placed
         self._instance = placed.instance

@@ -40,7 +40,7 @@ class InstanceWire:
     def _on_reply(
         loop: VirtualLoop, model: ModelVersion, instance: RemoteInstance, message: Any
     ) -> None:
-        loop.run(model.on_reply, instance, message.body)
+        loop.run(model.pool.on_reply, instance, message.body)
 
     def reply(self, content: bytes, text: str) -> None:
         self.replies.send(Message(content, text))

@@ -227,11 +227,13 @@ class CacheWorld(World):
 
     def _add_executor(self) -> None:
         self.executors.append(_Executor(self, len(self.executors)))
-        self.model.add_instance(self.executors[-1].instance)
+        self.model.pool.add_instance(self.executors[-1].instance)
 
     def _see_stream_end(self) -> None:
         self.stream_broke = False
-        self.loop.run(self.model.lose_instance, self.executors[-1].instance, "its stream broke")
+        self.loop.run(
+            self.model.pool.lose_instance, self.executors[-1].instance, "its stream broke"
+        )
         self.loop.run(self._add_executor)
 
     def _break_stream(self) -> None:
@@ -242,7 +244,7 @@ class CacheWorld(World):
         """The old instance still runs what it has, and nothing more."""
         self.revision = b"s"
         self.loop.run(self.model.set_revision, self.revision)
-        self.loop.run(self.model.retire_instance, self.executors[-1].instance)
+        self.loop.run(self.model.pool.retire_instance, self.executors[-1].instance)
         self.loop.run(self._add_executor)
 
     # ---- what holds
@@ -267,7 +269,7 @@ class CacheWorld(World):
         for number, responses in self.responses.items():
             ended = len(responses) + (number in self.cancelled)
             assert ended == 1, f"request {number} has ended {ended} times"
-        assert self.model.pending == 0
+        assert self.model.dispatcher.pending == 0
         assert len(self.cache._flights) == 0, "a flight is left"
         assert self.cache._waiting == 0, "entries are counted as waiting"
         assert not self.client._lookups, "look-ups are left"

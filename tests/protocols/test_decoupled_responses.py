@@ -204,7 +204,7 @@ class DecoupledWorld(World):
 
     def _add_executor(self) -> None:
         self.executors.append(_Executor(self, len(self.executors)))
-        self.model.add_instance(self.executors[-1].instance)
+        self.model.pool.add_instance(self.executors[-1].instance)
 
     def _start_gateway(self) -> None:
         def open_link(**callbacks: Any) -> Any:
@@ -351,7 +351,9 @@ class DecoupledWorld(World):
         self.executors[-1].break_stream()
 
     def _lose_instance(self) -> None:
-        self.loop.run(self.model.lose_instance, self.executors[-1].instance, "its stream broke")
+        self.loop.run(
+            self.model.pool.lose_instance, self.executors[-1].instance, "its stream broke"
+        )
         self.loop.run(self._add_executor)
 
     # ---- what holds
@@ -373,7 +375,7 @@ class DecoupledWorld(World):
 
     def check_at_rest(self) -> None:
         assert not self.client.pending.requests, "a request is left at the gateway"
-        assert self.model.pending == 0, "a request is left at the scheduler"
+        assert self.model.dispatcher.pending == 0, "a request is left at the scheduler"
         assert self.session.pending == 0, "a request is left in the session"
         assert not self.stream._paused_requests, "a request is still paused"
         executor = self.executors[-1]
@@ -409,7 +411,7 @@ class DecoupledWorld(World):
             ),
             texts(self.to_gateway),
             texts(self.to_scheduler),
-            tuple((each.request.request_id, each.state) for each in self.model._open),
+            tuple((each.request.request_id, each.state) for each in self.model.requests.entries),
             tuple(
                 (each.request.request_id, each.responses)
                 for each in self.client.pending.requests.values()

@@ -513,13 +513,13 @@ class Scheduler:
         if self.sessions.get(joined.executor.name) is not joined:
             return
         if joined.instance is not None:
-            self.loop.settle(self.model.on_reply, joined.instance, message.body)
+            self.loop.settle(self.model.pool.on_reply, joined.instance, message.body)
             return
         stream: Any = SimpleNamespace(send=joined.send_batch, send_now=joined.send_batch)
         joined.instance = RemoteInstance(1, _MODEL, joined.executor.name, stream)
         self.served.life.report(joined.executor.name, LoadStatus.UP)
         self.loop.settle(self.admission.models_changed)
-        self.loop.settle(self.model.add_instance, joined.instance)
+        self.loop.settle(self.model.pool.add_instance, joined.instance)
 
     def on_executor_left(self, joined: Joined) -> None:
         if self.sessions.get(joined.executor.name) is joined:
@@ -535,7 +535,7 @@ class Scheduler:
             self.world.excused.update(entry.request.id for entry in instance.batches.entries())
         self.loop.settle(self.first_runs.executor_left, joined.session)
         if instance is not None:
-            self.loop.settle(self.model.lose_instance, instance, "an executor was lost")
+            self.loop.settle(self.model.pool.lose_instance, instance, "an executor was lost")
 
     def timers(self) -> Iterator[tuple[str, Callable[[], None]]]:
         timer = self.first_runs._timer._handle
@@ -555,7 +555,7 @@ class Scheduler:
 
     def note_admitted(self) -> None:
         """Nothing is admitted that runs where this scheduler can ask about it."""
-        entries = [entry.request.id for entry in self.model._open]
+        entries = [entry.request.id for entry in self.model.requests.entries]
         assert len(entries) == len(set(entries)), f"{self} has a request twice"
         for request_id in set(entries) - self.open_ids:
             self.world.on_admitted(self, request_id)
@@ -831,7 +831,7 @@ class FirstRunsWorld(World):
             for _, fire in [*scheduler.timers()]:
                 fire()
             assert not len(scheduler.admission.orphans), f"{scheduler} has an orphan"
-            assert not scheduler.model.pending, f"{scheduler} has a request"
+            assert not scheduler.model.dispatcher.pending, f"{scheduler} has a request"
             for link in scheduler.links:
                 assert not link.at_scheduler or not link.session.pending, f"{link.name} has one"
         for executor in self.executors:
@@ -873,7 +873,7 @@ class FirstRunsWorld(World):
             (recalls._lost is None, tuple(map(name, recalls._queries.values()))),
             tuple((run, run in recalls._asked) for run in recalls._by_run),
             recalls._grace_ends_s > it.loop.now_s,
-            tuple(map(_show_entry, it.model._open)),
+            tuple(map(_show_entry, it.model.requests.entries)),
             tuple(
                 (self.number(run), orphan.on_response is None, orphan.response is None)
                 for run, orphan in it.admission.orphans._requests.items()

@@ -35,6 +35,7 @@ from nereid_scheduler.core.instances.instance_places import Slot
 from nereid_scheduler.core.instances.remote_instance import CrashReport, RemoteInstance
 from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
 from nereid_scheduler.placement.executors.sessions import PlacedInstance
+from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
@@ -291,7 +292,7 @@ class Wires:
     def __init__(self, world: InstanceStream, number: int) -> None:
         self.world, self.number = world, number
         self.instance = RemoteInstance(number, f"m_{number}", "executor")
-        world.version.times.instances[self.instance] = EagerTimes()
+        world.version.pool.times.instances[self.instance] = EagerTimes()
         slot = Slot(self.instance.name, pb.Device.CPU, 0)
         self.placed = PlacedInstance(self.instance, world.served, world.session, slot)
         world.placed[number] = self.placed
@@ -319,7 +320,7 @@ class Wires:
         number = stream.number if world.reports else 0
         world.loop.settle(world.crash_recovery.on_reconnected, self.placed, number)
         instance.stream, instance.crash_stream = stream, number
-        world.loop.settle(world.version.add_instance, instance)
+        world.loop.settle(world.version.pool.add_instance, instance)
 
     def on_closed(self, stream: StreamWire) -> None:
         if self.instance.stream is stream:
@@ -328,14 +329,14 @@ class Wires:
             self.world.loop.settle(recovery.on_stream_closed, self.placed, "it broke")
 
     def on_reply(self, content: bytes) -> None:
-        self.world.loop.settle(self.world.version.on_reply, self.instance, content)
+        self.world.loop.settle(self.world.version.pool.on_reply, self.instance, content)
 
     def _on_event(self, event: object) -> None:
         world = self.world
         if isinstance(event, CrashReport):
             world.loop.settle(world.crash_recovery.on_report, world.session, self.number, event)
         else:
-            world.loop.settle(world.version.batch_withdrawn, self.instance, event)
+            world.loop.settle(world.version.pool.batch_withdrawn, self.instance, event)
 
     # ---- what may happen
 
@@ -432,7 +433,7 @@ class InstanceStream(World):
     def __init__(
         self,
         make_side: Callable[[Wires], ExecutorSide] = ExecutorSide,
-        make_version: Callable[..., ModelVersion] = ModelVersion,
+        make_pool: Callable[..., InstancePool] = InstancePool,
         *,
         text: str = "",
         instances: int = 1,
@@ -451,11 +452,11 @@ class InstanceStream(World):
         # Requests that were executing in a worker that died.
         self.may_fail: set[int] = set()
         self.config = model_of(text + TENSORS)
-        self.loop.settle(self._begin, make_version, instances)
+        self.loop.settle(self._begin, make_pool, instances)
 
-    def _begin(self, make_version: Callable[..., ModelVersion], instances: int) -> None:
+    def _begin(self, make_pool: Callable[..., InstancePool], instances: int) -> None:
         context = VersionContext(QueueLimits(max_retries=3))
-        self.version = make_version(self.config, 1, context)
+        self.version = ModelVersion(self.config, 1, context, make_pool)
         self.served = served_version(state="unknown", draft=_DRAFT, runtime=self.version)
         self.session, _ = joined("executor")
         self.placed: dict[int, PlacedInstance] = {}
@@ -494,10 +495,10 @@ class InstanceStream(World):
 
     def check_at_rest(self) -> None:
         assert len(self.responses) == REQUESTS, f"only {sorted(self.responses)} ended"
-        assert self.version.pending == 0
+        assert self.version.dispatcher.pending == 0
         for each in self.wires:
             assert not each.instance.at_work
-        assert self.version.instances == (len(self.wires), len(self.wires))
+        assert self.version.dispatcher.instances == (len(self.wires), len(self.wires))
 
     def fingerprint(self) -> Hashable:
         ended = tuple(sorted(self.responses))
@@ -635,7 +636,7 @@ class ForgetsWhichStream(ExecutorSide):
         super().report_crash(0)
 
 
-class RequeuesWithoutFence(ModelVersion):
+class RequeuesWithoutFence(InstancePool):
     """Takes a batch back as soon as it asks for it, not when the instance gives it back."""
 
     def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
@@ -645,7 +646,7 @@ class RequeuesWithoutFence(ModelVersion):
         super()._end_first(instance, now_ns)
 
 
-class ReleasesTwice(ModelVersion):
+class ReleasesTwice(InstancePool):
     """A lost instance is free again, and is sent a batch without a stream."""
 
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
@@ -653,7 +654,7 @@ class ReleasesTwice(ModelVersion):
         self._router.add_instance(instance)
 
 
-class DropsTheWaitingBatch(ModelVersion):
+class DropsTheWaitingBatch(InstancePool):
     """Forgets the batch that waited at a lost instance."""
 
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:

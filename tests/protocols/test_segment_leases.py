@@ -114,7 +114,7 @@ class _Instance(InstanceWire):
             self._grant, lambda: False, self._return_buffers, idle_s=math.inf
         )
         self.connect(world.loop, world.model, self.number, f"i{self.number}")
-        world.loop.run(world.model.add_instance, self.instance)
+        world.loop.run(world.model.pool.add_instance, self.instance)
 
     def describe(self, batch: pb.Batch) -> str:
         return f"execute {world_number(self.world, batch.members[0].id)}"
@@ -170,7 +170,7 @@ class _Instance(InstanceWire):
 
     def _lose(self) -> None:
         self.ended = True
-        self.world.loop.run(self.world.model.lose_instance, self.instance, "its stream broke")
+        self.world.loop.run(self.world.model.pool.lose_instance, self.instance, "its stream broke")
 
     def _reconnect(self) -> None:
         self.lender.discard_lent()
@@ -410,7 +410,7 @@ class LeaseWorld(World):
             assert len(responses) + (number in self.cancelled) == 1, f"{number} has not ended"
             assert all(each.error is None for each in responses), f"{number} has failed"
         assert len(self.responses) == self.requests
-        assert self.model.pending == 0
+        assert self.model.dispatcher.pending == 0
         assert not self.session._lent, "the scheduler waits for a release"
         assert self.memory.segments.used_count == 0, "a request's segment is never returned"
         assert self.shared.segments.used_count == 0, "a response's segment is never returned"
@@ -453,7 +453,7 @@ class LeaseWorld(World):
             tuple(texts(each) for each in (self.commands, self.to_gateway, self.to_scheduler)),
             tuple(
                 (world_number(self, entry.request.id), entry.state, entry.retries)
-                for entry in self.model._open
+                for entry in self.model.requests.entries
             ),
             tuple(number_of(each) for each in self.memory.segments._taken),
             tuple(number_of(each.name) for each in self.memory.segments._free),

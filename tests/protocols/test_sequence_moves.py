@@ -128,7 +128,7 @@ class SequenceWorld(World):
     def _add_executor(self) -> None:
         executor = _Executor(self, len(self.executors), self.model.config.proto)
         self.executors.append(executor)
-        self.model.add_instance(executor.instance)
+        self.model.pool.add_instance(executor.instance)
 
     # ---- the cache's link
 
@@ -215,13 +215,13 @@ class SequenceWorld(World):
 
     def _lose(self, executor: _Executor) -> None:
         executor.lost = True
-        self.loop.run(self.model.lose_instance, executor.instance, "its stream broke")
+        self.loop.run(self.model.pool.lose_instance, executor.instance, "its stream broke")
 
     def _drain(self, executor: _Executor) -> None:
         self.used.add("drained")
         executor.retiring = True
         self.loop.run(self._add_executor)
-        self.loop.run(self.model.retire_instance, executor.instance)
+        self.loop.run(self.model.pool.retire_instance, executor.instance)
         if executor.instance.at_work:
             executor.instance.on_idle = executor.unload
         else:
@@ -263,7 +263,7 @@ class SequenceWorld(World):
         for executor in self.executors:
             if executor.retiring and not executor.lost:
                 assert executor.unloaded, f"{executor.name} is never unloaded"
-        assert self.model.pending == 0
+        assert self.model.dispatcher.pending == 0
         moves = self._moves
         assert not moves._exports, "an export is left"
         assert not moves.to_fetch, "a snapshot is never fetched"
@@ -273,11 +273,11 @@ class SequenceWorld(World):
 
     @property
     def _moves(self) -> Moves:
-        assert self.model._sequences is not None
-        return self.model._sequences.moves
+        assert self.model.pool._sequences is not None
+        return self.model.pool._sequences.moves
 
     def fingerprint(self) -> Hashable:
-        sequences = self.model._sequences
+        sequences = self.model.pool._sequences
         assert sequences is not None
 
         def of(sequence: Any) -> Hashable:
@@ -319,7 +319,7 @@ class SequenceWorld(World):
             # A sequence that has had its END is known by its requests alone.
             tuple(
                 (entry.request.id, entry.state, entry.member and of(entry.member.sequence))
-                for entry in self.model._open
+                for entry in self.model.requests.entries
             ),
             tuple(type(each).__name__ for each in self.to_cache.messages),
             len(self.from_cache.messages),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.environment import Environment
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.settings import Settings
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     send_notice: Callable[[Notice], None],
     count_links: Callable[[], int],
     *,
-    on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
+    on_handed_over: Callable[[ServedVersion, ModelVersion], None],
 ) -> ModelParts:
     """Create the parts and connect them."""
     settings, state = environment.settings, environment.state

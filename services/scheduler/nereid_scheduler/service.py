@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.ports import MeshPorts
     from nereid_scheduler.settings import Settings
     from nereid_scheduler.versions.caching.cache_client import CacheLink
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 _log = logging.getLogger(__name__)
 
@@ -361,7 +361,7 @@ class SchedulerService:
             self._announced = names
             self._gateways.send_to_each(self._cached_models)
 
-    def _on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+    def _on_handed_over(self, served: ServedVersion, runtime: ModelVersion) -> None:
         self._counts.on_handed_over(served, runtime)
 
     def _accept_peer(self, call: Call) -> None:

@@ -65,7 +65,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     scheduler_end.send_now(CachedModels(()))
     model, stream = world.ready(), Stream()
     instance = RemoteInstance(1, "i", "executor", stream)
-    model.add_instance(instance)
+    model.pool.add_instance(instance)
     responses: list[InferResponse] = []
     for number in range(1, 5):
         before = loop.deferred
@@ -76,7 +76,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
         batch = pb.Batch.FromString(stream.sent[number - 1])
         assert [member.request_id for member in batch.members] == ["mine"]
         executed = pb.Executed(id=batch.id, responses=[pb.InferResponse(head=b"h")])
-        model.on_reply(instance, executed.SerializeToString())
+        model.pool.on_reply(instance, executed.SerializeToString())
         assert len(responses) == number
         assert responses[-1].head == b"h"
         assert number == 1 or loop.deferred == before

@@ -53,7 +53,7 @@ class CachedModel:
         self.cache = self.model.cache
         self.stream = Stream()
         self.instance = RemoteInstance(1, "i", "executor", self.stream, revision=REVISION)
-        self.model.add_instance(self.instance)
+        self.model.pool.add_instance(self.instance)
         self.responses: dict[int, InferResponse] = {}
         self._executed = 0
 
@@ -99,7 +99,7 @@ class CachedModel:
             else:
                 response.head = b"head"
                 response.payloads.append(member.payloads[0])
-        self.model.on_reply(self.instance, reply.SerializeToString())
+        self.model.pool.on_reply(self.instance, reply.SerializeToString())
         await turn()
         return len(batch.members)
 

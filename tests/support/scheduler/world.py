@@ -226,7 +226,7 @@ def add_instance(
     """Give a version another instance, whose stream records its batches."""
     stream = Stream()
     instance = RemoteInstance(number, name, "executor", stream, **fields)
-    model.add_instance(instance)
+    model.pool.add_instance(instance)
     return instance, stream
 
 
@@ -261,9 +261,9 @@ class VersionWorld:
     def retire(self, instance: RemoteInstance, *, after_sequences: bool = False) -> None:
         """Retire an instance as the loader does, which unloads it when it is idle."""
         if after_sequences:
-            self.model.retire_after_sequences(instance)
+            self.model.pool.retire_after_sequences(instance)
         else:
-            self.model.retire_instance(instance)
+            self.model.pool.retire_instance(instance)
         if instance.at_work:
             instance.on_idle = lambda: self.idle.append(instance.name)
         else:
@@ -283,7 +283,7 @@ class VersionWorld:
 
     def reply(self, instance: RemoteInstance, batch: pb.Batch) -> None:
         """Respond to each member of a batch."""
-        self.model.on_reply(instance, executed(batch))
+        self.model.pool.on_reply(instance, executed(batch))
 
     def outcomes(self) -> dict[int, str]:
         """Return the errors of the requests that have a response; empty texts without an error."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
     from nereid_scheduler.placement.models.catalogue import Catalogue
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.reruns.first_runs import FirstRuns
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
@@ -104,7 +104,7 @@ class Admission:
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
-        self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
+        self._by_head = BoundedCache[bytes, "ModelVersion"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False
 
@@ -249,7 +249,7 @@ class Admission:
         on_response(response)
 
     def _submit_to(
-        self, model: QueuedRequests, request: InferRequest, on_response: OnResponse
+        self, model: ModelVersion, request: InferRequest, on_response: OnResponse
     ) -> Entry:
         entry = model.submit(request, on_response)
         if request.caller:
@@ -267,7 +267,7 @@ class Admission:
         if self._has_moved(name):
             raise MovedError(MOVED.message)
 
-    def _find_model(self, request: InferRequest, name: str, version: str) -> QueuedRequests:
+    def _find_model(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         model = self._catalogue.find(name, version).runtime
         assert model is not None, "ready, but not in service"
         if request.error_status is not None:
@@ -312,7 +312,7 @@ class Admission:
                     return named
             self._check_moved(held.name)
             model = self._find_model(request, held.name, held.version)
-            name, number = model.named
+            name, number = model.requests.named
             named = name, str(number)
             on_queued(request.id, self._submit_to(model, request, on_response))
         except Exception as error:

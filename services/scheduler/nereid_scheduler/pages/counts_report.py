@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.pages.metrics import SchedulerMetrics
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 # Every caller asks at least once within this time: it pauses for at most half of this time.
 _KNOWN_NS: Final = 10_000_000_000
@@ -55,7 +55,7 @@ class CountsReport:
         self._update()
         return self._source.changed_after(self._known_change)
 
-    def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+    def on_handed_over(self, served: ServedVersion, runtime: ModelVersion) -> None:
         """Record a version's counts for the last time, as another scheduler continues them."""
         self._count(served, runtime)
         del self._last[served]
@@ -77,7 +77,7 @@ class CountsReport:
             self._last_own = _later(self._last_own, number, page)
             self._store.add(self._last_own)
 
-    def _count(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+    def _count(self, served: ServedVersion, runtime: ModelVersion) -> None:
         last = self._last.get(served)
         number = runtime.statistics.progress
         if last is not None and last.number == number:
@@ -91,7 +91,7 @@ class CountsReport:
         self._last[served] = counts
         self._store.add(counts)
 
-    def _first(self, served: ServedVersion, runtime: QueuedRequests) -> pb.VersionCounts:
+    def _first(self, served: ServedVersion, runtime: ModelVersion) -> pb.VersionCounts:
         return pb.VersionCounts(
             id=_random(),
             model=served.name,

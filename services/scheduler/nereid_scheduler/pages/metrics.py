@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
     Labels = Mapping[str, str]
 
@@ -127,7 +127,7 @@ class SchedulerMetrics:
                 labels = {"model": model.plain_name, "version": version, **own}
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
 
-    def write_version(self, page: Page, served: ServedVersion, model: QueuedRequests) -> Labels:
+    def write_version(self, page: Page, served: ServedVersion, model: ModelVersion) -> Labels:
         """Write a version's counters and current values; return its labels."""
         labels = model_labels(model, served.namespace)
         statistics = model.statistics
@@ -137,7 +137,7 @@ class SchedulerMetrics:
             page.add_value(
                 metrics.FAILURE, count, dict(sorted({**labels, "reason": reason}.items()))
             )
-        page.add_value(metrics.PENDING, model.pending, labels)
+        page.add_value(metrics.PENDING, model.dispatcher.pending, labels)
         cached = model.config.response_cache
         if cached:
             _write_cached(page, labels, statistics)
@@ -196,7 +196,7 @@ class SchedulerMetrics:
         page.add_value(metrics.HELD, len(self._held_requests))
 
 
-def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
+def model_labels(model: ModelVersion, namespace: str = "") -> dict[str, str]:
     """Return the labels of all series of a version: Triton's labels and the model's metric_tags."""
     tags = {
         "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
@@ -268,7 +268,7 @@ def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> No
     page.add_value(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
 
 
-def _write_batches(page: Page, labels: Labels, model: QueuedRequests) -> None:
+def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     statistics = model.statistics
     sizes = Histogram(metrics.BATCH_SIZE_BOUNDS)
     total = 0
@@ -280,13 +280,13 @@ def _write_batches(page: Page, labels: Labels, model: QueuedRequests) -> None:
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
     page.add_value(metrics.REFUSED, statistics.refused, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
-    if model.target is not None:
-        _write_target(page, labels, model.target)
-    ready, free = model.instances
+    if model.dispatcher.target is not None:
+        _write_target(page, labels, model.dispatcher.target)
+    ready, free = model.dispatcher.instances
     page.add_value(metrics.INSTANCES, free, {**labels, "state": "free"})
     page.add_value(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})
-    if model.sequences is not None:
-        live, backlog = model.sequences
+    if model.dispatcher.sequences is not None:
+        live, backlog = model.dispatcher.sequences
         page.add_value(metrics.SEQUENCES, live, {**labels, "state": "live"})
         page.add_value(metrics.SEQUENCES, backlog, {**labels, "state": "backlog"})
 

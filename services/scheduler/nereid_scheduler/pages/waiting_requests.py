@@ -25,8 +25,10 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
     """
     waiting: Counter[str] = Counter()
     for served in catalogue.versions():
-        if served.runtime is not None and served.runtime.pending:
-            waiting[device_of_groups(served.runtime.config.proto)] += served.runtime.pending
+        if served.runtime is not None and served.runtime.dispatcher.pending:
+            waiting[device_of_groups(served.runtime.config.proto)] += (
+                served.runtime.dispatcher.pending
+            )
     names = Counter((request.name, request.version) for request in held)
     for (name, version), count in names.items():
         # If the result is empty, the models have not been read from the repository yet.

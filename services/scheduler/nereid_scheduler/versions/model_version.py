@@ -1,506 +1,279 @@
-"""Model version that executes requests on instances.
+"""A version of a model: it accepts requests, queues them, and lets a dispatcher execute them.
 
-Only this module changes the version's queue and the batches of its instances. The batcher decides
-which requests run together, and the router on which instance. This module must not know how an
-executor loads a model, nor what a repository is.
+    submit, cancel   a request comes, or its client leaves
+    step             expire what waited too long; the dispatcher executes what it can
+    requests         the requests without their last response, and how they end
+
+All code runs in one event loop and never awaits while it handles a request.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Protocol
 
-from nereid.core.errors import Internal, NereidError, Unavailable
-from nereid.pb import nereid_pb2 as pb
-from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
-from nereid_scheduler.batching.batcher import holds_target, make_batcher, target_of
-from nereid_scheduler.batching.policies.gathering import MIN_NS
-from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import (
-    RateLimitedBatcher,
-    RateLimitedRouter,
-)
-from nereid_scheduler.batching.sequences.iterative import IterativeBatcher
-from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
-from nereid_scheduler.batching.times.batch_times import BatchTimes
-from nereid_scheduler.core.instances.router import Router
-from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry, about
-from nereid_scheduler.versions.plan import plan
-from nereid_scheduler.versions.queued_requests import QueuedRequests
-from nereid_scheduler.versions.replies import Replies
-from nereid_scheduler.versions.reruns.resent_requests import may_have_run
-from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
-from nereid_scheduler.versions.tracing.request_traces import end_attempts
-from nereid_scheduler.versions.waiting_batches import (
-    NO_WAITING_BATCHES,
-    WaitingBatches,
-    lets_batches_wait,
-)
-from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
+from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
+from nereid.core.wire.messages import DECOUPLED, moved_response
+from nereid.observability.metrics import CANCELED, REJECTED
+from nereid_scheduler.core.requests.entry import RESPONDED, Entry, RequestState
+from nereid_scheduler.versions.caching.response_cache import ResponseCache
+from nereid_scheduler.versions.instance_pool import InstancePool
+from nereid_scheduler.versions.open_requests import OpenRequests
+from nereid_scheduler.versions.turns import Turns
+from nereid_scheduler.versions.validation.request_validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-    from nereid.core.wire.executed import Executed
+    from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.batcher import LatencyTarget
-    from nereid_scheduler.core.instances.instance_batches import SentBatch
-    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-    from nereid_scheduler.core.requests.entry import Batch
-    from nereid_scheduler.core.requests.execution import Execution
+    from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
     from nereid_scheduler.versions.version_context import VersionContext
 
-_log = logging.getLogger(__name__)
+    OnResponse = Callable[[InferResponse], None]
+    MakeDispatcher = Callable[[ModelConfig, VersionContext, OpenRequests, Turns], "Dispatcher"]
+
 _now_ns = time.monotonic_ns
-# After a larger batch, a single request waits until the end of the event loop's turn, as other
-# requests may come and share its batch.
-_FEW: Final = 2
 
 
-class ModelVersion(QueuedRequests):
-    """The requests of one model version, and the instances that execute them."""
+class Dispatcher(Protocol):
+    """Executes the queued requests of one version."""
 
-    def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
-        limits, limiter = context.limits, context.rate_limiter
-        limited = None if limiter is None else RateLimitedRouter(limiter)
-        self._router: Router[RemoteInstance] = limited or Router()
-        # Measured times of the version's batches.
-        self.times = BatchTimes(by_rows=holds_target(config))
-        open_entries: dict[Entry, None] = {}
-        batcher = make_batcher(
-            config,
-            self._router,
-            self.times,
-            open_entries,
-            max_pending=limits.max_queue_size,
-            admission=limits.admission_of(config),
-            client_share=limits.client_sequence_share,
-        )
-        self.target = target_of(batcher)
-        self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        super().__init__(
-            config,
-            number,
-            context,
-            batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
-            open_entries,
-        )
-        # Instances that get no new sequences, and stay until their sequences are over.
-        self._retiring: set[RemoteInstance] = set()
-        iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # States move only with single responses: each of several may change the state later.
-        self._transfers: StateTransfers = NO_TRANSFERS
-        sequences = self._sequences
-        if (
-            sequences is not None
-            and config.proto.sequence_batching.state
-            and not (config.decoupled or iterations is not None)
-        ):
-            self._transfers = StateTransfers(
-                f"{self!r}", sequences.moves, self.wake, context.snapshots
-            )
-        self._replies = Replies(self, self._transfers, iterations)
-        if self._replies.one_by_one:
-            self._on_end.append(self._replies.end_entry)
-        if self._sequences is not None:
-            self._on_end.append(self._end_in_sequence)
-        self._waiting: WaitingBatches = NO_WAITING_BATCHES
-        # True if an instance has become free, or has begun its second batch, since the last step.
-        self._step_due = False
-        # With a rate limiter no batch waits at an instance, since the instance may execute only
-        # when it holds its resources.
-        if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
-            self._waiting = WaitingBatches(config, self._router, self.times)
-        # Reason why requests wait, and the time since when they wait for this reason. The reason is
-        # empty if no request waits, or if requests only wait for busy instances or slots of
-        # sequences.
-        self._wait_reason = ""
-        self._wait_from_ns = 0
-        # If True, a request that comes alone is probably the only one.
-        self._last_batch_small = True
-        self._executor_wait = ExecutorWait(
-            limits.no_executor_timeout_s, self._open, self._fail_waiting
-        )
+    # The version's queue.
+    batcher: Batcher
+    target: LatencyTarget | None
+    # True if it calls other models, and has no instances.
+    calls_other_models: bool
 
     @property
     def pending(self) -> int:
-        """Number of requests that wait in the queue or at an instance."""
-        return self._batcher.pending + self._waiting.requests
+        """Number of requests that wait for an instance."""
 
     @property
     def instances(self) -> tuple[int, int]:
         """Number of ready instances, and how many of these are free."""
-        return self._router.count, self._router.free
 
     @property
     def sequences(self) -> tuple[int, int] | None:
         """Number of live sequences, and how many wait for a slot; `None` without sequences."""
-        if self._sequences is None:
-            return None
-        return len(self._sequences.sequences), self._sequences.sequences.backlog
 
-    # ---- requests
+    def on_queued(self, now_ns: int, *, at_once: bool) -> None:
+        """See to it that a request that was just queued gets its turn."""
 
-    def _on_queued(self, now_ns: int, *, at_once: bool) -> None:
-        if at_once and self._last_batch_small and self._router.free:
-            self._step(now_ns)
-        else:
-            self.wake()
-        if not self._router.count:
-            self._await_instance()
+    def dispatch(self, now_ns: int) -> int | None:
+        """Execute the requests that can run now; return when the next step is due."""
+
+    def cancel_execution(self, entry: Entry) -> None:
+        """Handle the cancellation of an entry that has left the queue."""
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """Pause or resume the responses to an entry at its instance."""
-        self._replies.set_flow(entry, paused=paused)
-
-    def _cancel_execution(self, entry: Entry) -> None:
-        self._replies.cancel(entry, self._router)
-
-    def _end_in_sequence(self, entry: Entry) -> None:
-        assert self._sequences is not None
-        self._sequences.end_entry(entry, _now_ns())
-        self.wake()
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Return whether a queued entry has no instance, or waits for another sequence's slot."""
-        if entry.state is not QUEUED:
-            return False
-        if not self._router.count:
-            return True
-        return self._sequences is not None and self._sequences.is_blocked(entry)
+        """Return whether an entry waits for an executor or a slot, which may never come."""
 
-    def add_instance(self, instance: RemoteInstance) -> None:
-        """Add an instance that is ready for a batch."""
-        instance.batches.idle_since_ns = _now_ns()
-        self._router.add_instance(instance)
-        if self._sequences is not None:
-            self._sequences.add_instance(instance)
-        self._executor_wait.stop_timer()
-        self.wake()
+    def set_config(self, config: ModelConfig) -> None:
+        """Set a configuration that differs in instance groups, or in whether it is decoupled."""
 
-    def retire_instance(self, instance: RemoteInstance) -> None:
-        """Send an instance no more batches; it may finish the batches that it has."""
-        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
-        self._transfers.begin_export(instance)
+    def close(self) -> None:
+        """Cancel the timers."""
 
-    def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
-        if self._sequences is not None and not self._transfers.moves_states_of(instance):
-            self._sequences.retire_instance(instance)
-            if self._sequences.has_sequences(instance):
-                instance.keeps_sequences = True
-                self._retiring.add(instance)
-                return
-        self.retire_instance(instance)
 
-    def _end_retirements(self, sequences: SequenceBatcher) -> None:
-        for instance in [
-            instance for instance in self._retiring if not sequences.has_sequences(instance)
-        ]:
-            self.retire_instance(instance)
-            if not instance.at_work:
-                instance.on_idle()
+class ModelVersion:
+    """One version of a model or ensemble."""
 
-    def _remove_instance(self, instance: RemoteInstance, cause: str, *, lost: bool) -> None:
-        if instance.keeps_sequences:
-            instance.keeps_sequences = False
-            self._retiring.discard(instance)
-        self._waiting.remove_instance(instance)
-        removed = self._router.remove_instance(instance)
-        # A draining instance has left the router, but may be lost before its states were moved.
-        if self._sequences is not None and (removed or lost):
-            gives_states = self._transfers.moves_states_of(instance)
-            self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
-            self.wake()
-        if removed and not self._router.count:
-            self._executor_wait.restart_clock()
-            self._await_instance()
+    def __init__(
+        self,
+        config: ModelConfig,
+        number: int,
+        context: VersionContext,
+        make_dispatcher: MakeDispatcher = InstancePool,
+    ) -> None:
+        self.config = config
+        self.number = number
+        self.name = config.name
+        self.requests = OpenRequests(config, number, context)
+        self.statistics = self.requests.statistics
+        self._turns = Turns(self._step)
+        self.dispatcher = make_dispatcher(config, context, self.requests, self._turns)
+        # True for an ensemble, which has no instances.
+        self.calls_other_models = self.dispatcher.calls_other_models
+        self._batcher = self.dispatcher.batcher
+        self._traces = context.traces
+        self._validator = Validator(config)
+        # True if another scheduler has the model: entries return to their gateways.
+        self._given_away = False
+        self.cache: ResponseCache | None = None
+        if config.response_cache and context.cache is not None:
+            self.cache = ResponseCache(self, context.cache, context.limits.max_queue_size)
 
-    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
-        """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
+    def __repr__(self) -> str:
+        return repr(self.requests)
 
-        begun: False if no request can have begun. For a waiting batch, no attempt is counted.
+    def set_config(self, config: ModelConfig) -> None:
+        """Set a configuration that differs in instance groups, or in whether it is decoupled."""
+        self.config = config
+        self.dispatcher.set_config(config)
+
+    @property
+    def pool(self) -> InstancePool:
+        """The version's instances; only a version of a model has them."""
+        assert isinstance(self.dispatcher, InstancePool), "an ensemble has no instances"
+        return self.dispatcher
+
+    @property
+    def decoupled(self) -> bool:
+        """True if a request may have any number of responses."""
+        return self.config.decoupled
+
+    @property
+    def revision(self) -> bytes:
+        """Revision of the version's files, or of the models of an ensemble's steps."""
+        return self.requests.revision
+
+    @property
+    def in_use(self) -> bool:
+        """True if the version has open requests, or sequences that are not over."""
+        return bool(self.requests.entries) or any(self.dispatcher.sequences or ())
+
+    def set_revision(self, revision: bytes) -> None:
+        """Set the revision of the version's files, or of the models of an ensemble's steps."""
+        self.requests.set_revision(revision)
+        if self.cache is not None:
+            # A request of a decoupled model may have several responses, so none is cached.
+            self.cache.set_revision(self.number, None if self.config.decoupled else revision)
+
+    # ---- a request comes
+
+    def submit(
+        self,
+        request: InferRequest,
+        on_response: OnResponse,
+        *,
+        at_once: bool = False,
+    ) -> Entry:
+        """Accept a request. `on_response` is never called before this method has returned.
+
+        at_once: no other request comes with this one, so it need not wait for the end of the turn.
+        Raises NereidError if it is refused; `on_response` is then never called.
         """
-        batches, waiting = instance.batches.lose_all()
-        if waiting is not None:
-            self._requeue_given_back(instance, waiting)
-        # The lost instance's process may still be alive and read tensors in shared memory.
-        for sent in batches if waiting is None else [*batches, waiting]:
-            self._forget_batch(sent.batch)
-            for entry in sent.batch.entries:
-                entry.request.resent = True
-        self._remove_instance(instance, cause, lost=True)
-        instance.handing_over = False
-        self._router.release_instance(instance)
-        entries: list[Entry] = []
+        if self.config.decoupled:
+            self.check_client(request)
         now_ns = _now_ns()
-        for sent in batches:
-            entries += self._replies.lose_batch(sent, cause, now_ns)
-            self._record_lost(instance, sent, now_ns, cause)
-            if sent.execution is None and sent.batch.traced:
-                end_attempts(instance, sent, now_ns, cause)
-        if entries:
-            self._retry(entries, cause, now_ns, begun=begun)
+        entry = self._validator.make_entry(request, on_response, self, now_ns)
+        if request.trace_context:
+            entry.trace = self._traces.begin(request, now_ns)
+        if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+            raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
+        requests = self.requests
+        try:
+            if self.cache is None:
+                self._batcher.enqueue(entry, now_ns)
+            else:
+                self.cache.submit_entry(entry, now_ns)
+        except Unavailable as error:
+            error.retry_after_ms = self.statistics.record_refusal(len(requests.entries), now_ns)
+            named = requests.named
+            requests.timeline.record_ended(named, entry, now_ns, error.message, error.code)
+            raise
+        requests.add_entry(entry)
+        self.dispatcher.on_queued(now_ns, at_once=at_once)
+        return entry
+
+    def check_client(self, request: InferRequest) -> None:
+        """Raise Unimplemented if a decoupled model's client accepts one response only."""
+        if self.config.decoupled and not request.accepts_many:
+            raise Unimplemented(DECOUPLED, accepted=True)
+
+    # ---- for the response cache
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raise Unavailable if the queue is full."""
+        self._batcher.enqueue(entry, now_ns)
+        self._turns.wake()
+
+    def finish(self, entry: Entry, response: InferResponse) -> None:
+        """Respond to an entry that was not queued."""
+        self.requests.end_entry(entry, response)
+
+    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        """Fail an entry that no instance has."""
+        self._batcher.remove_entry(entry)
+        reason = REJECTED if isinstance(error, Unavailable) else CANCELED
+        self.requests.fail_entry(entry, error, now_ns, reason)
+
+    # ---- for the client of an entry
+
+    def cancel(self, entry: Entry) -> None:
+        """Cancel an entry for its client. The other entries of its batch are not affected."""
+        if entry.state is RESPONDED:
+            return
+        if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
+            self.statistics.record_failure(entry, _now_ns(), CANCELED)
+        else:
+            self.dispatcher.cancel_execution(entry)
+        self.requests.end_entry(entry, None)
+        self._turns.wake()
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
+        self.dispatcher.set_flow(entry, paused=paused)
+
+    def is_blocked(self, entry: Entry) -> bool:
+        """Return whether an entry waits for an executor or a slot, which may never come."""
+        return self.dispatcher.is_blocked(entry)
+
+    # ---- steps
+
+    def wake(self) -> None:
+        """Take a step at the end of this turn of the event loop."""
+        self._turns.wake()
+
+    def _step(self, now_ns: int) -> int | None:
+        """Expire requests and execute those that can run; return when the next step is due."""
         if self._given_away:
             self.return_queued()
-        if waiting is not None and not self._router.count:
-            self._await_instance()
-        self._transfers.fetch_snapshots()
-        self.wake()
+        for entry, error in self._batcher.expire_entries(now_ns):
+            reason = CANCELED  # the client's deadline has passed
+            if isinstance(error, Unavailable):
+                reason = REJECTED  # the queue's policy has expired it
+                pending = len(self.requests.entries)
+                error.retry_after_ms = self.statistics.foresee_drain(pending, now_ns)
+            self.requests.fail_entry(entry, error, now_ns, reason)
+        return self.dispatcher.dispatch(now_ns)
 
-    def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail an instance's batches up to number `begun`, which must not run again."""
+    # ---- the end
+
+    def fail_all(self, error: NereidError) -> None:
+        """Fail every open entry."""
         now_ns = _now_ns()
-        waiting = instance.batches.waiting
-        for sent in instance.batches.lose_begun(begun):
-            if sent is waiting:
-                self._waiting.on_given_back(instance, sent)
-            if sent.execution is None and sent.batch.traced:
-                end_attempts(instance, sent, now_ns, error.message)
-            self._forget_batch(sent.batch)
-            self._record_lost(instance, sent, now_ns, error.message)
-            self.fail_entries(sent.open_entries(), error, now_ns)
-
-    def _record_lost(
-        self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
-    ) -> None:
-        if sent.execution is None:
-            self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
-
-    def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
-        batches = instance.batches
-        sent = batches.end_withdrawal(number)
-        if sent is None:
-            return
-        self._requeue_given_back(instance, sent)
-        if batches.first is None:
-            # The response to the batch before it has already come, so the instance is free.
-            self._router.release_instance(instance)
-            if not instance.at_work:
-                instance.on_idle()
-        self.wake()
-
-    def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        self._forget_batch(sent.batch)
-        self._waiting.on_given_back(instance, sent)
-        entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
-        if sent.batch.traced:
-            for entry in entries:
-                if entry.trace is not None:
-                    entry.trace.undo_attempt()
-        self._batcher.requeue(entries)
-
-    def _retry(
-        self, entries: Iterable[Entry], cause: str, now_ns: int, *, begun: bool = True
-    ) -> None:
-        if begun and self.config.at_most_once:
-            self.fail_entries(entries, may_have_run(self.name, cause), now_ns)
-            return
-        retries = []
-        for entry in entries:
+        for entry in list(self.requests.entries):
+            # A failed entry also fails identical requests that follow it in the response cache.
             if entry.state is not RESPONDED:
-                error = self._retry_error(entry, cause)
-                if error is None:
-                    retries.append(entry)
-                else:
-                    self.fail_entry(entry, error, now_ns)
-        if retries:
-            self._batcher.requeue(retries)
-            for entry in retries:
-                _log.warning("%s: its request runs again", cause, extra=about(entry))
-            if not self._router.count:
-                self._await_instance()
+                self._batcher.remove_entry(entry)
+                self.requests.fail_entry(entry, error, now_ns)
 
-    def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return an error if an entry must not run again; else count a retry, return `None`."""
-        if self._sequences is not None:
-            error = self._sequences.retry_error(entry, cause)
-            if error is not None:
-                return error
-        if entry.retries >= self.limits.max_retries:
-            attempts = entry.retries + 1
-            text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
-            return Unavailable(text, accepted=True)
-        entry.retries += 1
-        self.statistics.retries += 1
-        if entry.retries == self.limits.max_retries:
-            # The last attempt runs alone: if the entry crashes executors, no other request fails.
-            entry.key = entry
-        return None
+    def return_queued(self) -> None:
+        """Return entries that have not begun to their gateways, now and from now on."""
+        self._given_away = True
+        for entry in list(self.requests.entries):
+            self.return_entry(entry, moved_response(entry.request.id))
 
-    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """Handle a message from an instance.
-
-        Raises:
-            ProtocolError: the message is invalid. Nothing has changed, and the instance's stream
-                must end.
-        """
-        now_ns = _now_ns()
-        reply = self._replies.read(instance, message, now_ns)
-        if self._step_due and self._sequences is None:
-            # Send the next batch before the responses, so that the instance executes meanwhile.
-            self._step(now_ns)
-        self._replies.respond(instance, reply, now_ns)
-        if self._step_due:
-            # The next requests of sequences may join the batch once the responses are sent.
-            self.wake()
-
-    def end_execution(
-        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
-    ) -> Execution:
-        """Record that an instance has executed its first batch, and what was measured."""
-        execution = sent.end_execution(reply, finished_ns)
-        batch, waited = sent.batch, sent.waited_since_ns > 0
-        self.times.record(instance, batch, execution, waited=waited)
-        target = self.target
-        if target is not None and target.on_executed(batch, finished_ns):
-            self._log_target(target)
-        self._end_first(instance, finished_ns)
-        return execution
-
-    def _log_target(self, target: LatencyTarget) -> None:
-        p99_us = target.target_ns // 1000
-        if target.reachable:
-            _log.info("%r can hold its target_p99_us=%d again", self, p99_us)
-        else:
-            _log.warning(
-                "%r cannot hold its target_p99_us=%d: executing one request takes %d us; what can"
-                " be held instead is %d us; raise the target, or make the model faster",
-                self,
-                p99_us,
-                target.least_ns // 1000,
-                target.held_ns // 1000,
-            )
-
-    def _forget_batch(self, batch: Batch) -> None:
-        if self.target is not None:
-            self.target.forget(batch)
-
-    def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Remove an instance's first batch, which was executed, and let the next one begin."""
-        batches = instance.batches
-        ended = batches.first
-        assert ended is not None, "no batch that could have been executed"
-        batches.end_first(now_ns)
-        self._step_due = True
-        if batches.first is not None:
-            self._begin_waiting(instance, batches.first)
+    def return_entry(self, entry: Entry, response: InferResponse) -> None:
+        """End an entry with this response if it has not begun; otherwise do nothing."""
+        if entry.state is RESPONDED or entry.has_begun:
             return
-        taken_ns = now_ns - ended.started_ns
-        if taken_ns >= MIN_NS and (self._sequences is not None or self._router.count == 1):
-            self._batcher.batch_ended(instance, ended.batch, taken_ns, now_ns)
-        self._waiting.remove_instance(instance)
-        self._router.release_instance(instance)
+        self._batcher.remove_entry(entry)
+        if entry.cache_lookup is not None:
+            # The lookup ends as if it were cancelled: identical requests are returned one by one.
+            entry.cache_lookup.cache.end_entry(entry, None)
+        self.requests.end_entry(entry, response)
 
-    def _begin_waiting(self, instance: RemoteInstance, first: SentBatch) -> None:
-        """Record that an instance has begun to execute the batch that has waited there."""
-        self._waiting.on_begun(instance)
-        if instance.accepts_controls:
-            for member, entry in enumerate(first.batch.entries):
-                if entry.state is RESPONDED:
-                    instance.send_control(first.id, member, pb.MemberControl.CANCEL)
+    async def idle(self) -> None:
+        """Wait until no entry is open."""
+        await self.requests.idle()
 
     def close(self) -> None:
         """Cancel the timers. Call this when no entry is open."""
-        super().close()
-        self._executor_wait.stop_timer()
-
-    def _step(self, now_ns: int) -> None:
-        """Let the version act on all that has come: expire, plan, send, and set the timer."""
-        self._step_due = False
-        self._transfers.resume_exports()
-        self._expire_entries(now_ns)
-        for instance in self._waiting.overdue(now_ns):
-            instance.withdraw_waiting()
-        waited = self._batcher.pending
-        while planned := plan(self._batcher, self._router, self._waiting, now_ns):
-            for instance, batch in planned:
-                self._last_batch_small = len(batch.entries) <= _FEW
-                self._send_batch(instance, batch, now_ns)
-        self._timer.arm(self._wake_at_ns(now_ns), now_ns)
-        if waited or self._wait_reason:
-            self._update_wait(waited, now_ns)
-        if self._retiring and self._sequences is not None:
-            self._end_retirements(self._sequences)
-
-    def _wake_at_ns(self, now_ns: int) -> int | None:
-        """Return the time of the next step, if nothing comes before."""
-        at_ns, overdue_ns = self._batcher.wake_at_ns(now_ns), self._waiting.wake_at_ns()
-        if at_ns is None or (overdue_ns is not None and overdue_ns < at_ns):
-            return overdue_ns
-        return at_ns
-
-    def _update_wait(self, requests: int, now_ns: int) -> None:
-        """If the reason of the wait has changed, record the wait until now."""
-        reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
-        if reason == self._wait_reason:
-            return
-        if self._wait_reason:
-            name, number = self.named
-            place = name, str(number), self._wait_reason, self._wait_from_ns
-            self.timeline.record_wait(Wait(*place, now_ns, requests))
-        self._wait_reason, self._wait_from_ns = reason, now_ns
-
-    def _find_wait_reason(self, now_ns: int) -> str:
-        """Return why requests wait; empty if only for busy instances or for slots of sequences."""
-        router = self._router
-        if not router.count:
-            return LOADING
-        if isinstance(router, RateLimitedRouter) and router.requested:
-            return RATE_LIMITER
-        if not router.free or self._batcher.closes_ns(now_ns) is None:
-            return ""
-        return DELAY
-
-    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> None:
-        """Send a batch to an instance; if it cannot be sent, fail its entries."""
-        self.statistics.batches_closed[batch.reason] += 1
-        second = instance.batches.first is not None
-        try:
-            sent = instance.send_batch(batch, now_ns)
-        except Exception:
-            _log.exception("a batch of %r cannot be sent", self)
-            self._forget_batch(batch)
-            error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # submit() must return an entry before the entry fails.
-            self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
-            if not second:
-                self._router.release_instance(instance)
-                self.wake()
-            return
-        if second:
-            self._waiting.on_sent_second(instance, sent)
-        else:
-            self._waiting.on_sent(instance)
-        self._replies.on_sent(instance, sent)
-
-    def _await_instance(self) -> None:
-        if self._only_passive:
-            # submit() must return an entry before the entry fails.
-            self._loop.call_soon(self._fail_all_waiting)
-        else:
-            self._executor_wait.start_timer()
-
-    @property
-    def _only_passive(self) -> bool:
-        groups = self.config.proto.instance_group
-        return bool(groups) and all(group.passive for group in groups)
-
-    def _fail_all_waiting(self) -> None:
-        for entry in list(self._open):
-            if entry.state is not EXECUTING:
-                self._fail_waiting(entry)
-
-    def _fail_waiting(self, entry: Entry) -> None:
-        if entry.state is RESPONDED:
-            return
-        self._batcher.remove_entry(entry)
-        if self._only_passive:
-            text = f"model '{self.name}' has only passive instances, which get no requests"
-        else:
-            text = (
-                f"no executor has model '{self.name}' version {self.number}; waited"
-                f" {self.limits.no_executor_timeout_s:g} s for one"
-            )
-        self.fail_entry(entry, Unavailable(text, accepted=True), _now_ns())
+        self._turns.close()
+        self.dispatcher.close()

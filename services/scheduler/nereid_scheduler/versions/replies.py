@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.core.wire.executed import Executed
+    from nereid.model_config import ModelConfig
     from nereid_scheduler.batching.sequences.iterative import IterativeBatcher
     from nereid_scheduler.core.instances.instance_batches import Member, SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
-    from nereid_scheduler.versions.model_version import ModelVersion
+    from nereid_scheduler.versions.instance_pool import InstancePool
+    from nereid_scheduler.versions.open_requests import OpenRequests
+    from nereid_scheduler.versions.queue_limits import QueueLimits
     from nereid_scheduler.versions.state_transfers import StateTransfers
 
 # Stands in for a response if the instance has rescheduled the request.
@@ -81,20 +84,26 @@ class Reply:
 class Replies:
     """Handle the replies to one model version's batches."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one collaborator each)
         self,
-        version: ModelVersion,
+        pool: InstancePool,
+        requests: OpenRequests,
+        config: ModelConfig,
         transfers: StateTransfers,
         iterations: IterativeBatcher | None,
+        limits: QueueLimits,
     ) -> None:
         """transfers: moves the states of the version's sequences, if they can be moved.
 
         iterations: batcher that reschedules requests; `None` if requests may not be rescheduled.
         """
-        self._version = version
+        self._pool = pool
+        self._requests = requests
         self._transfers = transfers
         self._iterations = iterations
-        self._decoupled = version.config.decoupled
+        self._limits = limits
+        self._at_most_once = config.at_most_once
+        self._decoupled = config.decoupled
         # True if the responses to each batch come one by one.
         self.one_by_one = self._decoupled or iterations is not None
         # Maps an entry to its place, if its responses come one by one.
@@ -156,7 +165,7 @@ class Replies:
             if sent.execution is not None or parsed.busy:
                 return Reply(sent, parsed, [], members, None)
             self._reschedule_all(sent, members, now_ns)
-            execution = self._version.end_execution(instance, sent, parsed, now_ns)
+            execution = self._pool.end_execution(instance, sent, parsed, now_ns)
             return Reply(sent, parsed, [], members, execution)
         executed, responses = instance.read_responses(message)
         if batches.exporting and executed.id == batches.exporting:
@@ -173,7 +182,7 @@ class Replies:
         sent.check_whole(len(responses))
         if executed.states:
             self._transfers.check_states(sent.batch.entries, executed)
-        execution = self._version.end_execution(instance, sent, executed, now_ns)
+        execution = self._pool.end_execution(instance, sent, executed, now_ns)
         return Reply(sent, executed, responses, None, execution)
 
     def _read_deferred(
@@ -186,7 +195,7 @@ class Replies:
             raise ProtocolError(f"responses to batch {sent.id} before it was executed")
         sent.track_members(now_ns)
         members = _deferred_members(sent, executed)
-        execution = self._version.end_execution(instance, sent, executed, now_ns)
+        execution = self._pool.end_execution(instance, sent, executed, now_ns)
         return Reply(sent, executed, [], members, execution)
 
     def _read_members(
@@ -236,16 +245,12 @@ class Replies:
             instance.on_idle()
 
     def _respond_whole(self, instance: RemoteInstance, reply: Reply, now_ns: int) -> None:
-        version, sent, execution, responses = (
-            self._version,
-            reply.sent,
-            reply.execution,
-            reply.responses,
-        )
+        requests, sent, execution = self._requests, reply.sent, reply.execution
+        responses = reply.responses
         assert execution is not None, "a whole batch that was not executed"
         batch = sent.batch
         if batch.traced:
-            end_attempts(instance, sent, now_ns, target=version.target)
+            end_attempts(instance, sent, now_ns, target=self._pool.target)
         entries = batch.entries
         self._transfers.end_batch(entries, responses, reply.executed)
         failed: list[Entry] = []
@@ -258,9 +263,9 @@ class Replies:
             if response.error and not response.error.by_model:
                 failed.append(entry)
                 error = error or response.error.message
-            version.respond(entry, response, sent.revision)
-        version.statistics.record_batch(batch, execution, failed)
-        version.timeline.record_batch(version.named, instance, sent, execution, error)
+            requests.respond(entry, response, sent.revision)
+        requests.statistics.record_batch(batch, execution, failed)
+        requests.timeline.record_batch(requests.named, instance, sent, execution, error)
 
     def _respond_members(
         self,
@@ -269,11 +274,11 @@ class Replies:
         members: list[tuple[Member, InferResponse]],
         now_ns: int,
     ) -> None:
-        version, sent, execution = self._version, reply.sent, reply.execution
+        requests, sent, execution = self._requests, reply.sent, reply.execution
         if execution is not None:
-            version.statistics.record_execution(sent.batch, execution)
+            requests.statistics.record_execution(sent.batch, execution)
             if sent.batch.traced:
-                end_attempts(instance, sent, now_ns, target=version.target)
+                end_attempts(instance, sent, now_ns, target=self._pool.target)
             if not self.one_by_one:
                 self._transfers.defer_batch(sent.batch.entries)
             for member in sent.members or ():
@@ -288,34 +293,34 @@ class Replies:
                 self._respond_member(sent, member, response, now_ns)
         instance.batches.end_responding(sent)
         if execution is not None:
-            version.timeline.record_batch(version.named, instance, sent, execution)
+            requests.timeline.record_batch(requests.named, instance, sent, execution)
 
     def _respond_member(
         self, sent: SentBatch, member: Member, response: InferResponse, now_ns: int
     ) -> None:
-        version, entry = self._version, member.entry
+        requests, entry = self._requests, member.entry
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
                 # If the request has only one response, send an empty response first. It shows that
                 # the model is decoupled: its responses need not wait for those of earlier requests.
-                version.respond_partially(entry, InferResponse(0, more=True))
+                requests.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)
         if response.more:
             if wanted:
-                version.respond_partially(entry, response)
+                requests.respond_partially(entry, response)
             else:
-                version.segment_owners.drop_response(response)
+                requests.segment_owners.drop_response(response)
             return
         sent.end_member(member, now_ns)
         if sent.execution is not None:
             self._record_end(member, sent.execution)
         self._places.pop(entry, None)
-        version.respond(entry, response, sent.revision)
+        requests.respond(entry, response, sent.revision)
 
     def _record_response(self, member: Member, response: InferResponse, now_ns: int) -> None:
-        statistics, entry = self._version.statistics, member.entry
+        statistics, entry = self._requests.statistics, member.entry
         if is_null(entry):
             return
         statistics.record_response(member.responses, response, now_ns - member.responded_ns)
@@ -331,10 +336,10 @@ class Replies:
         if member.rescheduled or is_null(member.entry):
             return
         if member.failed:
-            self._version.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
+            self._requests.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:
             # Count a decoupled request as a success even if it had error responses, as on Triton.
-            self._version.statistics.record_end(member.entry, execution, member.ended_ns)
+            self._requests.statistics.record_end(member.entry, execution, member.ended_ns)
 
     # ---- iterations
 
@@ -352,13 +357,13 @@ class Replies:
         Each iteration counts as an inference, as on Triton. A request that has had a response does
         not begin anew when its instance is lost.
         """
-        entry, version = member.entry, self._version
+        entry = member.entry
         if member.rescheduled or self._iterations is None:
             return
         member.rescheduled = True
         if not is_null(entry):
             execution = sent.execution or _unknown_execution(sent, now_ns)
-            version.statistics.record_end(entry, execution, now_ns)
+            self._requests.statistics.record_end(entry, execution, now_ns)
         place = self._places.get(entry)
         if place is None or place.member is not member:
             return
@@ -368,12 +373,12 @@ class Replies:
         restarts = 0 if entry.member is None else entry.member.restarts
         bound = (
             member.responses > 0
-            or version.config.at_most_once
+            or self._at_most_once
             # After so many restarts the request may be the reason why its instances were lost.
-            or restarts >= version.limits.max_retries
+            or restarts >= self._limits.max_retries
         )
         self._iterations.reschedule(entry, now_ns, bound=bound)
-        version.wake()
+        self._pool.wake()
 
     # ---- lost instances
 
@@ -393,7 +398,7 @@ class Replies:
                 retries.append(entry)
             elif entry.state is not RESPONDED:
                 text = f"{cause}, {member.responses} responses into the request"
-                self._version.fail_entry(entry, Unavailable(text, accepted=True), now_ns)
+                self._requests.fail_entry(entry, Unavailable(text, accepted=True), now_ns)
         return retries
 
 

@@ -52,7 +52,7 @@ async def test_what_held_requests_waited_for_is_recorded() -> None:
     await turn()
     [wait] = waits_of(recorder)
     # They left the version to the scheduler.
-    assert (wait.model, wait.version) == (model.named[0], "1")
+    assert (wait.model, wait.version) == (model.requests.named[0], "1")
     assert (wait.reason, wait.requests) == (LOADING, 2)
     assert wait.from_ns < wait.to_ns
     model.fail_all(Unavailable("over"))
@@ -84,7 +84,7 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     other.batches.add_batch(SentBatch(1, Batch([], 0, "single"), 0))
     it.gateway.on_items([request(1, caller=7)])
     model = it.ready()
-    model.add_instance(mine)
+    model.pool.add_instance(mine)
     await turn()
     assert mine.batches.first is not None
     # so m cannot wait for the other model.
@@ -108,7 +108,7 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     ((number, text),) = it.errors()
     assert number == 1
     assert "for ever" in text
-    assert model.pending == 0
+    assert model.dispatcher.pending == 0
     assert it.gateway.pending == 0
 
 
@@ -134,7 +134,7 @@ async def test_the_drain_leaves_held_requests_of_clients_to_the_next_scheduler()
     it.admission.models_changed()
     await turn()
     assert len(it.load_queue) == 0
-    assert model.pending == 1
+    assert model.dispatcher.pending == 1
     it.gateway.on_down()
     assert it.errors()[2:] == []
 

@@ -21,7 +21,9 @@ def served(name: str, text: str, pending: int | None = None) -> ServedModel:
     version = ServedVersion(name, 1, "/nowhere", draft)
     if pending is not None:
         config = SimpleNamespace(proto=draft)
-        version.runtime = cast("Any", SimpleNamespace(config=config, pending=pending))
+        version.runtime = cast(
+            "Any", SimpleNamespace(config=config, dispatcher=SimpleNamespace(pending=pending))
+        )
     return ServedModel(name, {1: version})
 
 

@@ -131,7 +131,7 @@ async def test_the_last_attempt_is_made_alone() -> None:
         instance, stream = it.instance()
         await turn()
         sizes += map(len, batches(stream))
-        it.model.lose_instance(instance, "it died")
+        it.model.pool.lose_instance(instance, "it died")
     assert sizes == [2, 2, 1, 1]
     assert len(it.outcomes()) == 2
     assert all("3 of 3 attempts" in text for text in it.outcomes().values())
@@ -147,7 +147,7 @@ async def test_a_model_that_runs_requests_at_most_once_repeats_only_what_had_not
         it.submit(number)
         await turn()
         assert batches(stream) == [[number]]
-        it.model.lose_instance(instance, "it died", begun=begun)
+        it.model.pool.lose_instance(instance, "it died", begun=begun)
     text = "it died; the request may have run, and model 'm' runs requests at most once"
     assert it.outcomes() == {1: text}
     (first,) = it.responses
@@ -163,10 +163,10 @@ async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
     instance, _ = it.instance()
     it.submit(1)
     await turn()
-    it.model.retire_instance(instance)
+    it.model.pool.retire_instance(instance)
     await turn()
     assert it.responses == []
-    it.model.lose_instance(instance, "killed while leaving")
+    it.model.pool.lose_instance(instance, "killed while leaving")
     await asyncio.wait_for(it.model.idle(), 5)
     assert it.outcomes() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
 
@@ -211,7 +211,7 @@ async def deferred_world() -> tuple[World, RemoteInstance, Stream, pb.Batch]:
     it.submit(1, 2, 3)
     await turn()
     (batch,) = stream.sent
-    it.model.on_reply(instance, executed_in_part(batch, 1))
+    it.model.pool.on_reply(instance, executed_in_part(batch, 1))
     assert it.outcomes() == {2: ""}
     return it, instance, stream, batch
 
@@ -223,14 +223,14 @@ async def test_deferred_responses_delay_no_batch() -> None:
     it.submit(4)
     await turn()
     assert len(stream.sent) == 2
-    it.model.on_reply(instance, executed_in_part(batch, 2))
+    it.model.pool.on_reply(instance, executed_in_part(batch, 2))
     assert it.outcomes() == {2: "", 3: ""}
     it.reply(instance, stream.sent[1])
     assert it.outcomes() == {2: "", 3: "", 4: ""}
     # One is still open: the instance must not be unloaded.
     assert instance.at_work
     assert not idle
-    it.model.on_reply(instance, executed_in_part(batch, 0))
+    it.model.pool.on_reply(instance, executed_in_part(batch, 0))
     assert it.outcomes() == {1: "", 2: "", 3: "", 4: ""}
     assert not instance.at_work
     assert idle
@@ -285,13 +285,13 @@ class TestRetireAfterSequences:
         await turn()
         assert (batches(first), batches(second)) == ([[1]], [[2, 3]])
         assert await it.execute() == ["first", "second"]
-        assert (it.idle, it.model.instances) == ([], (2, 2))
+        assert (it.idle, it.model.dispatcher.instances) == ([], (2, 2))
         it.step(1, end=True)
         await turn()
         # It still executes this.
         assert it.idle == []
         assert await it.execute() == ["first"]
-        assert (it.idle, it.model.instances) == (["first"], (1, 1))
+        assert (it.idle, it.model.dispatcher.instances) == (["first"], (1, 1))
         it.step(4, start=True)
         assert await it.execute() == ["second"]
         assert set(it.outcomes().values()) == {""}
@@ -308,14 +308,14 @@ class TestRetireAfterSequences:
     async def test_one_without_sequences_is_unloaded_at_once(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         it.retire(it.instances[0][0], after_sequences=True)
-        assert (it.idle, it.model.instances) == (["first"], (1, 1))
+        assert (it.idle, it.model.dispatcher.instances) == (["first"], (1, 1))
 
     async def test_a_lost_one_is_kept_no_more(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         await it.begin()
         it.retire(it.instances[0][0], after_sequences=True)
         instance = it.instances[0][0]
-        it.model.lose_instance(instance, "it broke")
+        it.model.pool.lose_instance(instance, "it broke")
         await turn()
         assert not instance.at_work
         with pytest.raises(Unavailable, match="it broke"):
@@ -326,7 +326,7 @@ class TestRetireAfterSequences:
         await it.begin()
         it.retire(it.instances[0][0], after_sequences=True)
         instance = it.instances[0][0]
-        it.model.retire_instance(instance)
+        it.model.pool.retire_instance(instance)
         await turn()
         assert not instance.at_work
         with pytest.raises(Unavailable, match="is gone"):
@@ -338,7 +338,7 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     instance, stream = it.instance()
     it.submit(1)
     await turn()
-    it.model.retire_after_sequences(instance)
+    it.model.pool.retire_after_sequences(instance)
     assert instance.at_work
     it.reply(instance, stream.sent[0])
     assert not instance.at_work
@@ -356,7 +356,7 @@ async def test_a_deferred_response_may_be_an_error() -> None:
     it, instance, _, batch = await deferred_world()
     reply = pb.Executed(id=batch.id, partial=True)
     reply.responses.add(id=0).error.message = "no"
-    it.model.on_reply(instance, reply.SerializeToString())
+    it.model.pool.on_reply(instance, reply.SerializeToString())
     assert it.outcomes() == {1: "no", 2: ""}
     assert it.model.statistics.fail.count == 1
 
@@ -370,7 +370,7 @@ async def test_a_partial_response_that_cannot_be(busy: bool) -> None:
     reply = pb.Executed.FromString(executed_in_part(stream.sent[0], *() if busy else (5,)))
     reply.busy = busy
     with pytest.raises(ProtocolError):
-        it.model.on_reply(instance, reply.SerializeToString())
+        it.model.pool.on_reply(instance, reply.SerializeToString())
     assert it.outcomes() == {}
 
 
@@ -381,12 +381,12 @@ async def test_a_deferred_request_may_be_cancelled() -> None:
     (entry,) = it.submit(1)
     await turn()
     (batch,) = stream.sent
-    it.model.on_reply(instance, executed_in_part(batch))
+    it.model.pool.on_reply(instance, executed_in_part(batch))
     it.model.cancel(entry)
     it.model.cancel(entry)
     (control,) = stream.sent[1].controls
     assert (control.batch, control.member) == (batch.id, 0)
-    it.model.on_reply(instance, executed_in_part(batch, 0))
+    it.model.pool.on_reply(instance, executed_in_part(batch, 0))
     assert not it.responses
     assert not instance.at_work
 
@@ -431,7 +431,7 @@ async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
     it.submit(1, 2)
     await turn()
     assert len(stream.sent) == 1
-    assert it.model.pending == 1
+    assert it.model.dispatcher.pending == 1
 
 
 @pytest.mark.parametrize(
@@ -490,14 +490,14 @@ async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
     it = World()
     instance, _ = it.instance()
     with pytest.raises(ProtocolError, match="a response to batch 0 while executing none"):
-        it.model.on_reply(instance, b"")
+        it.model.pool.on_reply(instance, b"")
 
 
 @pytest.mark.parametrize("members", [(1,), (0, 0), (7,)])
 async def test_a_deferred_response_that_nobody_waits_for(members: tuple[int, ...]) -> None:
     it, instance, _, batch = await deferred_world()
     with pytest.raises(ProtocolError, match=f"batch {batch.id}"):
-        it.model.on_reply(instance, executed_in_part(batch, *members))
+        it.model.pool.on_reply(instance, executed_in_part(batch, *members))
     assert it.outcomes() == {2: ""}
 
 
@@ -524,7 +524,7 @@ async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
     caplog.set_level(logging.INFO)
     it = World(_target(1))
     instance, stream = it.instance()
-    target = it.model.target
+    target = it.model.dispatcher.target
     assert target is not None
     for number in (1, 2):
         it.submit(number)
@@ -536,7 +536,7 @@ async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
 
     it = World(_target(60_000_000))
     instance, stream = it.instance()
-    target = it.model.target
+    target = it.model.dispatcher.target
     assert target is not None
     target.reachable = False
     for number in (1, 2):
@@ -550,18 +550,18 @@ async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
 async def test_a_target_forgets_batches_that_no_instance_has_any_more() -> None:
     it = World(_target(60_000_000))
     (lost, _), (other, stream) = it.instance("lost"), it.instance("other", 2)
-    target = it.model.target
+    target = it.model.dispatcher.target
     assert target is not None
     it.submit(1, 2)
     await turn()
     assert target.executing == 2
-    it.model.lose_instance(lost, "it crashed")
+    it.model.pool.lose_instance(lost, "it crashed")
     assert target.executing == 1
     it.reply(other, stream.sent[0])
     await turn()
     # The retry.
     assert target.executing == 1
-    it.model.fail_begun(other, other.batches.last_id, Unavailable("it crashed"))
+    it.model.pool.fail_begun(other, other.batches.last_id, Unavailable("it crashed"))
     assert target.executing == 0
     stream.broken = True
     it.submit(3)
@@ -610,7 +610,7 @@ async def test_an_instance_may_wait_for_the_clients_of_its_last_batch() -> None:
     assert 8 <= waited < 100
     # For a moment: without them, it executes what is there.
     async with asyncio.timeout(5):
-        while it.model.pending:
+        while it.model.dispatcher.pending:
             await asyncio.sleep(0)
 
 

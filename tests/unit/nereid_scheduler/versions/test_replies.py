@@ -48,7 +48,7 @@ class World(VersionWorld):
                 response.more = outcome == "more"
             else:
                 response.error.code, response.error.message = 13, outcome
-        self.model.on_reply(instance, frame.SerializeToString())
+        self.model.pool.on_reply(instance, frame.SerializeToString())
         await turn()
 
     def kinds(self) -> list[str]:
@@ -93,12 +93,12 @@ async def test_a_request_with_responses_fails_once_with_its_instance(executing: 
         await it.execute(one, 1, "again", partial=True)
         await it.execute(one, 2, "more", partial=True, busy=True)
         assert len(stream.sent) == 2
-        it.model.lose_instance(one, "the executor is gone")
+        it.model.pool.lose_instance(one, "the executor is gone")
     else:
         one.on_idle = lambda: None
-        it.model.retire_instance(one)
+        it.model.pool.retire_instance(one)
         await it.execute(one, 1, "again", partial=True)
-        it.model.lose_instance(one, "the executor is gone")
+        it.model.pool.lose_instance(one, "the executor is gone")
     _, other = it.executor(2)
     await turn()
     assert other.sent == []
@@ -158,7 +158,7 @@ async def test_a_request_is_cancelled_between_its_iterations() -> None:
     one, _ = it.executor(1)
     await it.submit_one(1)
     one.on_idle = lambda: None
-    it.model.retire_instance(one)
+    it.model.pool.retire_instance(one)
     await it.execute(one, 1, "again")
     it.model.cancel(it.entry)
     _, stream = it.executor(2)
@@ -210,7 +210,7 @@ async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
         one, stream = it.executor(number)
         await turn()
         assert started(stream.sent[0]) == [True]
-        it.model.retire_instance(one)
+        it.model.pool.retire_instance(one)
         await it.execute(one, 1, "again")
     (error,) = it.kinds()
     assert "send the request again" in error
@@ -225,7 +225,7 @@ async def test_a_request_between_its_iterations_is_not_returned_to_another_sched
     await it.submit_one(2)
     frame = pb.Executed(id=1, partial=True)
     frame.responses.add(id=0).rescheduled = True
-    it.model.on_reply(one, frame.SerializeToString())
+    it.model.pool.on_reply(one, frame.SerializeToString())
     it.model.return_queued()
     assert [isinstance(each, MovedResponse) for each in it.responses] == [False, True]
     await turn()

@@ -83,7 +83,7 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         world.step(1, start=start)
     await turn()
     if surplus:
-        world.model.retire_after_sequences(instance)
+        world.model.pool.retire_after_sequences(instance)
         assert instance.at_work
         instance.on_idle = lambda: world.idle.append(instance.name)
     else:
@@ -102,7 +102,7 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         assert ["instance 'old' is gone" in each for each in errors] == [True]
     if surplus:
         # It has not had its END.
-        world.model.retire_instance(instance)
+        world.model.pool.retire_instance(instance)
         assert not instance.at_work
     else:
         assert world.idle == ["old"]
@@ -128,8 +128,8 @@ async def test_a_reply_without_states_loses_the_sequences(
     world.step(2)
     world.retire(instance)
     with pytest.raises(ProtocolError):
-        world.model.on_reply(instance, b"\xff")
-    world.model.on_reply(instance, states(stream.sent[0]))
+        world.model.pool.on_reply(instance, b"\xff")
+    world.model.pool.on_reply(instance, states(stream.sent[0]))
     assert world.idle == ["old"]
     await turn()
     assert "the state of sequence 2 of model 'm' is lost" in world.texts()[-1]
@@ -140,10 +140,10 @@ async def test_a_reply_without_states_loses_the_sequences(
 
 async def test_states_wait_until_there_is_memory_for_them() -> None:
     world, instance, stream = await began(2)
-    moves = world.model._transfers._moves
+    moves = world.model.pool._transfers._moves
     moves.max_kept_bytes = 3
     world.retire(instance)
-    world.model.on_reply(instance, states(stream.sent[0], 1))
+    world.model.pool.on_reply(instance, states(stream.sent[0], 1))
     # The second one waits for the first one's next request.
     assert len(stream.sent) == 1
     new, other = world.executor("new")
@@ -171,13 +171,13 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
         await turn()
         batch = stream.sent.pop()
         assert batch.members[0].returns_state
-        world.model.on_reply(instance, executed_with_state(batch, b"state %d" % step))
+        world.model.pool.on_reply(instance, executed_with_state(batch, b"state %d" % step))
     first, last = link.stores()
     assert first.key == last.key
     world.step(1)
     await turn()
     # It was being executed.
-    world.model.lose_instance(instance, "it died")
+    world.model.pool.lose_instance(instance, "it died")
     (lookup,) = link.lookups()
     assert lookup.key == last.key
     _, other = world.executor("new")
@@ -200,9 +200,9 @@ async def test_states_that_nobody_asked_for_break_the_stream_alone() -> None:
     beside.responses.add()
     for reply in (states(export, 3), states(export, 1, 1), beside.SerializeToString()):
         with pytest.raises(ProtocolError):
-            world.model.on_reply(instance, reply)
+            world.model.pool.on_reply(instance, reply)
     # Nothing has changed.
-    world.model.on_reply(instance, states(export, 1, 2))
+    world.model.pool.on_reply(instance, states(export, 1, 2))
     assert world.idle == ["old"]
 
 
@@ -218,7 +218,7 @@ async def test_a_snapshot_that_nobody_asked_for_breaks_the_stream_alone() -> Non
         for each in slots:
             reply.states.add(slot=each, state=b"state")
         with pytest.raises(ProtocolError, match="not asked for"):
-            world.model.on_reply(instance, reply.SerializeToString())
+            world.model.pool.on_reply(instance, reply.SerializeToString())
     assert world.texts() == []
     world.reply(instance, batch)
     assert world.texts() == [""]
@@ -230,9 +230,9 @@ async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
     instance, stream = world.executor("old")
     world.step(1, start=True)
     await turn()
-    world.model.on_reply(instance, executed_with_state(stream.sent.pop()))
+    world.model.pool.on_reply(instance, executed_with_state(stream.sent.pop()))
     link.up = False
-    world.model.lose_instance(instance, "it died")
+    world.model.pool.lose_instance(instance, "it died")
     with pytest.raises(Unavailable, match="there is no snapshot of it"):
         world.step(1)
 
@@ -248,8 +248,8 @@ async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None
     world, instance, stream = await began(2)
     world.step(1)
     world.retire(instance)
-    world.model.on_reply(instance, states(stream.sent[0], 2))
-    world.model.lose_instance(instance, "it died")
+    world.model.pool.on_reply(instance, states(stream.sent[0], 2))
+    world.model.pool.lose_instance(instance, "it died")
     assert not instance.at_work
     await turn()
     assert "sequence 1 of model 'm' is lost: it died" in world.texts()[-1]
@@ -263,15 +263,15 @@ async def test_a_deferred_request_has_no_snapshot_and_the_next_one_has(continues
     world.step(1, start=True)
     await turn()
     deferred = pb.Executed(id=stream.sent.pop().id, partial=True)
-    world.model.on_reply(instance, deferred.SerializeToString())
+    world.model.pool.on_reply(instance, deferred.SerializeToString())
     deferred.responses.add(id=0, head=b"h")
-    world.model.on_reply(instance, deferred.SerializeToString())
+    world.model.pool.on_reply(instance, deferred.SerializeToString())
     assert world.texts() == [""]
     if continues:
         world.step(1)
         await turn()
-        world.model.on_reply(instance, executed_with_state(stream.sent.pop()))
-    world.model.lose_instance(instance, "it died")
+        world.model.pool.on_reply(instance, executed_with_state(stream.sent.pop()))
+    world.model.pool.lose_instance(instance, "it died")
     if continues:
         world.step(1)
     else:

@@ -30,13 +30,13 @@ class World(VersionWorld):
     def fast_instance(self, *, patient: bool = True) -> tuple[RemoteInstance, Stream]:
         """Patient: no batch there is overdue in the time of a test."""
         instance, stream = self.instance(accepts_waiting=True)
-        times = self.model.times.of_instance(instance)
+        times = self.model.pool.times.of_instance(instance)
         times.record(1 * MS, 60_000 * MS if patient else 2 * MS)
         return instance, stream
 
     def slow_down(self, instance: RemoteInstance) -> None:
         """Let the instance's executions take much longer than a round trip."""
-        times = self.model.times.instances[instance] = InstanceTimes()
+        times = self.model.pool.times.instances[instance] = InstanceTimes()
         times.record(10 * MS, 11 * MS)
 
     async def submit_in_turn(self, *numbers: int, **fields: Any) -> None:
@@ -54,19 +54,19 @@ async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     await it.submit_in_turn(4)
     await it.submit_in_turn(5, 6, 7)
     assert batches(stream) == [[1, 2], [3, 4]]
-    assert it.model.pending == 5
+    assert it.model.dispatcher.pending == 5
     it.reply(instance, stream.sent[0])
     # At the response, before the responses to clients: the next one waits.
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
-    assert it.model.pending == 3
+    assert it.model.dispatcher.pending == 3
     assert [*it.outcomes()] == [1, 2]
     it.reply(instance, stream.sent[1])
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
     it.reply(instance, stream.sent[2])
     it.reply(instance, stream.sent[3])
     assert [*it.outcomes()] == [1, 2, 3, 4, 5, 6, 7]
-    assert it.model.pending == 0
-    assert it.model.instances == (1, 1)
+    assert it.model.dispatcher.pending == 0
+    assert it.model.dispatcher.instances == (1, 1)
     assert it.model.statistics.execution_count == 4
 
 
@@ -78,7 +78,7 @@ async def test_many_clients_requests_are_shared_between_two_batches() -> None:
     # Not measured before, and short.
     reply = pb.Executed.FromString(executed(stream.sent[0]))
     reply.compute_infer_ns = MS
-    it.model.on_reply(instance, reply.SerializeToString())
+    it.model.pool.on_reply(instance, reply.SerializeToString())
     await it.submit_in_turn(*range(100, 164))
     assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
     assert it.model.statistics.batches_closed["shared"] == 1
@@ -131,7 +131,7 @@ async def test_free_instances_come_first() -> None:
     assert (batches(stream), batches(other)) == ([[1]], [[2]])
     await it.submit_in_turn(3, 4, 5)
     assert (batches(stream), batches(other)) == ([[1], [3]], [[2], [4]])
-    assert it.model.pending == 3
+    assert it.model.dispatcher.pending == 3
 
 
 async def test_nothing_waits_where_execution_is_long() -> None:
@@ -165,10 +165,10 @@ async def test_what_a_lost_model_had_begun_fails(begun: int, outcomes: dict[int,
     it = World("", traces=SpanTraces(RecordedSpans()))
     instance, _ = it.fast_instance()
     await it.submit_in_turn(1, 2, trace_context=b"\0" + b"\1" * 25)
-    it.model.fail_begun(instance, begun, Internal("no"))
-    it.model.lose_instance(instance, "it died", begun=False)
+    it.model.pool.fail_begun(instance, begun, Internal("no"))
+    it.model.pool.lose_instance(instance, "it died", begun=False)
     assert dict(sorted(it.outcomes().items())) == outcomes
-    assert it.model.pending == 2 - begun
+    assert it.model.dispatcher.pending == 2 - begun
 
 
 async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
@@ -179,10 +179,10 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     it.reply(instance, stream.sent[0])
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
-    it.model.retire_instance(instance)
-    it.model.batch_withdrawn(instance, 2)
+    it.model.pool.retire_instance(instance)
+    it.model.pool.batch_withdrawn(instance, 2)
     assert idle
-    assert it.model.pending == 1
+    assert it.model.dispatcher.pending == 1
 
 
 async def test_a_batch_that_waits_for_too_long_is_asked_for() -> None:
@@ -198,7 +198,7 @@ async def test_a_batch_that_waits_for_too_long_is_asked_for() -> None:
     # That one is not overdue.
     assert other.batches.waiting is not None
     assert other.batches.waiting.state is WAITING
-    it.model.batch_withdrawn(instance, 2)
+    it.model.pool.batch_withdrawn(instance, 2)
     await turn()
     # It takes longer than expected: none is sent behind that.
     assert instance.batches.waiting is None
@@ -242,7 +242,7 @@ async def test_waiting_at_an_instance_is_waiting_in_the_queue(compute_ns: int, l
     it.reply(instance, stream.sent[0])
     assert first.execution is not None
     queued_ns = it.model.statistics.queue_ns
-    it.model.on_reply(instance, spent(executed(stream.sent[1]), compute_ns))
+    it.model.pool.on_reply(instance, spent(executed(stream.sent[1]), compute_ns))
     assert second.execution is not None
     # An instance's claims do not reach back to before it had the batch.
     expected = first.execution.finished_ns if compute_ns == 0 else sent_ns
@@ -259,7 +259,7 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     # Sent a minute ago; the response before it was sent half a minute ago.
     waiting.waited_since_ns -= 60_000 * MS
     it.reply(instance, stream.sent[0])
-    it.model.on_reply(instance, spent(executed(stream.sent[1]), 30_000 * MS))
+    it.model.pool.on_reply(instance, spent(executed(stream.sent[1]), 30_000 * MS))
     execution = it.entries[2].execution
     assert execution is not None
     sent_ns = waiting.waited_since_ns
@@ -267,12 +267,12 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
 
 
 def lost(it: World, instance: RemoteInstance) -> None:
-    it.model.lose_instance(instance, "it died")
+    it.model.pool.lose_instance(instance, "it died")
 
 
 def withdrawn(it: World, instance: RemoteInstance) -> None:
     instance.withdraw_waiting()
-    it.model.batch_withdrawn(instance, 2)
+    it.model.pool.batch_withdrawn(instance, 2)
 
 
 @pytest.mark.parametrize("end", [lost, withdrawn])
@@ -347,7 +347,7 @@ async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() ->
     it.reply(instance, stream.sent[0])
     # None is sent behind a batch that may have been given back: it would go first.
     assert batches(stream) == [[1], [2]]
-    it.model.batch_withdrawn(instance, 2)
+    it.model.pool.batch_withdrawn(instance, 2)
     await turn()
     assert batches(stream) == [[1], [2], [2], [3]]
 
@@ -356,8 +356,8 @@ async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
     it = World("")
     instance, _ = it.fast_instance()
     await it.submit_in_turn(1, 2)
-    it.model.retire_instance(instance)
-    it.model.lose_instance(instance, "it died")
+    it.model.pool.retire_instance(instance)
+    it.model.pool.lose_instance(instance, "it died")
     _, more = it.fast_instance()
     await turn()
     assert batches(more) == [[1], [2]]
@@ -368,7 +368,7 @@ async def test_a_batch_that_nobody_asked_for_is_not_given_back() -> None:
     instance, _ = it.fast_instance()
     await it.submit_in_turn(1, 2)
     with pytest.raises(ProtocolError, match="batch 2 back"):
-        it.model.batch_withdrawn(instance, 2)
+        it.model.pool.batch_withdrawn(instance, 2)
 
 
 async def test_a_waiting_batch_that_cannot_be_sent_fails_alone() -> None:

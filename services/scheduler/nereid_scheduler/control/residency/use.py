@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.desired_models import OnDemandModel
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 
 class ModelUse:
@@ -125,7 +125,7 @@ class ModelUse:
         known = self._on_demand.get(name)
         return self._catalogue.drafts(name, "") if known is None else [known.found.draft]
 
-    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, QueuedRequests]]:
+    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, ModelVersion]]:
         model = self._catalogue.model(name)
         for version in () if model is None else model.versions.values():
             if version.life.state is VersionState.READY and version.runtime is not None:

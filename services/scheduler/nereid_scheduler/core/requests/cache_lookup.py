@@ -4,14 +4,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from nereid.core.wire.messages import InferResponse
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.single_flight import Flight
+
+
+class LookupCache(Protocol):
+    """The response cache that an entry is looked up in."""
+
+    def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
+        """Return whether a response must be inline, since it will be stored or shared."""
+
+    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
+        """End an entry's lookup. response: the last response; `None` if the entry was cancelled."""
 
 
 class CacheLookup:
@@ -30,6 +41,7 @@ class CacheLookup:
 
     __slots__ = (
         "admitted",
+        "cache",
         "flight",
         "key",
         "on_queued",
@@ -39,7 +51,10 @@ class CacheLookup:
         "waiting",
     )
 
-    def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
+    def __init__(
+        self, cache: LookupCache, key: bytes, revision: bytes, flight: Flight[Entry]
+    ) -> None:
+        self.cache = cache
         self.key = key
         self.revision = revision
         self.flight = flight

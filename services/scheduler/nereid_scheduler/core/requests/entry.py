@@ -111,7 +111,7 @@ class EntryOwner(Protocol):
         """Pause the responses of a client that cannot keep up with them, or resume them."""
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Return whether an entry waits for an event that may never happen; see QueuedRequests."""
+        """Return whether an entry waits for an event that may never happen; see ModelVersion."""
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
         """End an entry with this response if it has not begun; otherwise do nothing."""

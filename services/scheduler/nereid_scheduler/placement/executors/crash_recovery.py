@@ -40,9 +40,9 @@ class CrashRecovery:
         instance = placed.instance
         report = instance.crash_reports.pop(instance.crash_stream, None)
         expected = instance.crash_stream > 0 and report is None and not placed.session.gone
-        model = placed.served.model_version
-        if expected and instance.at_work and model is not None:
-            model.retire_instance(instance)
+        pool = placed.served.pool
+        if expected and instance.at_work and pool is not None:
+            pool.retire_instance(instance)
             self._unreported[instance.id] = placed, cause
         else:
             _recover(placed, cause, report)
@@ -86,13 +86,13 @@ class CrashRecovery:
 
 
 def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> None:
-    model = placed.served.model_version
-    if model is None:
+    pool = placed.served.pool
+    if pool is None:
         return
     if report is not None:
         error = error_from_code(
             report.error_status.code, report.error_status.message, accepted=True
         )
-        model.fail_begun(placed.instance, report.begun, error)
+        pool.fail_begun(placed.instance, report.begun, error)
     # Batches that the report does not name had not begun.
-    model.lose_instance(placed.instance, cause, begun=report is None)
+    pool.lose_instance(placed.instance, cause, begun=report is None)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance
     from nereid_scheduler.placement.executors.timelines import Timelines
     from nereid_scheduler.placement.loads.loader import Loader
-    from nereid_scheduler.versions.model_version import ModelVersion
+    from nereid_scheduler.versions.instance_pool import InstancePool
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     call.accept()
     crash_stream = _number(call.get(CRASH_REPORTS_KEY)) or 0
     placed = loader.streams.instance_opened(number or 0, call, _process_of(call), crash_stream)
-    if placed is None or placed.served.model_version is None:
+    if placed is None or placed.served.pool is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
     placed.session.hosted[placed.served].memory[placed.instance.id] = read_sizes(
@@ -81,18 +81,18 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.accepts_waiting = call.get(WITHDRAWALS_KEY) is not None
     if crash_stream:
         call.set_keepalive(None, 0.0)
-    call.on_message = partial(_on_reply, loader, placed, placed.served.model_version, call)
+    call.on_message = partial(_on_reply, loader, placed, placed.served.pool, call)
     call.on_cancel = partial(_end_execute, loader, placed, call)
     call.on_half_close = call.on_cancel
 
 
 def _on_reply(
-    loader: Loader, placed: PlacedInstance, model: ModelVersion, call: Call, message: bytes
+    loader: Loader, placed: PlacedInstance, pool: InstancePool, call: Call, message: bytes
 ) -> None:
     if placed.instance.stream is not call:
         return  # From an older stream.
     try:
-        model.on_reply(placed.instance, message)
+        pool.on_reply(placed.instance, message)
     except ProtocolError as error:
         loader.streams.end_stream(placed, error)
 

@@ -59,9 +59,9 @@ class InstanceStreams:
             old.finish()
         self._crash_recovery.on_reconnected(placed, crash_stream)
         instance.stream, instance.crash_stream = stream, crash_stream
-        assert served.model_version is not None, "placed, but not in service"
+        assert served.pool is not None, "placed, but not in service"
         if not placed.slot.passive:
-            served.model_version.add_instance(instance)
+            served.pool.add_instance(instance)
         hosted = placed.session.hosted[served]
         if hosted.completed or hosted.ready == len(hosted.instances):
             hosted.completed = True
@@ -88,10 +88,10 @@ class InstanceStreams:
     def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
         """Requeue a batch that an instance has given back without having begun it."""
         placed = self._instances.placed.get(report.instance)
-        if placed is None or placed.session is not session or placed.served.model_version is None:
+        if placed is None or placed.session is not session or placed.served.pool is None:
             return
         try:
-            placed.served.model_version.batch_withdrawn(placed.instance, report.batch)
+            placed.served.pool.batch_withdrawn(placed.instance, report.batch)
         except ProtocolError as error:
             self.end_stream(placed, error)
 

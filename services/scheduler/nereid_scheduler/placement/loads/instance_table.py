@@ -130,9 +130,9 @@ class InstanceTable:
         stream, instance.stream = instance.stream, None
         if stream is not None:
             stream.finish()
-        model = None if placed is None else placed.served.model_version
-        if model is not None:
-            model.lose_instance(instance, cause)
+        pool = None if placed is None else placed.served.pool
+        if pool is not None:
+            pool.lose_instance(instance, cause)
 
     def remove_instance(
         self, hosted: HostedVersion, instance: RemoteInstance

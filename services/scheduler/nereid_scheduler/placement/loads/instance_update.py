@@ -52,9 +52,9 @@ class InstanceUpdates:
             return
         for number in list(hosted.surplus):
             placed = self._instances.placed[number]
-            model = placed.served.model_version
-            if model is not None:
-                model.retire_after_sequences(placed.instance)
+            pool = placed.served.pool
+            if pool is not None:
+                pool.retire_after_sequences(placed.instance)
             self._instances.unload_when_idle(placed, _CAUSE)
 
 

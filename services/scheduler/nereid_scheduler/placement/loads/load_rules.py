@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +22,7 @@ from nereid_scheduler.core.models.dependencies import is_ensemble
 from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.config_completion import complete
-from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.validation.warmup_validation import check_samples
 from nereid_scheduler.versions.version_context import VersionContext
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.placement.models.config_completion import CompletionRules
     from nereid_scheduler.versions.caching.cache_client import CacheClient
-    from nereid_scheduler.versions.ensembles.ensemble_version import FindModel
+    from nereid_scheduler.versions.ensembles.ensemble_dispatcher import FindModel
     from nereid_scheduler.versions.queue_limits import QueueLimits
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class LoadRules:
         described: pb.Described | None,
         find_model: FindModel,
         nested_calls: NestedCalls,
-    ) -> QueuedRequests:
+    ) -> ModelVersion:
         """Return a version's queue, once its configuration is complete.
 
         Raises NereidError if the configuration is wrong, or does not fit the model file.
@@ -118,14 +118,13 @@ class LoadRules:
             labels = served.labels
             if labels is None:
                 labels = read_labels(config.proto, Path(served.path).parent)
-            return EnsembleVersion(
-                config,
-                served.number,
-                context,
+            make_dispatcher = partial(
+                EnsembleDispatcher,
                 find_model=find_model,
                 nested_calls=nested_calls,
                 labels=labels,
             )
+            return ModelVersion(config, served.number, context, make_dispatcher)
         return ModelVersion(config, served.number, context)
 
     def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:

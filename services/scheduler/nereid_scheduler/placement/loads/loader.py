@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
     from nereid_scheduler.placement.loads.load_rules import LoadRules
     from nereid_scheduler.placement.models.catalogue import ServedVersion
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Loader:
         first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
         on_executors: Callable[[], None] = lambda: None,
         *,
-        on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
+        on_handed_over: Callable[[ServedVersion, ModelVersion], None] = lambda *_: None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
         self._on_handed_over = on_handed_over
@@ -113,7 +113,7 @@ class Loader:
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
         plans = [(session, self.loads.slots(config, session)) for session in hosts]
-        served.runtime.config = config
+        served.runtime.set_config(config)
         served.shown = None
         for session, slots in plans:
             self.loads.set_shown_config(served, session)
@@ -241,8 +241,8 @@ class Loader:
         for served, hosted in session.hosted.items():
             hosted.awaited.clear()
             for number, instance in list(hosted.instances.items()):
-                if served.model_version is not None:
-                    served.model_version.retire_instance(instance)
+                if served.pool is not None:
+                    served.pool.retire_instance(instance)
                 if instance.has_states:
                     # Sent once other instances have the sequences' states. The executor waits for
                     # it.

@@ -18,7 +18,6 @@ from nereid_scheduler.core.models.dependencies import (
 )
 from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
-from nereid_scheduler.versions.model_version import ModelVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
     from nereid_scheduler.core.models.desired_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.instance_pool import InstancePool
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 _LATEST: Final = -1
 _MAX_VERSION: Final = (1 << 63) - 1
@@ -51,7 +51,7 @@ class ServedVersion:
     # While this object exists, the directory that was made for one load is kept.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
-    runtime: QueuedRequests | None = None
+    runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
     # `None` means all executors.
     hosts: frozenset[str] | None = None
@@ -72,9 +72,10 @@ class ServedVersion:
         return plain_name(self.name, self.namespace)
 
     @property
-    def model_version(self) -> ModelVersion | None:
-        """Runtime of a model with instances. An ensemble has none."""
-        return self.runtime if isinstance(self.runtime, ModelVersion) else None
+    def pool(self) -> InstancePool | None:
+        """Instances of a model in service. An ensemble has none."""
+        runtime = self.runtime
+        return None if runtime is None or runtime.calls_other_models else runtime.pool
 
     @property
     def stored_digest(self) -> bytes:
@@ -284,11 +285,11 @@ class Catalogue:
             if number in (_LATEST, served.number)
         )
 
-    def ready_versions(self, name: str) -> list[QueuedRequests]:
+    def ready_versions(self, name: str) -> list[ModelVersion]:
         """Return the versions of a model that are ready, by number."""
         return [runtime for _, runtime in self._ready(name)]
 
-    def _ready(self, name: str) -> list[tuple[ServedVersion, QueuedRequests]]:
+    def _ready(self, name: str) -> list[tuple[ServedVersion, ModelVersion]]:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:

@@ -20,7 +20,7 @@ from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.dependencies import is_ensemble, step_model, step_models
 from nereid_scheduler.core.models.lifecycle import UNLOADED, LoadStatus, VersionState
 from nereid_scheduler.core.models.revision import revision_of
-from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.ensembles.graphs.step_validation import check_steps
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
     from nereid_scheduler.versions.ensembles.graphs.graph import Step
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
     # Applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
@@ -67,8 +67,9 @@ class Ensembles:
     def on_model_changed(self, name: str) -> None:
         """Update the ensembles that use a model after a version of it has changed its state."""
         for served in list(self._users.get(name, ())):
-            if isinstance(served.runtime, EnsembleVersion):
-                served.runtime.forget_models()
+            dispatcher = None if served.runtime is None else served.runtime.dispatcher
+            if isinstance(dispatcher, EnsembleDispatcher):
+                dispatcher.forget_models()
             self._update_ensemble(served)
 
     async def drain_users(self, name: str) -> None:
@@ -78,7 +79,7 @@ class Ensembles:
                 await self.drain_users(served.name)
                 await served.runtime.idle()
 
-    def find_model(self, step: Step) -> QueuedRequests:
+    def find_model(self, step: Step) -> ModelVersion:
         """Return the version that runs a step now: a ready one, or one that is being unloaded."""
         model = self._catalogue.model(step.model)
         versions = [] if model is None else _eligible_versions(model, step.version)
@@ -202,7 +203,7 @@ def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
         proto = model_config_pb2.ModelConfig()
         proto.CopyFrom(config)
         proto.model_transaction_policy.decoupled = decoupled
-        runtime.config = freeze_config(proto)
+        runtime.set_config(freeze_config(proto))
     served.shown = runtime.config.proto
 
 

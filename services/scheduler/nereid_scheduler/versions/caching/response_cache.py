@@ -42,8 +42,8 @@ class CachedVersion(Protocol):
     name: str
     config: ModelConfig
     statistics: ModelStatistics
-    # True if the version responds by calling other models.
-    asks_others: bool
+    # True for an ensemble.
+    calls_other_models: bool
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable when the queue is full."""
@@ -97,7 +97,7 @@ class ResponseCache:
             raise queue_full(entry)
         large = large_digest is not None
         flight = Flight(None, entry) if large else self._join_flight(scope, key, entry)
-        entry.cache_lookup = lookup = CacheLookup(scope.prefix + key, scope.revision, flight)
+        entry.cache_lookup = lookup = CacheLookup(self, scope.prefix + key, scope.revision, flight)
         entry.state = RequestState.CACHE_LOOKUP
         self._waiting += 1
         if entry.deadline_ns is not None:
@@ -157,7 +157,7 @@ class ResponseCache:
     def _join_flight(self, scope: CacheScope, key: bytes, entry: Entry) -> Flight[Entry]:
         # A request must not follow another one that may wait for longer.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
-        if entry.request.caller and self._version.asks_others:
+        if entry.request.caller and self._version.calls_other_models:
             # Through models that the version calls, an identical request may wait for this one.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
@@ -275,7 +275,8 @@ class ResponseCache:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
             entry.revision = revision
             self._version.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
-            self._version.finish(entry, InferResponse(0, response.head, list(response.payloads)))
+            hit = InferResponse(0, response.head, list(response.payloads))
+            self._version.finish(entry, hit)
 
     def _store(self, entry: Entry, lookup: CacheLookup, response: InferResponse) -> None:
         """Store a response, unless an instance of another revision computed it."""
@@ -288,7 +289,8 @@ class ResponseCache:
         elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup
             self._client.store(lookup.key, value, context)
-        self._version.statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
+        statistics = self._version.statistics
+        statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
 
     def _end_wait(self, lookup: CacheLookup) -> None:
         if lookup.waiting:

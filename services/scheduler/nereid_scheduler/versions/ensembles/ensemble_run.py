@@ -1,4 +1,4 @@
-"""State of one request to an ensemble while its steps run; EnsembleVersion decides what follows."""
+"""State of one request to an ensemble; EnsembleDispatcher decides what follows."""
 
 from __future__ import annotations
 

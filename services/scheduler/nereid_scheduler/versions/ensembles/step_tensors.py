@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nereid.model_config.reshapes import Reshape
     from nereid_scheduler.versions.ensembles.graphs.graph import Step
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace
-    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 # Limit for each table, as clients may send any number of different heads.
 MAX_HEADS: Final = 1024
@@ -274,7 +274,7 @@ class StepHeads:
     def __init__(
         self,
         step: Step,
-        model: QueuedRequests,
+        model: ModelVersion,
         plan: Plan,
         classes: Mapping[str, Classification],
         max_heads: int = MAX_HEADS,

@@ -48,7 +48,7 @@ class Version(VersionWorld):
             limit = RateLimit((ResourceNeed("R", False, 1),), 1)
             self.limiter.add_instance(instance, limit, DEVICE)
         self.instances.append((instance, stream))
-        self.model.add_instance(instance)
+        self.model.pool.add_instance(instance)
         return instance
 
     def send(self, number: int) -> Entry:
@@ -162,7 +162,7 @@ async def test_a_lost_instance_releases_what_it_held(decoupled: bool) -> None:
     await turns()
     assert (len(dying.running), len(other.running)) == (1, 0)
     instance.stream = None
-    dying.model.lose_instance(instance, "gone")
+    dying.model.pool.lose_instance(instance, "gone")
     await turns()
     assert len(other.running) == 1
 
@@ -175,8 +175,8 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving.send(1)
     await turns()
     other.send(1)
-    leaving.model.retire_instance(instance)
-    leaving.model.retire_instance(idle)
+    leaving.model.pool.retire_instance(instance)
+    leaving.model.pool.retire_instance(idle)
     await turns()
     assert not other.running
     leaving.execute()
@@ -186,7 +186,7 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
 
 async def test_without_a_limiter_there_is_nothing_of_it() -> None:
     it = Version(None)
-    assert type(it.model._router) is Router
+    assert type(it.model.pool._router) is Router
 
 
 def test_a_router_by_itself() -> None:

@@ -12,7 +12,7 @@ from nereid_scheduler.control.residency.use import ModelUse
 from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.placement.loads.loader import Loader
-from nereid_scheduler.versions.queued_requests import QueuedRequests
+from nereid_scheduler.versions.model_version import ModelVersion
 from tests.support.scheduler.world import CommandStream, LoaderWorld
 
 WRITTEN = """
@@ -56,7 +56,7 @@ class World(LoaderWorld):
             self.catalogue, self.loader, self.on_demand, lambda: self.held, Popularity(4)
         )
 
-    def runtime(self, name: str) -> QueuedRequests:
+    def runtime(self, name: str) -> ModelVersion:
         model = self.catalogue.model(name)
         assert model is not None
         runtime = model.versions[1].runtime

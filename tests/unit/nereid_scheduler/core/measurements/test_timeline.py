@@ -81,7 +81,7 @@ async def test_payloads_are_not_kept() -> None:
     it.submit(1)
     await turn()
     it.reply(instance, stream.sent[0])
-    assert [type(each) for each in it.model.timeline._batches.objects] == [str, str, str]
+    assert [type(each) for each in it.model.requests.timeline._batches.objects] == [str, str, str]
 
 
 async def test_any_number_that_a_request_may_have() -> None:
@@ -107,7 +107,7 @@ async def test_a_time_that_cannot_be_recorded_is_no_error() -> None:
         await turn()
         reply = pb.Executed.FromString(executed(stream.sent[number - 1]))
         reply.compute_infer_ns = infer_ns
-        it.model.on_reply(instance, reply.SerializeToString())
+        it.model.pool.on_reply(instance, reply.SerializeToString())
     [batch] = it.records(BatchRecord)
     assert (batch.number, batch.infer_ns, batch.members[0].number) == (2, 5, 2)
 
@@ -122,7 +122,7 @@ async def test_a_batch_that_failed() -> None:
     reply.responses.add()
     reply.responses.add().error.code = Internal.code
     reply.responses[1].error.message = "out of memory"
-    it.model.on_reply(instance, reply.SerializeToString())
+    it.model.pool.on_reply(instance, reply.SerializeToString())
     [batch] = it.records(BatchRecord)
     assert batch.error == "out of memory"
 
@@ -133,7 +133,7 @@ async def test_a_batch_that_was_lost_and_the_next_attempt() -> None:
     await turn()
     it.submit(7)
     await turn()
-    it.model.lose_instance(lost, "instance 'm_0' was lost")
+    it.model.pool.lose_instance(lost, "instance 'm_0' was lost")
     await turn()
     instance, stream = it.instance("m_1", 2)
     await turn()
@@ -208,7 +208,7 @@ async def test_a_resource_that_another_model_holds() -> None:
         stream = Stream()
         instance = RemoteInstance(number, "i", "executor", stream)
         shared.add_instance(instance, RateLimit((ResourceNeed("R", False, 1),), 1), Device("h", 0))
-        it.model.add_instance(instance)
+        it.model.pool.add_instance(instance)
         streams.append((instance, stream))
     first, second = worlds
     first.submit(1)
@@ -217,6 +217,6 @@ async def test_a_resource_that_another_model_holds() -> None:
     for _ in range(12):
         await asyncio.sleep(0)
     assert not streams[1][1].sent
-    first.model.on_reply(streams[0][0], executed(streams[0][1].sent[0]))
+    first.model.pool.on_reply(streams[0][0], executed(streams[0][1].sent[0]))
     await until(lambda: streams[1][1].sent)
     assert {each.reason for each in second.records(Wait)} == {RATE_LIMITER}

@@ -119,7 +119,7 @@ async def test_only_requests_that_want_timings_have_them() -> None:
         assert batches(stream) == [[each] for each in range(1, number + 1)]
         reply = pb.Executed(id=number, compute_infer_ns=5)
         reply.responses.add(head=b"head")
-        world.model.on_reply(instance, reply.SerializeToString())
+        world.model.pool.on_reply(instance, reply.SerializeToString())
     timed, other = world.responses
     assert other.timings is None
     assert timed.timings is not None

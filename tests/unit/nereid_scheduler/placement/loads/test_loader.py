@@ -208,7 +208,7 @@ async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
     new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
     assert all(it.loader.streams.instance_opened(number, Stream()) for number in new)
     assert it.served.life.serving
-    assert it.served.runtime.instances == (2, 2)
+    assert it.served.runtime.dispatcher.instances == (2, 2)
     assert streams[1].finished
 
 
@@ -234,7 +234,7 @@ async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an
     placed.instance.keeps_sequences = False
     placed.instance.on_idle()
     assert old.finished
-    assert runtime.instances == (1, 1)
+    assert runtime.dispatcher.instances == (1, 1)
     assert it.served.life.serving
 
 
@@ -335,7 +335,7 @@ async def test_an_unload_does_not_wait_for_an_executor_that_is_gone() -> None:
     it = World()
     session, stream = it.join()
     streams = it.open(stream)
-    model = it.served.model_version
+    model = it.served.runtime
     assert model is not None
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])

@@ -67,7 +67,7 @@ async def test_a_models_request_follows_an_identical_one_but_not_where_models_as
     it.submit(1)
     it.submit(2, caller=7)
     assert len(it.link.lookups()) == 1
-    it.model.asks_others = True
+    it.model.calls_other_models = True
     it.submit(3, caller=7)
     it.submit(4)
     assert len(it.link.lookups()) == 2
@@ -158,10 +158,10 @@ async def test_followers_of_a_request_that_crashes_instances_fail_with_it(it: Ca
     instance, died = it.instance, 0
     while not it.responses:
         await turn()
-        it.model.lose_instance(instance, "it died")
+        it.model.pool.lose_instance(instance, "it died")
         died += 1
         instance = RemoteInstance(1 + died, "i", "executor", Stream(), revision=REVISION)
-        it.model.add_instance(instance)
+        it.model.pool.add_instance(instance)
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
     assert set(it.responses) == set(range(5))

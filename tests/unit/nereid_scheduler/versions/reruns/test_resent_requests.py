@@ -101,11 +101,11 @@ async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() 
     it = World(grace_s=0.3)
     model = it.ready()
     it.resend()
-    assert model.pending == 0
-    await until(lambda: model.pending)
+    assert model.dispatcher.pending == 0
+    await until(lambda: model.dispatcher.pending)
     # From then on at once.
     it.resend(2)
-    assert model.pending == 2
+    assert model.dispatcher.pending == 2
     model.fail_all(Unavailable("over"))
     assert it.errors() == [(1, "over"), (2, "over")]
 
@@ -120,7 +120,7 @@ async def test_a_first_run_without_a_response_is_repeated(how: str) -> None:
         it.report(1, None)
     else:
         it.first_runs.executor_left(session)
-    assert model.pending == 1
+    assert model.dispatcher.pending == 1
 
 
 async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
@@ -130,7 +130,7 @@ async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
     it.resend()
     it.report(1, None)
     assert it.errors() == [(1, ABORTED)]
-    assert model.pending == 0
+    assert model.dispatcher.pending == 0
     model.close()
     # Nobody has it, after the grace period.
     it = World(at_most_once=True, grace_s=0)
@@ -140,7 +140,7 @@ async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
     # Requests that were not sent before run.
     model = it.ready()
     it.gateway.on_items([request(2)])
-    assert model.pending == 1
+    assert model.dispatcher.pending == 1
 
 
 async def test_a_request_that_waits_for_its_first_run_can_be_cancelled() -> None:
@@ -234,17 +234,17 @@ async def test_what_is_only_queued_is_cancelled_with_its_link() -> None:
     model = it.ready()
     executing(it)
     it.gateway.on_down()
-    assert model.pending == len(it.admission.orphans) == 0
+    assert model.dispatcher.pending == len(it.admission.orphans) == 0
 
 
 def run(model: Any, entry: Any) -> None:
     """An instance takes the entry's batch."""
-    batch = model._batcher.next_batch(time.monotonic_ns(), 1)
+    batch = model.pool.batcher.next_batch(time.monotonic_ns(), 1)
     assert batch.entries == [entry]
 
 
 def end(model: Any, entry: Any) -> None:
-    model.end_entry(entry, InferResponse(0, b"done"))
+    model.requests.end_entry(entry, InferResponse(0, b"done"))
 
 
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
@@ -261,9 +261,9 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     await until(lambda: it.first_runs.recalls.wake_at_s is None)
     assert sorted(commands.recalled) == sorted((first, second))
     it.report(second, b"head")
-    assert model.pending == 0
+    assert model.dispatcher.pending == 0
     it.report(first, None)
-    assert model.pending == 1
+    assert model.dispatcher.pending == 1
 
 
 @pytest.mark.parametrize("has_response", [True, False])
@@ -277,10 +277,10 @@ async def test_an_executor_may_join_with_the_first_run_while_the_model_is_loaded
     model = it.ready()
     await asyncio.sleep(0)
     assert commands.recalled == [1]
-    assert model.pending == 0
+    assert model.dispatcher.pending == 0
     it.report(1, b"head" if has_response else None)
     assert it.responses() == ([(1, b"head")] if has_response else [])
-    assert model.pending == (0 if has_response else 1)
+    assert model.dispatcher.pending == (0 if has_response else 1)
 
 
 async def test_an_executor_that_is_lost_as_well_reports_nothing() -> None:
@@ -290,9 +290,9 @@ async def test_an_executor_that_is_lost_as_well_reports_nothing() -> None:
     it.first_runs.begin_takeover(["lost"])
     it.resend()
     it.report_begun(one, commands)
-    assert model.pending == 0
+    assert model.dispatcher.pending == 0
     it.first_runs.executor_left(other)
-    assert model.pending == 1
+    assert model.dispatcher.pending == 1
 
 
 async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> None:
@@ -306,7 +306,7 @@ async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> Non
     # What was on its way over the old link.
     it.gateway.on_items([request(3)])
     it.gateway.on_down()
-    assert [each.request.id for each in model._open] == [1, 2]
+    assert [each.request.id for each in model.requests.entries] == [1, 2]
     end(model, entry)
     assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
     assert it.link.sent == []
@@ -323,7 +323,7 @@ async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None
     # Nobody claims it once more.
     back.session.on_down()
     await until(lambda: not len(it.admission.orphans))
-    assert not model._open
+    assert not model.requests.entries
 
 
 class Waiter:

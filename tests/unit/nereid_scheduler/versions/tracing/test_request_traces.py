@@ -79,7 +79,7 @@ async def test_a_lost_attempt_has_a_span_and_the_next_wait_begins_there() -> Non
     instance, stream = it.instance()
     it.send(1, context(1))
     await turn()
-    it.model.lose_instance(instance, "the executor died")
+    it.model.pool.lose_instance(instance, "the executor died")
     other, more = it.instance()
     await turn()
     assert more.sent[0].members[0].trace_context != stream.sent[0].members[0].trace_context

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import InvalidArgument, Unavailable
-from nereid.core.wire.messages import InferRequest
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.instance_batches import SentBatch
@@ -27,6 +27,16 @@ input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 model_transaction_policy { decoupled: true }
 """
+
+
+class NoCache:
+    """For lookups that never end."""
+
+    def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
+        raise AssertionError(lookup, response)
+
+    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
+        raise AssertionError(entry, response)
 
 
 class Model(NoOwner):
@@ -77,7 +87,7 @@ class World:
     def look_up(self, model: str, caller: RemoteInstance, leader: Entry | None = None) -> Entry:
         """A request that waits for the cache, or for the leader of its flight."""
         entry = self.ask(model)
-        entry.cache_lookup = CacheLookup(b"", b"", Flight("x", leader or entry))
+        entry.cache_lookup = CacheLookup(NoCache(), b"", b"", Flight("x", leader or entry))
         entry.state = RequestState.CACHE_LOOKUP
         entry.request.caller = caller.id
         self.nested_calls.add_call(entry.request, entry)
@@ -221,14 +231,14 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     a.stream = SimpleNamespace(send_now=lambda _: None)
     model = ModelVersion(model_of(DECOUPLED), 1, VersionContext())
     world.placed[a.id].served.runtime = model
-    model.add_instance(a)
+    model.pool.add_instance(a)
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
     request = InferRequest(1, head.SerializeToString(), [b"x"], accepts_many=True, depth=4)
     model.submit(request, lambda _: None, at_once=True)
     await asyncio.sleep(0)
     executed = pb.Executed(id=1, partial=True)
-    model.on_reply(a, executed.SerializeToString())
+    model.pool.on_reply(a, executed.SerializeToString())
     assert a.batches.first is None
     asked = InferRequest(0, b"", [], caller=a.id)
     world.nested_calls.set_depth(asked)

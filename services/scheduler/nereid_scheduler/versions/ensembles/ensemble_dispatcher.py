@@ -1,4 +1,4 @@
-"""Version of an ensemble, which makes requests to the models of its steps.
+"""Dispatcher of an ensemble, which makes requests to the models of its steps.
 
 Steps wait in their models' own queues, so that they share batches with other requests. Tensors are
 passed on unread. Each request has a run:
@@ -55,7 +55,6 @@ from nereid_scheduler.versions.ensembles.step_tensors import (
     StepHeads,
     Tensor,
 )
-from nereid_scheduler.versions.queued_requests import QueuedRequests
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
@@ -63,13 +62,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
+    from nereid_scheduler.versions.model_version import ModelVersion
+    from nereid_scheduler.versions.open_requests import OpenRequests
+    from nereid_scheduler.versions.turns import Turns
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
     # Returns the version that runs a step now; raises NereidError if there is none.
-    FindModel = Callable[[Step], QueuedRequests]
+    FindModel = Callable[[Step], ModelVersion]
 
 _log = logging.getLogger(__name__)
 
@@ -85,16 +88,20 @@ _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
-class EnsembleVersion(QueuedRequests):
-    """Version of an ensemble. Its queue is empty at the end of each turn of the event loop."""
+class EnsembleDispatcher:
+    """Dispatcher of an ensemble. Its queue is empty at the end of each turn of the event loop."""
 
-    asks_others = True
+    calls_other_models = True
+    target: LatencyTarget | None = None
+    instances = (0, 0)
+    sequences = None
 
-    def __init__(  # noqa: PLR0913 - a ModelVersion's, and by keyword what ensembles need
+    def __init__(  # noqa: PLR0913 - what every dispatcher gets, and by keyword what ensembles need
         self,
         config: ModelConfig,
-        number: int,
         context: VersionContext,
+        requests: OpenRequests,
+        turns: Turns,
         *,
         find_model: FindModel,
         nested_calls: NestedCalls = NO_NESTED_CALLS,
@@ -103,10 +110,15 @@ class EnsembleVersion(QueuedRequests):
         max_heads: int = MAX_HEADS,
     ) -> None:
         """find_model: returns the version that runs a step. labels: of the classes of an output."""
-        limits = context.limits
-        batcher = make_batcher(config, max_pending=limits.max_queue_size)
-        super().__init__(config, number, context, batcher, {})
-        self._on_end.append(self._end_run)
+        self._requests = requests
+        self._statistics = requests.statistics
+        self._segment_owners = requests.segment_owners
+        self._turns = turns
+        self._name, number = requests.named
+        self._decoupled = config.decoupled
+        self._max_retries = context.limits.max_retries
+        self.batcher = make_batcher(config, max_pending=context.limits.max_queue_size)
+        requests.notify_ended(self._end_run)
         self._find_model = find_model
         self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
@@ -128,38 +140,59 @@ class EnsembleVersion(QueuedRequests):
         """Forget the versions that run the steps, since they may have changed."""
         self._steps.clear()
 
-    def _cancel_execution(self, entry: Entry) -> None:
+    def cancel_execution(self, entry: Entry) -> None:
+        """Count the cancellation of a request whose steps run."""
         if entry in self._runs:
-            self.statistics.record_failure(entry, _now_ns(), CANCELED)
+            self._statistics.record_failure(entry, _now_ns(), CANCELED)
+
+    def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of Dispatcher
+        """Return False, as a step waits in another version's queue."""
+        return False
+
+    def set_config(self, config: ModelConfig) -> None:
+        """Set a configuration in which the ensemble is decoupled, or is not."""
+        self._decoupled = config.decoupled
+
+    def close(self) -> None:
+        """Do nothing, as there is no timer."""
 
     # ---- from the queue to the steps
 
-    def _step(self, now_ns: int) -> None:
-        self._expire_entries(now_ns)
-        while (batch := self._batcher.next_batch(now_ns, 1)) is not None:
+    @property
+    def pending(self) -> int:
+        """Number of requests whose first steps were not called yet."""
+        return self.batcher.pending
+
+    def on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of Dispatcher
+        """See to it that a request that was just queued gets its turn."""
+        self._turns.wake()
+
+    def dispatch(self, now_ns: int) -> int | None:
+        """Begin to run all queued requests; return when the next step is due."""
+        while (batch := self.batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
-        self._timer.arm(self._batcher.wake_at_ns(now_ns), now_ns)
+        return self.batcher.wake_at_ns(now_ns)
 
     def _start_run(self, batch: Batch, now_ns: int) -> None:
         entry = batch.entries[0]
         try:
             head = self._heads.parse_request(entry.request.head)
         except NereidError as error:
-            self.fail_entry(entry, error, now_ns)
+            self._requests.fail_entry(entry, error, now_ns)
             return
         run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
         # Send a call at once only if there is no other call that could share a batch with it.
-        alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
+        alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self._decoupled
         try:
             for call in actions.calls:
                 self._submit_step(run, call, at_once=alone)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
-            elif run.graph.deadlocked and not self.config.decoupled:
+            elif run.graph.deadlocked and not self._decoupled:
                 text = request_prefix(run.entry.request.request_id) + _DEADLOCK
                 self._fail_run(run, InvalidArgument.code, text)
             else:
@@ -169,7 +202,9 @@ class EnsembleVersion(QueuedRequests):
         except NereidError as error:
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
         except Exception:
-            _log.exception("a step of %r cannot be submitted", self, extra=about(run.entry))
+            _log.exception(
+                "a step of %r cannot be submitted", self._requests, extra=about(run.entry)
+            )
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
     def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor], *, at_once: bool) -> None:
@@ -181,7 +216,7 @@ class EnsembleVersion(QueuedRequests):
             self._steps.remember(step, heads)
         original = run.entry.request
         # A step of a decoupled ensemble may be called several times, so it has no fixed id.
-        number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
+        number = 0 if self._decoupled else step_request_id(original.id, step.index)
         parameters = original.parameters
         if run.moved:
             place = run.place_behind(call.tensors.values())
@@ -215,7 +250,7 @@ class EnsembleVersion(QueuedRequests):
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
     ) -> None:
         if self._runs.get(run.entry) is not run:
-            self.segment_owners.drop_response(response)
+            self._segment_owners.drop_response(response)
             return
         heads, entry = run.on_response(call, response)
         if response.error is not None:
@@ -233,7 +268,7 @@ class EnsembleVersion(QueuedRequests):
         try:
             outputs = _outputs_of(run, heads, entry, response) if response.head else None
         except NereidError as error:
-            self.segment_owners.drop_response(response)
+            self._segment_owners.drop_response(response)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
         if response.segment_name and outputs is not None:
@@ -241,7 +276,7 @@ class EnsembleVersion(QueuedRequests):
         if outputs is not None or not response.more:
             # Without outputs, such a response only announces that several may follow.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
-        if self.config.decoupled:
+        if self._decoupled:
             self._throttle_calls(run, call)
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
@@ -264,26 +299,26 @@ class EnsembleVersion(QueuedRequests):
             self._send_partial(run, self._build_response(run, outputs))
         response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
         entry = run.entry
-        revision = b"" if run.stale else self.revision
+        revision = b"" if run.stale else self._requests.revision
         epoch_ms = time.time_ns() // 1_000_000
         execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
         entry.revision = revision
         run.batch.traced = entry.trace is not None
-        self.statistics.record_batch(run.batch, execution)
-        if self.config.decoupled:
+        self._statistics.record_batch(run.batch, execution)
+        if self._decoupled:
             if not run.responses_sent:
                 # An empty response shows that the model is decoupled, so its responses need not
                 # wait.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
-        self.end_entry(entry, response)
+        if entry.request.wants_timings:
+            response.timings = self._timings_of(run)
+        self._requests.end_entry(entry, response)
 
-    def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
+    def _timings_of(self, run: EnsembleRun) -> RequestTimings:
         """Return the timings of the chain of steps before the response, without parallel steps."""
-        run = self._runs.get(entry)
-        if run is None:
-            return super()._timings_of(entry, response)
+        entry = run.entry
         queued_ns = run.started_ns - entry.enqueued_ns
         own = RequestTimings(((QUEUE, queued_ns),), attempt=entry.retries + 1)
         if entry.cache_lookup is not None:
@@ -294,7 +329,7 @@ class EnsembleVersion(QueuedRequests):
     def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
         now_ns = _now_ns()
         interval_ns = now_ns - run.last_response_ns
-        self.statistics.record_response(run.responses_sent, response, interval_ns)
+        self._statistics.record_response(run.responses_sent, response, interval_ns)
         if run.entry.trace is not None:
             run.entry.trace.responded(response, now_ns)
         run.responses_sent += 1
@@ -317,9 +352,11 @@ class EnsembleVersion(QueuedRequests):
             entry.set_flow(paused=run.paused or call in run.throttled)
 
     def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
-        message = f"in ensemble '{self.name}', {message}"
+        message = f"in ensemble '{self._name}', {message}"
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
-        self.fail_entry(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
+        timings = self._timings_of(run) if run.entry.request.wants_timings else None
+        reason = CANCELED if code in _CANCELS else OTHER
+        self._requests.fail_entry(run.entry, error, _now_ns(), reason, timings)
 
     def _end_run(self, entry: Entry) -> None:
         run = self._runs.pop(entry, None)
@@ -329,17 +366,17 @@ class EnsembleVersion(QueuedRequests):
     def _cancel_run(self, run: EnsembleRun) -> None:
         if run.calls:
             # A model may be in the middle of responding to several of these calls.
-            self._loop.call_soon(_cancel_calls, list(run.calls.values()))
+            self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
             run.calls.clear()
         if run.leases:
             # Open steps may still read the segments, so they must not be reused.
             names = {lease.segment_name for lease in run.leases}
-            self.segment_owners.return_segments(names, discard=True)
+            self._segment_owners.return_segments(names, discard=True)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Return whether the inputs of a failed step were lost, and the request may run again."""
-        if run.responses_sent or run.entry.retries >= self.limits.max_retries:
+        if run.responses_sent or run.entry.retries >= self._max_retries:
             return False
         leases = {tensor.lease for tensor in tensors}
         return any(lease is not None and not exists(lease.segment_name) for lease in leases)
@@ -347,21 +384,21 @@ class EnsembleVersion(QueuedRequests):
     def _restart_run(self, run: EnsembleRun) -> None:
         entry = run.entry
         now_ns = _now_ns()
-        if run.responses_sent or entry.retries >= self.limits.max_retries:
+        if run.responses_sent or entry.retries >= self._max_retries:
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
         # The steps of one request are not kept, so check those of all requests.
         if any(heads.model.config.at_most_once for heads in self._steps.values()):
-            error = may_have_run(self.name, _TENSORS_LOST)
+            error = may_have_run(self._name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
         _log.warning(
             "tensors were lost with an executor; a request of %r starts again",
-            self,
+            self._requests,
             extra=about(entry),
         )
         entry.retries += 1
-        self.statistics.retries += 1
+        self._statistics.retries += 1
         self._cancel_run(run)
         self._start_run(run.batch, now_ns)
 
@@ -390,7 +427,7 @@ class EnsembleVersion(QueuedRequests):
 
     def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
         run.leases.discard(lease)
-        self.segment_owners.return_segments((lease.segment_name,), discard=lease.in_use)
+        self._segment_owners.return_segments((lease.segment_name,), discard=lease.in_use)
 
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -20,7 +21,8 @@ from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
-from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
+from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
@@ -75,7 +77,7 @@ class Model(VersionWorld):
         head.outputs.add(name="O", datatype=datatype, shape=[1])
         response.head = head.SerializeToString()
         write_response(response, reply.responses.add())
-        self.model.on_reply(self.runner, reply.SerializeToString())
+        self.model.pool.on_reply(self.runner, reply.SerializeToString())
         return response.segment_name
 
     def response(
@@ -102,7 +104,7 @@ class Model(VersionWorld):
         if not response.segment_name:
             response.payloads = [content]
         write_response(response, reply.responses.add())
-        self.model.on_reply(self.runner, reply.SerializeToString())
+        self.model.pool.on_reply(self.runner, reply.SerializeToString())
         return response.segment_name
 
 
@@ -119,14 +121,19 @@ class World:
         self.models = {name: Model(name, self.executor, segment_owners) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
         text = ensemble_config(["x UINT8 -1"], tensors, steps)
-        self.ensemble = EnsembleVersion(
-            model_of(text, name="e", backend=""),
+        config = model_of(text, name="e", backend="")
+        context = VersionContext(QueueLimits(max_retries=1), segment_owners=segment_owners)
+        self.ensemble = ModelVersion(
+            config,
             1,
-            VersionContext(QueueLimits(max_retries=1), segment_owners=segment_owners),
-            find_model=lambda step: self.models[step.model].model,
-            labels=labels,
-            max_steps=max_entries,
-            max_heads=max_entries,
+            context,
+            partial(
+                EnsembleDispatcher,
+                find_model=lambda step: self.models[step.model].model,
+                labels=labels,
+                max_steps=max_entries,
+                max_heads=max_entries,
+            ),
         )
         self.responses: list[InferResponse] = []
 
@@ -223,7 +230,7 @@ async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     head.outputs.add(name="P", datatype="UINT8", shape=[3])
     response.head = head.SerializeToString()
     write_response(response, reply.responses.add())
-    model.model.on_reply(model.runner, reply.SerializeToString())
+    model.model.pool.on_reply(model.runner, reply.SerializeToString())
     assert it.released == [([response.segment_name], False)]
     await turn()
     # The step behind it goes without.
@@ -255,9 +262,9 @@ async def test_segments_that_a_lost_instance_may_still_read_are_discarded(output
     await it.ask()
     first = await it.response("a", b"m")
     model = it.models["b"]
-    model.model.lose_instance(model.runner, "it stands still")
+    model.model.pool.lose_instance(model.runner, "it stands still")
     model.runner = RemoteInstance(2, "b", "executor", model.stream)
-    model.model.add_instance(model.runner)
+    model.model.pool.add_instance(model.runner)
     await turn()
     await it.response("b", b"y", lent=False)
     assert it.released == [([first], True)]
@@ -339,15 +346,14 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     it, link = World(CHAIN), FakeLink()
     client = CacheClient(link, SECRETS, 5)
     for version in (it.ensemble, *(it.models[name].model for name in "ab")):
-        version.revision = b"old"
         version.cache = ResponseCache(version, client, 0)
-        version.cache.set_revision(1, b"old")
+        version.set_revision(b"old")
     it.models["b"].runner.revision = b"old"
     await it.ask()
     link.send_results(None)
     await turn()
     if changed == "hit":
-        it.models["a"].model.revision = b"new"
+        it.models["a"].model.set_revision(b"new")
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
     cached = pb.CachedResponse(head=head.SerializeToString(), payloads=[b"m"])
@@ -357,7 +363,7 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     link.send_results(None)
     await turn()
     if changed == "executed":
-        it.models["b"].model.revision = b"new"
+        it.models["b"].model.set_revision(b"new")
     await it.response("b", b"y")
     assert it.responses[0].payloads == [b"y"]
     whole, _, step = (lookup.key for lookup in link.lookups())
@@ -382,7 +388,7 @@ async def test_a_response_without_outputs_of_a_step_is_one_of_the_ensemble() -> 
     reply = pb.Executed(id=model.stream.sent[-1].id)
     nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
     write_response(InferResponse(0, nothing), reply.responses.add())
-    model.model.on_reply(model.runner, reply.SerializeToString())
+    model.model.pool.on_reply(model.runner, reply.SerializeToString())
     (response,) = it.responses
     assert response.error is None
     head = kserve_pb2.ModelInferResponse.FromString(response.head)
@@ -395,7 +401,7 @@ async def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     write_response(InferResponse(0), reply.responses.add())
-    model.model.on_reply(model.runner, reply.SerializeToString())
+    model.model.pool.on_reply(model.runner, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
     assert it.responses[0].error.message.startswith(text)
@@ -417,7 +423,7 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     reply.responses.add(head=b"\xff")
-    model.model.on_reply(model.runner, reply.SerializeToString())
+    model.model.pool.on_reply(model.runner, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', the executor's response cannot be understood"
     assert it.responses[0].error.message == text
@@ -432,7 +438,8 @@ async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> N
         assert it.models["b"].asked()["O"].most == count
         await it.response("b", b"y", lent=False)
         assert len(it.responses) == count
-    assert len(it.ensemble._steps) <= 4
+    dispatcher: Any = it.ensemble.dispatcher
+    assert len(dispatcher._steps) <= 4
 
 
 def place_in(parameters: Mapping[str, kserve_pb2.InferParameter]) -> tuple[int, bool, bool]:

@@ -1,0 +1,424 @@
+"""The instances of a model version, and the batches that they execute.
+
+Only this module changes the batches of instances. The batcher decides which requests run together,
+and plan() at which instance. The module must not know how an executor loads a model, nor what a
+repository is.
+
+    dispatch         send the planned batches
+    on_reply         record what was executed, dispatch, then send the responses
+    lose_instance    what the instance had runs again
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Internal, NereidError
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.batching.batcher import holds_target, make_batcher, target_of
+from nereid_scheduler.batching.policies.gathering import MIN_NS
+from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import (
+    RateLimitedBatcher,
+    RateLimitedRouter,
+)
+from nereid_scheduler.batching.sequences.iterative import IterativeBatcher
+from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid_scheduler.batching.times.batch_times import BatchTimes
+from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.core.requests.entry import QUEUED, RESPONDED, Entry
+from nereid_scheduler.versions.plan import plan
+from nereid_scheduler.versions.replies import Replies
+from nereid_scheduler.versions.reruns.lost_requests import LostRequests
+from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
+from nereid_scheduler.versions.tracing.request_traces import end_attempts
+from nereid_scheduler.versions.waiting_batches import (
+    NO_WAITING_BATCHES,
+    WaitingBatches,
+    lets_batches_wait,
+)
+from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
+from nereid_scheduler.versions.waits.wait_record import WaitRecord
+
+if TYPE_CHECKING:
+    from nereid.core.wire.executed import Executed
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
+    from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.requests.entry import Batch
+    from nereid_scheduler.core.requests.execution import Execution
+    from nereid_scheduler.versions.open_requests import OpenRequests
+    from nereid_scheduler.versions.turns import Turns
+    from nereid_scheduler.versions.version_context import VersionContext
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+# After a larger batch, a single request waits until the end of the event loop's turn, as other
+# requests may come and share its batch.
+_FEW: Final = 2
+
+
+class InstancePool:
+    """Dispatcher that executes the requests of one version on its instances."""
+
+    calls_other_models = False
+
+    def __init__(
+        self, config: ModelConfig, context: VersionContext, requests: OpenRequests, turns: Turns
+    ) -> None:
+        self._requests = requests
+        self._turns = turns
+        limits, limiter = context.limits, context.rate_limiter
+        limited = None if limiter is None else RateLimitedRouter(limiter)
+        self._router: Router[RemoteInstance] = limited or Router()
+        # Measured times of the version's batches.
+        self.times = BatchTimes(by_rows=holds_target(config))
+        batcher = make_batcher(
+            config,
+            self._router,
+            self.times,
+            requests,
+            max_pending=limits.max_queue_size,
+            admission=limits.admission_of(config),
+            client_share=limits.client_sequence_share,
+        )
+        self.target = target_of(batcher)
+        self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
+        self.batcher: Batcher = batcher
+        if limited is not None:
+            self.batcher = RateLimitedBatcher(batcher, limited, turns.wake)
+        # Instances that get no new sequences, and stay until their sequences are over.
+        self._retiring: set[RemoteInstance] = set()
+        iterations = batcher if isinstance(batcher, IterativeBatcher) else None
+        # States move only with single responses: each of several may change the state later.
+        self._transfers: StateTransfers = NO_TRANSFERS
+        if (
+            self._sequences is not None
+            and config.proto.sequence_batching.state
+            and not (config.decoupled or iterations is not None)
+        ):
+            self._transfers = StateTransfers(
+                repr(requests), self._sequences.moves, turns.wake, context.snapshots
+            )
+        self._replies = Replies(self, requests, config, self._transfers, iterations, limits)
+        if self._replies.one_by_one:
+            requests.notify_ended(self._replies.end_entry)
+        if self._sequences is not None:
+            requests.notify_ended(self._end_in_sequence)
+        self._waiting: WaitingBatches = NO_WAITING_BATCHES
+        # With a rate limiter no batch waits at an instance, since the instance may execute only
+        # when it holds its resources.
+        if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
+            self._waiting = WaitingBatches(config, self._router, self.times)
+        # True if an instance has become free, or has begun its second batch, since the last step.
+        self._step_due = False
+        # If True, a request that comes alone is probably the only one.
+        self._last_batch_small = True
+        self._lost = LostRequests(
+            config, requests, self.batcher, self._sequences, limits.max_retries
+        )
+        self._executor_wait = ExecutorWait(
+            config, requests, self.batcher, limits.no_executor_timeout_s
+        )
+        self._wait = WaitRecord(requests, self.batcher, self._router)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that wait in the queue or at an instance."""
+        return self.batcher.pending + self._waiting.requests
+
+    @property
+    def instances(self) -> tuple[int, int]:
+        """Number of ready instances, and how many of these are free."""
+        return self._router.count, self._router.free
+
+    @property
+    def sequences(self) -> tuple[int, int] | None:
+        """Number of live sequences, and how many wait for a slot; `None` without sequences."""
+        if self._sequences is None:
+            return None
+        return len(self._sequences.sequences), self._sequences.sequences.backlog
+
+    # ---- requests
+
+    def on_queued(self, now_ns: int, *, at_once: bool) -> None:
+        """See to it that a request that was just queued gets its turn."""
+        if at_once and self._last_batch_small and self._router.free:
+            self._turns.step(now_ns)
+        else:
+            self._turns.wake()
+        if not self._router.count:
+            self._executor_wait.begin()
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """Pause or resume the responses to an entry at its instance."""
+        self._replies.set_flow(entry, paused=paused)
+
+    def cancel_execution(self, entry: Entry) -> None:
+        """Notify the instance that has an entry that its client has cancelled it."""
+        self._replies.cancel(entry, self._router)
+
+    def is_blocked(self, entry: Entry) -> bool:
+        """Return whether a queued entry has no instance, or waits for another sequence's slot."""
+        if entry.state is not QUEUED:
+            return False
+        if not self._router.count:
+            return True
+        return self._sequences is not None and self._sequences.is_blocked(entry)
+
+    def _end_in_sequence(self, entry: Entry) -> None:
+        assert self._sequences is not None
+        self._sequences.end_entry(entry, _now_ns())
+        self._turns.wake()
+
+    # ---- batches
+
+    def wake(self) -> None:
+        """Take a step at the end of this turn, as requests were queued again."""
+        self._turns.wake()
+
+    def dispatch(self, now_ns: int) -> int | None:
+        """Send the batches that are due; return when the next step is due."""
+        self._step_due = False
+        self._transfers.resume_exports()
+        for instance in self._waiting.overdue(now_ns):
+            instance.withdraw_waiting()
+        waited = self.batcher.pending
+        while planned := plan(self.batcher, self._router, self._waiting, now_ns):
+            for instance, batch in planned:
+                self._last_batch_small = len(batch.entries) <= _FEW
+                self._send_batch(instance, batch, now_ns)
+        if waited or self._wait.reason:
+            self._wait.update(waited, now_ns)
+        if self._retiring and self._sequences is not None:
+            self._end_retirements(self._sequences)
+        at_ns, overdue_ns = self.batcher.wake_at_ns(now_ns), self._waiting.wake_at_ns()
+        if at_ns is None or (overdue_ns is not None and overdue_ns < at_ns):
+            return overdue_ns
+        return at_ns
+
+    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> None:
+        """Send a batch to an instance; if it cannot be sent, fail its entries."""
+        requests = self._requests
+        requests.statistics.batches_closed[batch.reason] += 1
+        is_second = instance.batches.first is not None
+        try:
+            sent = instance.send_batch(batch, now_ns)
+        except Exception:
+            _log.exception("a batch of %r cannot be sent", requests)
+            self._forget_batch(batch)
+            if not is_second:
+                self._router.release_instance(instance)
+            error = Internal("the batch cannot be sent to an executor", accepted=True)
+            # submit() must return an entry before the entry fails.
+            self._turns.call_soon(requests.fail_entries, batch.entries, error, now_ns)
+            return
+        if is_second:
+            self._waiting.on_sent_second(instance, sent)
+        else:
+            self._waiting.on_sent(instance)
+        self._replies.on_sent(instance, sent)
+
+    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
+        """Handle a message from an instance.
+
+        Raises:
+            ProtocolError: the message is invalid. Nothing has changed, and the instance's stream
+                must end.
+        """
+        now_ns = _now_ns()
+        reply = self._replies.read(instance, message, now_ns)
+        if self._step_due and self._sequences is None:
+            # Send the next batch before the responses, so that the instance executes meanwhile.
+            self._turns.step(now_ns)
+        self._replies.respond(instance, reply, now_ns)
+        if self._step_due:
+            # The next requests of sequences may join the batch once the responses are sent.
+            self._turns.wake()
+
+    def end_execution(
+        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
+    ) -> Execution:
+        """Record that an instance has executed its first batch, and what was measured."""
+        execution = sent.end_execution(reply, finished_ns)
+        batch, waited = sent.batch, sent.waited_since_ns > 0
+        self.times.record(instance, batch, execution, waited=waited)
+        target = self.target
+        if target is not None and target.on_executed(batch, finished_ns):
+            _log_target(self._requests, target)
+        self._end_first(instance, finished_ns)
+        return execution
+
+    def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
+        """Remove an instance's first batch, which was executed, and let the next one begin."""
+        batches = instance.batches
+        ended = batches.first
+        assert ended is not None, "no batch that could have been executed"
+        batches.end_first(now_ns)
+        self._step_due = True
+        if batches.first is not None:
+            self._begin_waiting(instance, batches.first)
+            return
+        taken_ns = now_ns - ended.started_ns
+        if taken_ns >= MIN_NS and (self._sequences is not None or self._router.count == 1):
+            self.batcher.batch_ended(instance, ended.batch, taken_ns, now_ns)
+        self._waiting.remove_instance(instance)
+        self._router.release_instance(instance)
+
+    def _begin_waiting(self, instance: RemoteInstance, first: SentBatch) -> None:
+        """Record that an instance has begun to execute the batch that has waited there."""
+        self._waiting.on_begun(instance)
+        if instance.accepts_controls:
+            for member, entry in enumerate(first.batch.entries):
+                if entry.state is RESPONDED:
+                    instance.send_control(first.id, member, pb.MemberControl.CANCEL)
+
+    def _forget_batch(self, batch: Batch) -> None:
+        if self.target is not None:
+            self.target.forget(batch)
+
+    # ---- instances come and go
+
+    def add_instance(self, instance: RemoteInstance) -> None:
+        """Add an instance that is ready for a batch."""
+        instance.batches.idle_since_ns = _now_ns()
+        self._router.add_instance(instance)
+        if self._sequences is not None:
+            self._sequences.add_instance(instance)
+        self._executor_wait.end()
+        self._turns.wake()
+
+    def retire_instance(self, instance: RemoteInstance) -> None:
+        """Send an instance no more batches; it may finish the batches that it has."""
+        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
+        self._transfers.begin_export(instance)
+
+    def retire_after_sequences(self, instance: RemoteInstance) -> None:
+        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
+        if self._sequences is not None and not self._transfers.moves_states_of(instance):
+            self._sequences.retire_instance(instance)
+            if self._sequences.has_sequences(instance):
+                instance.keeps_sequences = True
+                self._retiring.add(instance)
+                return
+        self.retire_instance(instance)
+
+    def _end_retirements(self, sequences: SequenceBatcher) -> None:
+        for instance in [
+            instance for instance in self._retiring if not sequences.has_sequences(instance)
+        ]:
+            self.retire_instance(instance)
+            if not instance.at_work:
+                instance.on_idle()
+
+    def _remove_instance(self, instance: RemoteInstance, cause: str, *, lost: bool) -> None:
+        if instance.keeps_sequences:
+            instance.keeps_sequences = False
+            self._retiring.discard(instance)
+        self._waiting.remove_instance(instance)
+        self.times.forget_instance(instance)
+        removed = self._router.remove_instance(instance)
+        # A draining instance has left the router, but may be lost before its states were moved.
+        if self._sequences is not None and (removed or lost):
+            gives_states = self._transfers.moves_states_of(instance)
+            self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
+            self._turns.wake()
+        if removed and not self._router.count:
+            self._executor_wait.restart_clock()
+            self._executor_wait.begin()
+
+    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
+        """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
+
+        begun: False if no request can have begun. For a waiting batch, no attempt is counted.
+        """
+        batches, waiting = instance.batches.lose_all()
+        if waiting is not None:
+            self._requeue_given_back(instance, waiting)
+        # The lost instance's process may still be alive and read tensors in shared memory.
+        for sent in batches if waiting is None else [*batches, waiting]:
+            self._forget_batch(sent.batch)
+            for entry in sent.batch.entries:
+                entry.request.resent = True
+        self._remove_instance(instance, cause, lost=True)
+        instance.handing_over = False
+        self._router.release_instance(instance)
+        entries: list[Entry] = []
+        now_ns = _now_ns()
+        for sent in batches:
+            entries += self._replies.lose_batch(sent, cause, now_ns)
+            self._record_lost(instance, sent, now_ns, cause)
+        queued = bool(entries) and self._lost.retry(entries, cause, now_ns, begun=begun)
+        if (queued or waiting is not None) and not self._router.count:
+            self._executor_wait.begin()
+        self._transfers.fetch_snapshots()
+        self._turns.wake()
+
+    def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
+        """Fail an instance's batches up to number `begun`, which must not run again."""
+        now_ns = _now_ns()
+        waiting = instance.batches.waiting
+        for sent in instance.batches.lose_begun(begun):
+            if sent is waiting:
+                self._waiting.on_given_back(instance, sent)
+            self._forget_batch(sent.batch)
+            self._record_lost(instance, sent, now_ns, error.message)
+            self._requests.fail_entries(sent.open_entries(), error, now_ns)
+
+    def _record_lost(
+        self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
+    ) -> None:
+        if sent.execution is None:
+            requests = self._requests
+            requests.timeline.record_lost(requests.named, instance, sent, now_ns, cause)
+            if sent.batch.traced:
+                end_attempts(instance, sent, now_ns, cause)
+
+    def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
+        """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
+        batches = instance.batches
+        sent = batches.end_withdrawal(number)
+        if sent is None:
+            return
+        self._requeue_given_back(instance, sent)
+        if batches.first is None:
+            # The response to the batch before it has already come, so the instance is free.
+            self._router.release_instance(instance)
+            if not instance.at_work:
+                instance.on_idle()
+        self._turns.wake()
+
+    def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        self._forget_batch(sent.batch)
+        self._waiting.on_given_back(instance, sent)
+        entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
+        if sent.batch.traced:
+            for entry in entries:
+                if entry.trace is not None:
+                    entry.trace.undo_attempt()
+        self.batcher.requeue(entries)
+
+    def set_config(self, config: ModelConfig) -> None:
+        """Set a configuration with other instance groups."""
+        self._executor_wait.set_config(config)
+
+    def close(self) -> None:
+        """Cancel the timers."""
+        self._executor_wait.end()
+
+
+def _log_target(requests: OpenRequests, target: LatencyTarget) -> None:
+    p99_us = target.target_ns // 1000
+    if target.reachable:
+        _log.info("%r can hold its target_p99_us=%d again", requests, p99_us)
+    else:
+        _log.warning(
+            "%r cannot hold its target_p99_us=%d: executing one request takes %d us; what can"
+            " be held instead is %d us; raise the target, or make the model faster",
+            requests,
+            p99_us,
+            target.least_ns // 1000,
+            target.held_ns // 1000,
+        )

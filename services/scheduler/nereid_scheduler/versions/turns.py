@@ -1,0 +1,51 @@
+"""When a model version takes its next step: now, at the end of the loop's turn, or at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from nereid_scheduler.core.timer import RearmableTimer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_now_ns = time.monotonic_ns
+
+
+class Turns:
+    """Turns of one version. Create it inside the event loop."""
+
+    def __init__(self, step: Callable[[int], int | None]) -> None:
+        """step: takes the time and returns when the next step is due, if nothing comes before."""
+        self._take_step = step
+        self._loop = asyncio.get_running_loop()
+        self._due = False
+        self._timer = RearmableTimer(self._on_timer)
+
+    def step(self, now_ns: int) -> None:
+        """Take a step now."""
+        self._timer.arm(self._take_step(now_ns), now_ns)
+
+    def wake(self) -> None:
+        """Take a step at the end of this turn of the event loop."""
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._on_turn)
+
+    def call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the next turn of the event loop."""
+        self._loop.call_soon(function, *arguments)
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        self._timer.cancel()
+
+    def _on_turn(self) -> None:
+        self._due = False
+        self.step(_now_ns())
+
+    def _on_timer(self) -> None:
+        if not self._due:
+            self.step(_now_ns())
