@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import pytest
 
