@@ -46,7 +46,7 @@ def test_an_executor_beside_the_gateway_gives_what_a_direct_call_gives(
         for case in all_cases(seed=1)
         if case.backend != "python" and case.name.startswith("random_") == has_random
     ]
-    report = run(tmp_path, cases, 1, "--join=all", only=frozenset({"grpc", "regions", "together"}))
+    report = run(tmp_path, cases, 1, "--join=all", only=frozenset({"regions", "together"}))
     assert not report.differences, "\n".join([str(report), *report.differences[:20]])
 
 
