@@ -13,7 +13,7 @@ _BITS: Final = (1 << 64) - 1
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SEED: Final = 0xC70F6907
 _WORD_BYTES: Final = 8
-# Numbers of buckets. A table holds as many names, then grows to the next number.
+# Bucket counts. A table with n buckets holds up to n names, then grows to the next count.
 _SIZES: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 
 

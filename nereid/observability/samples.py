@@ -59,7 +59,7 @@ class Samples:
         return sum(values) if values else None
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Sum a metric's samples that have these labels, by the values of the label `label`."""
+        """Return the sum of the samples with these labels, for each value of the label `label`."""
         sums: dict[str, float] = {}
         for own_labels, value in self.samples(name, **labels):
             if label in own_labels:

@@ -86,7 +86,7 @@ class Device(Protocol):
 
 
 class GraphDevice(Device, Protocol):
-    """A Device that captures graphs, which are numbers as well."""
+    """Device that can capture graphs. An integer identifies a graph, as it does a stream."""
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
         """Capture as a graph what work() enqueues on the stream; nothing is executed yet."""

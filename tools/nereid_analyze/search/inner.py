@@ -30,7 +30,8 @@ _GAIN: Final = 1.03
 _RACE: Final = (0.85, 0.95)
 # A race checks the target at this share of the best rate, so that noise does not end the race.
 _RACED: Final = 0.9
-# Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
+# Noise of a simulated rate, as standard deviation of its logarithm: `ROUGH` for short runs, `EXACT`
+# for whole windows.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
 _MAX_ERRORS: Final = 0.01

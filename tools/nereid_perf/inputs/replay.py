@@ -48,7 +48,7 @@ class _Model:
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # For requests to a sequence model that have no sequence in the trace.
+        # Made up for a sequence model whose requests have no sequence in the trace.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)

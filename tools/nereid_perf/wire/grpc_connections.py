@@ -88,7 +88,7 @@ class GrpcConnections:
             await self._all_lost.wait()
 
     def on_slot(self, connection: GrpcConnection) -> None:
-        """Give a slot that has become free to a waiting request, or keep it as free."""
+        """Give a free slot to a waiting request. If none waits, add it to the free slots."""
         if not connection.usable:
             # The connection got a GOAWAY, or is lost. Others are dialled when they are needed.
             return

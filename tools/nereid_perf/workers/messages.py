@@ -56,8 +56,8 @@ class Connected:
 class Report:
     """A worker's report of all requests that have ended since its last report.
 
-    until_ns: the report is complete before this time. cpu_s, waited_s: so far. final: it replies to
-    Stop.
+    until_ns: the report has every request that ended before this time. cpu_s, waited_s: totals
+    since the worker started. final: whether this report replies to Stop.
     """
 
     until_ns: int

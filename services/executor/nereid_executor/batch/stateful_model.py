@@ -72,7 +72,7 @@ class _KeptBatch:
         )
 
     def release(self) -> None:
-        """Copy the rows that are still used as states, since one row would keep the whole array."""
+        """Copy the rows that are states, since one row would keep its whole array in memory."""
         for state, rows in zip(self._states, self._rows, strict=True):
             if len(state) == len(rows) and all(map(is_, state, rows)):
                 state[:] = map(np.array, rows)

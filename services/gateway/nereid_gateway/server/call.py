@@ -120,7 +120,7 @@ class HttpCall:
         self._on_progress = on_progress
 
     def hold(self, size_bytes: int) -> None:
-        """Charge bytes of this request that the gateway keeps, or raise OverBudgetError."""
+        """Charge this request's bytes to its client's account; raise OverBudgetError."""
         if not self.done:
             self.account.charge(size_bytes, self.held_bytes)
             self.held_bytes += size_bytes

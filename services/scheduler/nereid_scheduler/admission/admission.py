@@ -64,7 +64,7 @@ class LinkSession(Protocol):
     """Interface for the session of a gateway's link; admission may have to end it."""
 
     def has_pending(self, request_id: int) -> bool:
-        """Return whether a request of this gateway has no last response yet."""
+        """Return whether a request of this gateway still awaits its last response."""
 
     def on_down(self) -> None:
         """End the session."""

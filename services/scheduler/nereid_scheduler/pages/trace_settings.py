@@ -97,7 +97,7 @@ class TraceExtensionSettings:
         for model, changes in restored.items():
             known = {name: [str(value) for value in changes[name]] for name in changes}
             self.update(model, {name: known[name] for name in known if name in _PARSERS})
-        # Keep the numbers of the restarts, so that gateways continue counts that they have begun.
+        # Restart numbers are kept, so that gateways continue the trace counts that they began.
         self._turns = {str(model): int(turn) for model, turn in saved["turns"].items()}
         self._turns.setdefault("", 0)
         self._last_turn = max(self._turns.values())

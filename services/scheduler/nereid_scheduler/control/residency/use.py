@@ -57,7 +57,7 @@ class ModelUse:
         return {model.name for model in found if model is not None}
 
     def held_requests(self, name: str) -> int:
-        """Return how many requests wait for a model on demand."""
+        """Return how many requests wait for a model that is loaded on demand."""
         found = map(self._catalogue.find_on_demand, self._held_models())
         return sum(model is not None and model.name == name for model in found)
 

@@ -38,7 +38,7 @@ class CacheStore:
         return (await self._read(record=name)).records[name]
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by digest. Files that are missing are left out."""
+        """Return the contents of a record's files. Key: digest. Missing files are left out."""
         return dict((await self._read(record=name, files=digests)).files)
 
     async def write(

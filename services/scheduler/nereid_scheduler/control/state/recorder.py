@@ -1,4 +1,4 @@
-"""Writes changes of the state to the store, one record after another, beside the requests.
+"""Writes changes of the state to the store in the background, one record after another.
 
     state of a change   event                                         next state
     (new)               `put` or `delete`; an earlier change of the   pending
