@@ -369,7 +369,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
         }
         loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
-            # A load first waits for memory. Show that time as a wait for memory only, not as loading too.
+            # A load first waits for memory. That time is shown as a wait for memory only.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
             by_reason[LOADING] = loading.common(rest)
     return waited

@@ -162,7 +162,7 @@ class DecoderPool:
             slot.close()
 
     def start_jobs(self) -> None:
-        """Give waiting jobs to idle processes: first to started ones, then to those to be started."""
+        """Give waiting jobs to idle processes, first to those that have been started."""
         reserved, *others = self._slots
         if reserved.running is None and (waiting := self._short.take()) is not None:
             reserved.run_job(waiting)

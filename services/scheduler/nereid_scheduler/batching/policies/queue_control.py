@@ -101,7 +101,7 @@ class QueueControl:
             self._good_ns = now_ns
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
-        """Return how many requests exceed the queue's limit; 0 unless an overload has just begun."""
+        """Return how many requests exceed the queue's limit when an overload begins; else 0."""
         if not self._has_excess:
             return 0
         self._has_excess = False

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
 
-# Beyond the first limit the oldest request is dropped; beyond the second no further model is traced.
+# Beyond the first limit the oldest request is dropped. Beyond the second no further model is
+# traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
 # Per model: a response may have many tensors, and a decoupled model many responses.
