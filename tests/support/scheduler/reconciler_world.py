@@ -11,7 +11,7 @@ from nereid.core.errors import Internal, NereidError
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.rules import ModelControlRules
-from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from nereid_scheduler.core.models.model_record import ModelRecord
@@ -229,12 +229,14 @@ class ReconcilerWorld:
     def _reconcile_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.reconciler.reconcile)
 
-    def ask(self, name: str, why: Why, model: FoundModel | None = None, **rest: Any) -> Outcome:
-        return ask_for(self.desired, name, why, found=model, **rest)
+    def ask(
+        self, name: str, reason: Reason, model: FoundModel | None = None, **rest: Any
+    ) -> Outcome:
+        return ask_for(self.desired, name, reason, found=model, **rest)
 
     async def serve(self, *names: str) -> None:
         for name in names:
-            outcome = self.ask(name, Why.INITIAL, found(name))
+            outcome = self.ask(name, Reason.INITIAL, found(name))
             await self.loader.report(LoadStatus.UP)
             assert await ended(outcome) is None
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
-    from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+    from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 
     # `None`: the model is now as desired.
     Outcome = asyncio.Future[NereidError | None]
 
 
-def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
+def ask_for(desired: DesiredModels, name: str, reason: Reason, **rest: Any) -> Outcome:
     """Call `DesiredModels.add()`; return the outcome, for which the caller need not wait."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
 
@@ -21,5 +21,5 @@ def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome
         if not outcome.done():
             outcome.set_result(error)
 
-    desired.add(name, why, on_end=on_end, **rest)
+    desired.add(name, reason, on_end=on_end, **rest)
     return outcome

@@ -18,7 +18,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, Nere
 from nereid.model_config.remedies import with_remedy
 from nereid_scheduler.control.reconciler.next_action import (
     FINDING,
-    Do,
+    Action,
     is_unload_remembered,
     next_action,
 )
@@ -27,7 +27,7 @@ from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODE
 from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import POLL
 from nereid_scheduler.control.shards.model_moves import NO_MOVES
-from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Why
+from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Reason
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
@@ -38,7 +38,7 @@ from nereid_scheduler.placement.models.reload_plan import plan_reload
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from nereid_scheduler.control.reconciler.next_action import Action
+    from nereid_scheduler.control.reconciler.next_action import Decision
     from nereid_scheduler.control.repository.recorded_models import RecordedModels
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemand
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Reasons for loads whose failures are neither logged nor returned elsewhere.
-_LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
+_LOGGED: Final = PATIENT | {Reason.STEP, Reason.POLLED}
 # After these requests of clients, a model is no longer loaded and unloaded on demand.
-_FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
+_ENDS_ON_DEMAND: Final = frozenset({Reason.BY_NAME, Reason.STEP, Reason.UNLOADED})
 
 
 class Sources(NamedTuple):
@@ -127,12 +127,12 @@ class Reconciler:
         while not self._closed and (due := self._desired.take_due()):
             for model in due:
                 try:
-                    action = next_action(model, self._desired, self._catalogue)
-                    if action.do is Do.FIND_RECORDED:
+                    decision = next_action(model, self._desired, self._catalogue)
+                    if decision.action is Action.FIND_RECORDED:
                         self._desired.begin(model, finds=True)
                         taken_over.append(model)
                     else:
-                        self._perform(model, action)
+                        self._perform(model, decision)
                 except Exception:
                     self._end_unexpectedly(model)
         if taken_over:
@@ -146,37 +146,37 @@ class Reconciler:
             for version in reload.abandon():
                 self.spawn(self._loader.unload(version))
 
-    def _perform(self, model: DesiredModel, action: Action) -> None:
-        if action.do is Do.ADD_STEPS:
-            self._desired.add_steps(model, action.steps)
-        elif action.do is Do.HAND_OVER:
+    def _perform(self, model: DesiredModel, decision: Decision) -> None:
+        if decision.action is Action.ADD_STEPS:
+            self._desired.add_steps(model, decision.steps)
+        elif decision.action is Action.HAND_OVER:
             self._hand_over(model)
-        elif action.do is not Do.WAIT:
-            self._desired.begin(model, finds=action.do in FINDING)
+        elif decision.action is not Action.WAIT:
+            self._desired.begin(model, finds=decision.action in FINDING)
             work = {
-                Do.FIND: self._find,
-                Do.READ_FILES: self._read_files,
-                Do.LOAD: self._load,
-                Do.UNLOAD: self._begin_unload,
-                Do.REFUSE: self._refuse,
-                Do.KEEP: self._keep,
-            }[action.do](model, action)
-            self.spawn(self._carry_out(model, action, work))
+                Action.FIND: self._find,
+                Action.READ_FILES: self._read_files,
+                Action.LOAD: self._load,
+                Action.UNLOAD: self._begin_unload,
+                Action.REFUSE: self._refuse,
+                Action.KEEP: self._keep,
+            }[decision.action](model, decision)
+            self.spawn(self._carry_out(model, decision, work))
 
     async def _carry_out(
-        self, model: DesiredModel, action: Action, work: Coroutine[None, None, None]
+        self, model: DesiredModel, decision: Decision, work: Coroutine[None, None, None]
     ) -> None:
         try:
             await work
         except NereidError as error:
-            if model.why in _LOGGED and not isinstance(error, _ReportedError):
+            if model.reason in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
             # Waiting callers keep the error. Its traceback would keep the model's files in memory.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
             self._end_unexpectedly(model)
         else:
-            if action.do not in FINDING:
+            if decision.action not in FINDING:
                 self._desired.end(model)
 
     def _end_unexpectedly(self, model: DesiredModel) -> None:
@@ -190,14 +190,16 @@ class Reconciler:
         if self._desired.take_awaited_changed():
             self._loader.notify_change()
 
-    async def _find(self, model: DesiredModel, action: Action) -> None:
+    async def _find(self, model: DesiredModel, decision: Decision) -> None:
         def find() -> list[FoundModel]:
             overrides = {model.name: model.override}
-            return [self._repositories.require(name, overrides.get(name)) for name in action.names]
+            return [
+                self._repositories.require(name, overrides.get(name)) for name in decision.names
+            ]
 
         self._desired.on_found(model, await asyncio.to_thread(find))
 
-    async def _read_files(self, model: DesiredModel, _: Action) -> None:
+    async def _read_files(self, model: DesiredModel, _: Decision) -> None:
         assert model.record is not None, "files that no record names"
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
@@ -225,39 +227,39 @@ class Reconciler:
             for model in models:
                 self._end_unexpectedly(model)
 
-    async def _refuse(self, model: DesiredModel, action: Action) -> None:
-        found, error = model.found, action.error
+    async def _refuse(self, model: DesiredModel, decision: Decision) -> None:
+        found, error = model.found, decision.error
         assert found is not None, "refused before it was found"
         assert error is not None, "refused without a reason"
         self._desired.on_refused(model)
-        if model.why is Why.STEP:
+        if model.reason is Reason.STEP:
             self._end_deferring(model)
-        if model.why in PATIENT:
+        if model.reason in PATIENT:
             if found.exists and not isinstance(error, NotUnique):
                 self._catalogue.set_model(_refused_model(found, error))
         elif isinstance(found.error, NoVersion):
             if self._catalogue.model(model.name) is None and found.digest:
                 # As in Triton, the model is known from now on, although it has no version.
                 self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
-        elif model.why is Why.BY_NAME and found.error is not None:
+        elif model.reason is Reason.BY_NAME and found.error is not None:
             _log_failure(model, found.error)
         raise error
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        if model.why in _FOR_GOOD:
+        if model.reason in _ENDS_ON_DEMAND:
             self._on_demand.forget(model.name)
 
-    async def _keep(self, model: DesiredModel, _: Action) -> None:
+    async def _keep(self, model: DesiredModel, _: Decision) -> None:
         self._end_deferring(model)
-        if model.why is Why.BY_NAME:
+        if model.reason is Reason.BY_NAME:
             await self._recorded.records.record_request(model.name)
 
-    async def _load(self, model: DesiredModel, _: Action) -> None:
+    async def _load(self, model: DesiredModel, _: Decision) -> None:
         name, found = model.name, model.found
         assert found is not None, "loaded before it was found"
         # The load begins at once, so requests that wait for the model keep waiting.
         self._end_deferring(model)
-        if model.why is Why.POLLED:
+        if model.reason is Reason.POLLED:
             found = replace(found, hosts=self._on_demand.hosts_of(name))
         was_served = self._catalogue.is_served(name)
         try:
@@ -268,9 +270,9 @@ class Reconciler:
                 await self._record_load(model, found)
             raise
         finally:
-            if model.why is Why.POLLED:
+            if model.reason is Reason.POLLED:
                 self._on_demand.on_reloaded(name)
-        if model.why is Why.BY_NAME or self._catalogue.is_served(name):
+        if model.reason is Reason.BY_NAME or self._catalogue.is_served(name):
             await self._record_load(model, found)
 
     async def _serve(self, model: DesiredModel, found: FoundModel) -> None:
@@ -282,8 +284,8 @@ class Reconciler:
             self._catalogue.set_model(served)
         served.reason = ""
         self._notify_if_awaited_changed()
-        reload = ModelReload(self._loader, served, found, continues=model.why in CONTINUING)
-        limit_s = None if model.why in PATIENT else self._rules.no_executor_timeout_s
+        reload = ModelReload(self._loader, served, found, continues=model.reason in CONTINUING)
+        limit_s = None if model.reason in PATIENT else self._rules.no_executor_timeout_s
         self._reloads[model] = reload
         try:
             plan = plan_reload(served.versions, found)
@@ -297,7 +299,7 @@ class Reconciler:
         if not self._owns(found.name):
             # Another scheduler owns the model now. Only versions that were still loading are left
             # here.
-            self._desired.add(found.name, Why.MOVED)
+            self._desired.add(found.name, Reason.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
         self._desired.on_load_ended(model, failed=bool(errors), retried=retried)
@@ -319,16 +321,16 @@ class Reconciler:
                 version.file_digest = after.file_digests[number]
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
-        if model.why not in _FOR_GOOD:
+        if model.reason not in _ENDS_ON_DEMAND:
             return
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
         # `requested` still says who named the model, even if the model moved during the load.
-        by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
+        by_name = model.reason is Reason.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
-    def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
+    def _begin_unload(self, model: DesiredModel, _: Decision) -> Coroutine[None, None, None]:
         name = model.name
         # Decide before the versions end, since the result depends on them.
         remembered = is_unload_remembered(
@@ -350,7 +352,7 @@ class Reconciler:
     async def _end_unload(
         self, model: DesiredModel, ends: Iterable[asyncio.Task[None]], *, remembered: bool
     ) -> None:
-        if model.why is Why.RELEASED:
+        if model.reason is Reason.RELEASED:
             await asyncio.gather(*ends)
         else:
             await self._recorded.records.record_unload(model.name, kept=remembered)

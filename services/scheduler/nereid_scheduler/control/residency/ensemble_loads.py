@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.core.models.dependencies import is_ensemble, step_models
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.load_order import in_load_order
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class EnsembleLoads:
                 return load.result()
         for part in ensembles:
             if part in self._models and not self._use.is_ready(part):
-                error = await ask_for(self._desired, part, Why.ON_DEMAND)
+                error = await ask_for(self._desired, part, Reason.ON_DEMAND)
                 if error is not None and not self._use.is_ready(part):
                     return error
         return None

@@ -24,7 +24,7 @@ from nereid_scheduler.core.instances.instance_places import gpu_ids
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.memory.sizes import ModelSizes
 from nereid_scheduler.core.models.dependencies import is_ensemble
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
@@ -95,7 +95,7 @@ class OnDemand:
         )
         self._retry: asyncio.TimerHandle | None = None
         # Monotonic time of the last load or unload, or of the start of the first wait for memory.
-        self._moved_s = 0.0
+        self._last_progress_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
         self._waiting_since_ns: dict[str, int] = {}
@@ -208,7 +208,7 @@ class OnDemand:
         self._sync_executors()
         needs = self._needs(name, file_bytes)
         if not self._residency.waiting:
-            self._moved_s = time.monotonic()
+            self._last_progress_s = time.monotonic()
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
@@ -235,10 +235,10 @@ class OnDemand:
     def _begin_load(self, load: Load) -> None:
         hosts = frozenset([load.executor]) if load.executor else None
         on_loaded = partial(self._on_loaded, load.model)
-        self._desired.add(load.model, Why.ON_DEMAND, hosts=hosts, on_end=on_loaded)
+        self._desired.add(load.model, Reason.ON_DEMAND, hosts=hosts, on_end=on_loaded)
 
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
-        self._moved_s = time.monotonic()
+        self._last_progress_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
             # The model was forgotten, or its executor was lost and another one will load it.
             return
@@ -246,7 +246,7 @@ class OnDemand:
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
             # Otherwise an executor that joins would load the model without regard to memory.
-            self._desired.add(name, Why.RELEASED)
+            self._desired.add(name, Reason.RELEASED)
             return
         if name in self._models:
             self._models[name].since_ms = time.time() * 1000
@@ -269,10 +269,10 @@ class OnDemand:
     def _begin_unload(self, name: str) -> None:
         _log.info("model '%s' makes way for others", name)
         self.counts.unloads += 1
-        self._desired.add(name, Why.RELEASED, on_end=partial(self._on_unloaded, name))
+        self._desired.add(name, Reason.RELEASED, on_end=partial(self._on_unloaded, name))
 
     def _on_unloaded(self, name: str, _: NereidError | None) -> None:
-        self._moved_s = time.monotonic()
+        self._last_progress_s = time.monotonic()
         self._act(self._residency.unloaded(name, self._usages()))
 
     def _act(self, actions: Actions) -> None:
@@ -311,7 +311,7 @@ class OnDemand:
                 actions = self._residency.forget(name, self._usages())
                 self._end_load(name, None)
                 self._act(actions)
-        stalled = time.monotonic() - self._moved_s > _STALLED_S
+        stalled = time.monotonic() - self._last_progress_s > _STALLED_S
         self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _move(self, name: str, executor: str) -> None:
@@ -345,7 +345,7 @@ class OnDemand:
                 if model in self._loads or self._use.in_use(model):
                     self._spawn(self._place_model(model))
                 else:
-                    self._desired.add(model, Why.RELEASED)
+                    self._desired.add(model, Reason.RELEASED)
 
     def _usages(self) -> dict[str, Usage]:
         """Return the use of all models in service, including models that are loaded for good."""

@@ -15,7 +15,7 @@ from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
 from nereid_scheduler.core.models.dependencies import step_models
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.found_model import NotUnique
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 
@@ -104,7 +104,7 @@ class ModelControl:
             self._ask_for_first_load(found, records)
         for name, record in records.items():
             if not record.loaded and self._moves.owns(name):
-                self._desired.add(name, Why.UNLOADED)
+                self._desired.add(name, Reason.UNLOADED)
         await self._begin_loads()
         self._desired.await_records(awaited=False)
 
@@ -133,11 +133,11 @@ class ModelControl:
     def _ask_for_first_load(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
         name, record = found.name, records.get(found.name)
         if record is None:
-            return ask_for(self._desired, name, Why.INITIAL, found=found)
+            return ask_for(self._desired, name, Reason.INITIAL, found=found)
         waits = record.files and found.error is None
         plain_name = self._repositories.plain_name(name) if waits else ""
         return ask_for(
-            self._desired, name, Why.RECORDED, found=found, record=record, awaited_as=plain_name
+            self._desired, name, Reason.RECORDED, found=found, record=record, awaited_as=plain_name
         )
 
     def _find_initial(
@@ -200,7 +200,7 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for qualified in names or [name]:
-            await self._fulfil(qualified, Why.BY_NAME, override=override)
+            await self._fulfil(qualified, Reason.BY_NAME, override=override)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
@@ -220,10 +220,10 @@ class ModelControl:
             for step in step_models(served.draft)
         }
         for qualified in names:
-            await self._fulfil(qualified, Why.UNLOADED)
+            await self._fulfil(qualified, Reason.UNLOADED)
         for step in sorted(steps - self._desired.requested) if dependents else ():
             if not self._catalogue.is_step(step):
-                await self._fulfil(step, Why.UNLOADED)
+                await self._fulfil(step, Reason.UNLOADED)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
         """Do work, which goes on if the client disconnects, until the scheduler stops."""
@@ -237,8 +237,8 @@ class ModelControl:
             # Break the reference cycle, as in `_fulfil`.
             del task, work
 
-    async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
-        error = await ask_for(self._desired, name, why, **rest)
+    async def _fulfil(self, name: str, reason: Reason, **rest: Any) -> None:
+        error = await ask_for(self._desired, name, reason, **rest)
         if error is not None:
             try:
                 raise error
@@ -278,13 +278,13 @@ class ModelControl:
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
                 # As in Triton, serve neither of two models with one name. The next poll refuses the
                 # name.
-                self._desired.add(model.name, Why.UNLOADED)
+                self._desired.add(model.name, Reason.UNLOADED)
                 continue
             if not self._defers(model):
-                self._desired.add(model.name, Why.POLLED, model)
+                self._desired.add(model.name, Reason.POLLED, model)
         present = {model.name for model in found}
         self._on_demand.retain(present)
         for served in self._catalogue.models():
             name = served.name
             if name not in present and not desired.is_busy(name) and served.in_service:
-                self._desired.add(name, Why.UNLOADED)
+                self._desired.add(name, Reason.UNLOADED)

@@ -41,7 +41,7 @@ _LATEST: Final = -1
 _NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
 
-class Why(Enum):
+class Reason(Enum):
     """Reason for a generation: why the scheduler is to serve the model, or to stop serving it."""
 
     INITIAL = "it is in a repository, or a flag names it"
@@ -57,11 +57,11 @@ class Why(Enum):
 
 
 # If a load has one of these reasons, it waits for executors without a time limit.
-PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
+PATIENT: Final = frozenset({Reason.INITIAL, Reason.RECORDED, Reason.TAKEN_OVER})
 # If a load has one of these reasons, it continues the model's counters, since no client has loaded
 # the model anew. A model that is loaded on demand may have been served by a scheduler that has
 # ended.
-CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
+CONTINUING: Final = PATIENT | {Reason.ON_DEMAND}
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class DesiredModel:
     """One generation of a model: its desired state until the next generation."""
 
     name: str
-    why: Why
+    reason: Reason
     # Model to load; `None` until it has been found.
     found: FoundModel | None = None
     override: Override | None = None
@@ -95,7 +95,7 @@ class DesiredModel:
     @property
     def searching(self) -> bool:
         """True if the generation waits for a record or its files, which may never come."""
-        unknown = self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
+        unknown = self.files_pending or (self.reason is Reason.TAKEN_OVER and self.found is None)
         return unknown and not self.acted_on
 
 
@@ -175,7 +175,7 @@ class DesiredModels:
     def add(  # noqa: PLR0913 (by keyword)
         self,
         name: str,
-        why: Why,
+        reason: Reason,
         found: FoundModel | None = None,
         *,
         override: Override | None = None,
@@ -189,8 +189,8 @@ class DesiredModels:
         An unload, or a load with an override, is queued before generations that still wait for a
         record. awaited_as: plain name by which requests wait for the model from now on.
         """
-        model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
-        if why is Why.MOVED:
+        model = DesiredModel(name, reason, found, override, hosts, on_end=on_end)
+        if reason is Reason.MOVED:
             # A move takes effect at once, beside any other action on the model.
             self._moved.append(model)
             self._forget(name)
@@ -203,7 +203,7 @@ class DesiredModels:
             self.awaited[name] = awaited_as
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
-        if why is Why.UNLOADED or override is not None:
+        if reason is Reason.UNLOADED or override is not None:
             # Do not wait for the model's record, as it no longer matters how the model was loaded.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
@@ -217,7 +217,7 @@ class DesiredModels:
         """
         added: dict[str, DesiredModel] = {}
         for found in steps:
-            step = added[found.name] = self.add(found.name, Why.STEP, found)
+            step = added[found.name] = self.add(found.name, Reason.STEP, found)
             step.needs = tuple(
                 added[needed] for needed in step_models(found.draft) if needed in added
             )
@@ -275,7 +275,7 @@ class DesiredModels:
             for queue in queues
             if queue[0].busy
             and queue[0].acted_on
-            and any(queued.why is Why.UNLOADED for queued in queue if queued is not queue[0])
+            and any(queued.reason is Reason.UNLOADED for queued in queue if queued is not queue[0])
         ]
 
     def take_due(self) -> list[DesiredModel]:
@@ -300,7 +300,7 @@ class DesiredModels:
                 model.steps[found.name] = found
                 continue
             model.found = found if model.hosts is None else replace(found, hosts=model.hosts)
-            if model.why is Why.BY_NAME:
+            if model.reason is Reason.BY_NAME:
                 self._note_refusal(found)
                 if found.error is None:
                     self.requested.add(model.name)
@@ -352,9 +352,9 @@ class DesiredModels:
         """Record that a model cannot be loaded in the state in which it was found."""
         found = model.found
         assert found is not None, "refused before it was found"
-        if found.error is None or model.why is Why.BY_NAME:
+        if found.error is None or model.reason is Reason.BY_NAME:
             return
-        if model.why not in PATIENT:
+        if model.reason not in PATIENT:
             self._note_load(found)
         elif model.record is not None and not found.exists:
             # Show in the index that the model is missing.
@@ -367,7 +367,7 @@ class DesiredModels:
     def on_unload(self, model: DesiredModel) -> None:
         """Record that an unload has begun."""
         self._forget(model.name)
-        if model.why is Why.UNLOADED:
+        if model.reason is Reason.UNLOADED:
             self.requested.discard(model.name)
             self._end_awaiting(model.name)
 
@@ -376,12 +376,12 @@ class DesiredModels:
         if model.ended:
             return
         model.ended = True
-        if model.why is not Why.MOVED:
+        if model.reason is not Reason.MOVED:
             queue = self._queues[model.name]
             queue.remove(model)
             if not queue:
                 del self._queues[model.name]
-            if model.why in PATIENT:
+            if model.reason in PATIENT:
                 self._end_awaiting(model.name)
             self._composing.pop(model, None)
             self._set_due(model.name, *(waiting.name for waiting in self._composing))
@@ -407,7 +407,7 @@ class DesiredModels:
         return [
             step.name
             for ensemble in self._composing
-            if ensemble.name == name and ensemble.why is Why.BY_NAME
+            if ensemble.name == name and ensemble.reason is Reason.BY_NAME
             for step in ensemble.needs or ()
         ]
 

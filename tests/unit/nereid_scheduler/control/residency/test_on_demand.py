@@ -12,7 +12,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.control.residency.on_demand import PARAMETER, OnDemand
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from tests.support.scheduler.reconciler_world import ReconcilerWorld, ended, turns
 from tests.support.scheduler.world import found
@@ -144,11 +144,11 @@ async def test_calls_about_a_model_wait_until_it_is_in_service() -> None:
         await asyncio.wait_for(failing, LIMIT_S)
 
 
-@pytest.mark.parametrize("why", [Why.BY_NAME, Why.UNLOADED])
-async def test_what_clients_load_or_unload_is_not_loaded_on_demand_any_more(why: Why) -> None:
+@pytest.mark.parametrize("reason", [Reason.BY_NAME, Reason.UNLOADED])
+async def test_what_clients_load_or_unload_is_not_loaded_on_demand_any_more(reason: Reason) -> None:
     it = World("m")
     assert it.request("m")
-    asked = it.ask("m", why)
+    asked = it.ask("m", reason)
     await it.loader.report(UP)
     assert await ended(asked) is None
     assert it.desired.on_demand == {}

@@ -4,7 +4,7 @@ import pytest
 
 from nereid.core.errors import InvalidArgument, NotFound, Unavailable
 from nereid.pb import model_config_pb2
-from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.placement.models.catalogue import (
     Catalogue,
     FoundName,
@@ -157,7 +157,7 @@ def test_an_invalid_version_is_refused(text: str) -> None:
 
 def test_a_model_that_is_to_be_found_is_shown_as_loading_and_its_requests_wait() -> None:
     desired = DesiredModels()
-    desired.add("space::m", Why.TAKEN_OVER, awaited_as="m")
+    desired.add("space::m", Reason.TAKEN_OVER, awaited_as="m")
     catalogue = Catalogue([model("other", v1="ready")], desired)
     assert catalogue.is_loading("m", "1")
     assert not catalogue.is_loading("n", "")

@@ -64,7 +64,7 @@ class Usage(NamedTuple):
     busy: bool = False
     popularity: float = 0.0
     # True if the model is busy because an ensemble waits for it.
-    kept: bool = False
+    needed_by_ensemble: bool = False
 
 
 class Load(NamedTuple):
@@ -358,7 +358,7 @@ class Residency:
         claims = [waiting for waiting in before if self._models[waiting].claimed == executor]
         for other in (*claims, *self._in_memory):
             model, usage = self._models[other], usages.get(other, _UNKNOWN)
-            if usage.kept or model.pinned or usage.popularity >= most:
+            if usage.needed_by_ensemble or model.pinned or usage.popularity >= most:
                 continue
             if model.status is Status.WAITING:
                 return True

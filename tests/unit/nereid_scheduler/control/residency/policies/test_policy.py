@@ -310,7 +310,7 @@ def test_a_popular_model_remains_while_a_less_popular_one_is_loaded() -> None:
         # It does not come to an end.
         (Usage(2, busy=True, popularity=1), True),
         # It waits for the ensemble that the other one is to be loaded for.
-        (Usage(2, busy=True, popularity=1, kept=True), False),
+        (Usage(2, busy=True, popularity=1, needed_by_ensemble=True), False),
         # It is as popular.
         (Usage(2, busy=True, popularity=3), False),
     ],
