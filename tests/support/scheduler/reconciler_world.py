@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from nereid.core.errors import Internal, NereidError
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.residency.on_demand import OnDemandLoads
+from nereid_scheduler.control.residency.policies.policy import Residency
+from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import ModelControlRules
 from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
@@ -176,6 +179,8 @@ class FakeMoves:
 
 
 class FakeOnDemand:
+    enabled = True
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         # Models that requests load, those of them that were found, and all that were found last.
@@ -211,13 +216,15 @@ class ReconcilerWorld:
         self.loader = FakeLoader()
         self.repositories = FakeRepositories()
         self.records, self.moves, self.on_demand = FakeRecords(), FakeMoves(), self.open_on_demand()
-        parts: Any = () if alone else (self.on_demand, self.records, self.moves)
+        loader = cast("Any", self.loader)
+        nothing = OnDemandLoads(self.desired, self.catalogue, loader, Residency({}), Popularity(0))
+        parts: Any = (nothing,) if alone else (self.on_demand, self.records, self.moves)
         self.rules = ModelControlRules(mode, hand_over_limit_s=7, **rules)
         self.sources = Sources(*parts)
         self.reconciler = Reconciler(
             self.desired,
             self.catalogue,
-            cast("Any", self.loader),
+            loader,
             cast("Any", self.repositories),
             self.rules,
             self.sources,

@@ -12,6 +12,7 @@ from nereid.core.permitted_models import permitted_models
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError, Status
 from nereid_scheduler.core.models.overrides import read_override
+from nereid_scheduler.pages.repository_index import repository_index
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,16 +21,21 @@ if TYPE_CHECKING:
 
     from nereid.rpc import AsyncUnaryHandler, Call
     from nereid_scheduler.control.sources.model_control import ModelControl
+    from nereid_scheduler.core.models.desired_models import DesiredModels
+    from nereid_scheduler.placement.models.catalogue import Catalogue
 
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
-def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
+def repository_handlers(
+    control: ModelControl, catalogue: Catalogue, desired: DesiredModels
+) -> dict[str, AsyncUnaryHandler]:
     """Return the handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
         _require_no_repository(request.repository_name)
-        return await control.index(ready_only=request.ready)
+        found = await control.found_names()
+        return repository_index(catalogue, desired, found, ready_only=request.ready)
 
     async def load(request: kserve_pb2.RepositoryModelLoadRequest) -> Message:
         _require_no_repository(request.repository_name)

@@ -120,7 +120,7 @@ def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
 
 
 def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
-    if desired.has_failed(found.name) or desired.has_changed(found):
+    if desired.last_loads.has_failed(found.name) or desired.last_loads.has_changed(found):
         return False
     states = {version.life.state for version in catalogue.running(found.name)}
     return states == {VersionState.READY}

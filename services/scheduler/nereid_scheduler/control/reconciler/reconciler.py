@@ -24,9 +24,9 @@ from nereid_scheduler.control.reconciler.next_action import (
 )
 from nereid_scheduler.control.repository.load_writes import LoadWrites
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS
-from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import POLL
 from nereid_scheduler.control.shards.model_moves import NO_MOVES
+from nereid_scheduler.control.tasks import Tasks
 from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Reason
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.reconciler.next_action import Decision
     from nereid_scheduler.control.repository.recorded_models import RecordedModels
     from nereid_scheduler.control.repository.repositories import Repositories
-    from nereid_scheduler.control.residency.on_demand import OnDemand
+    from nereid_scheduler.control.residency.on_demand import OnDemandLoads
     from nereid_scheduler.control.rules import ModelControlRules
     from nereid_scheduler.control.shards.model_moves import ModelMoves
     from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
@@ -58,9 +58,9 @@ _ENDS_ON_DEMAND: Final = frozenset({Reason.BY_NAME, Reason.STEP, Reason.UNLOADED
 
 
 class Sources(NamedTuple):
-    """Collaborators that only some schedulers have."""
+    """Collaborators; only some schedulers have recorded models and moves."""
 
-    on_demand: OnDemand = NO_ON_DEMAND
+    on_demand: OnDemandLoads
     recorded: RecordedModels = NO_RECORDED_MODELS
     moves: ModelMoves = NO_MOVES
 
@@ -83,35 +83,10 @@ class Reconciler:
         self._repositories = repositories
         self._rules = rules
         self._on_demand, self._recorded, self._moves = sources
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Tasks()
         self._hand_overs: set[asyncio.Task[Any]] = set()
-        self._closed = False
         self._load_writes = LoadWrites()
         self._reloads: dict[DesiredModel, ModelReload] = {}
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in a task; log unexpected errors. After `close`, cancel the task at once."""
-        task = asyncio.get_running_loop().create_task(work)
-        if self._closed:
-            task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, NereidError):
-                _log.error("unexpected error in a load or unload", exc_info=error)
-
-    async def close(self) -> None:
-        """Cancel all tasks. The models stay as they are."""
-        self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish_hand_overs(self, limit_s: float) -> None:
         """Wait until all models that move to other schedulers have been handed over."""
@@ -123,8 +98,8 @@ class Reconciler:
         """Begin all actions that are due."""
         taken_over: list[DesiredModel] = []
         for model in self._desired.unwanted_loads():
-            self.spawn(self._abandon_load(model, self._reloads.get(model)))
-        while not self._closed and (due := self._desired.take_due()):
+            self.tasks.spawn(self._abandon_load(model, self._reloads.get(model)))
+        while not self.tasks.closed and (due := self._desired.take_due()):
             for model in due:
                 try:
                     decision = next_action(model, self._desired, self._catalogue)
@@ -136,7 +111,7 @@ class Reconciler:
                 except Exception:
                     self._end_unexpectedly(model)
         if taken_over:
-            self.spawn(self._find_recorded(taken_over))
+            self.tasks.spawn(self._find_recorded(taken_over))
         self._notify_if_awaited_changed()
 
     async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
@@ -144,7 +119,7 @@ class Reconciler:
         await asyncio.sleep(self._rules.unload_patience_s)
         if reload is not None and self._reloads.get(model) is reload:
             for version in reload.abandon():
-                self.spawn(self._loader.unload(version))
+                self.tasks.spawn(self._loader.unload(version))
 
     def _perform(self, model: DesiredModel, decision: Decision) -> None:
         if decision.action is Action.ADD_STEPS:
@@ -161,7 +136,7 @@ class Reconciler:
                 Action.REFUSE: self._refuse,
                 Action.KEEP: self._keep,
             }[decision.action](model, decision)
-            self.spawn(self._carry_out(model, decision, work))
+            self.tasks.spawn(self._carry_out(model, decision, work))
 
     async def _carry_out(
         self, model: DesiredModel, decision: Decision, work: Coroutine[None, None, None]
@@ -293,7 +268,7 @@ class Reconciler:
         finally:
             del self._reloads[model]
         for version in reload.to_unload:
-            self.spawn(self._loader.unload(version))
+            self.tasks.spawn(self._loader.unload(version))
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
@@ -302,7 +277,7 @@ class Reconciler:
             self._desired.add(found.name, Reason.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
-        self._desired.on_load_ended(model, failed=bool(errors), retried=retried)
+        self._desired.last_loads.end(model.name, failed=bool(errors), retried=retried)
         if errors:
             kind = _ReportedError if reload.is_reported else InvalidArgument
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
@@ -315,7 +290,7 @@ class Reconciler:
         changed = sorted({Path(path).name for path, _ in found.files ^ after.files})
         text = "loads of model '%s' write files in its directory; polling ignores their changes: %s"
         _log.info(text, found.name, ", ".join(changed))
-        self._desired.on_load_wrote(found, after)
+        self._desired.last_loads.on_files_written(found, after)
         for number, version in served.versions.items():
             if version.file_digest == found.file_digests.get(number):
                 version.file_digest = after.file_digests[number]
@@ -345,7 +320,8 @@ class Reconciler:
         self._end_deferring(model)
         self._notify_if_awaited_changed()
         ends = [
-            self.spawn(self._loader.unload(version)) for version in self._catalogue.running(name)
+            self.tasks.spawn(self._loader.unload(version))
+            for version in self._catalogue.running(name)
         ]
         return self._end_unload(model, ends, remembered=remembered)
 
@@ -363,7 +339,7 @@ class Reconciler:
         running = self._catalogue.running(model.name)
         ends = [self._loader.hand_over(version, limit_s) for version in running]
         if served is not None and (ends or not served.versions):
-            moving = self.spawn(self._end_hand_over(served, ends))
+            moving = self.tasks.spawn(self._end_hand_over(served, ends))
             self._hand_overs.add(moving)
             moving.add_done_callback(self._hand_overs.discard)
         self._desired.end(model)

@@ -11,7 +11,6 @@ from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.repository.recorded_models import require_allowed_files
-from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
 from nereid_scheduler.core.models.dependencies import step_models
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from nereid.core.permitted_models import PermittedModels
-    from nereid.pb import kserve_pb2
     from nereid_scheduler.control.outcomes import Outcome
     from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
     from nereid_scheduler.control.repository.repositories import Repositories
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.found_model import FoundModel
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
-    from nereid_scheduler.placement.models.catalogue import Catalogue
+    from nereid_scheduler.placement.models.catalogue import Catalogue, FoundName
 
 _log = logging.getLogger(__name__)
 
@@ -88,13 +86,13 @@ class ModelControl:
             load = self._ask_for_first_load(found, records)
             if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
-        if self._rules.mode == EXPLICIT and self._on_demand is not NO_ON_DEMAND:
+        if self._rules.mode == EXPLICIT and self._on_demand.enabled:
             known = {*unloaded, *(model.name for model in initial)}
             for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
                 if found.name not in known:
                     self._on_demand.defer(found)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
-            self._reconciler.spawn(self._poll_forever())
+            self._reconciler.tasks.spawn(self._poll_forever())
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
@@ -227,7 +225,7 @@ class ModelControl:
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
         """Do work, which goes on if the client disconnects, until the scheduler stops."""
-        task = self._reconciler.spawn(work)
+        task = self._reconciler.tasks.spawn(work)
         await asyncio.wait([task])
         if task.cancelled():
             raise Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
@@ -247,13 +245,12 @@ class ModelControl:
                 # files.
                 del error, rest
 
-    async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
-        """Return the models of the repositories and the models in service."""
+    async def found_names(self) -> dict[str, FoundName]:
+        """Return the names of the models in the repositories."""
         try:
-            names = await asyncio.to_thread(self._repositories.names)
+            return await asyncio.to_thread(self._repositories.names)
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
-        return self._catalogue.index(names, ready_only=ready_only)
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:
@@ -273,7 +270,7 @@ class ModelControl:
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
         desired = self._desired
         for model in self._select(found):
-            if desired.is_busy(model.name) or not desired.has_changed(model):
+            if desired.is_busy(model.name) or not desired.last_loads.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
                 # As in Triton, serve neither of two models with one name. The next poll refuses the

@@ -26,8 +26,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from nereid_scheduler.core.models.dependencies import step_models
-from nereid_scheduler.core.models.found_model import NotUnique
-from nereid_scheduler.core.models.lifecycle import reason_of
+from nereid_scheduler.core.models.last_loads import LastLoads
+from nereid_scheduler.core.models.on_demand_models import OnDemandModels, PendingLoads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.found_model import FoundModel
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
-
-_LATEST: Final = -1
-_NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
 
 class Reason(Enum):
@@ -99,37 +96,6 @@ class DesiredModel:
         return unknown and not self.acted_on
 
 
-@dataclass(slots=True)
-class OnDemandModel:
-    """Model that is loaded when the first request for it comes. It may be loaded already."""
-
-    found: FoundModel
-    # True while a load is pending.
-    wanted: bool = False
-    # Error of the last load, until a request begins another load.
-    error: NereidError | None = None
-    # Time of the error, on the monotonic clock.
-    failed_s: float = 0.0
-    # Time of the load, on the clock of the statistics.
-    since_ms: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """Qualified name of the model."""
-        return self.found.name
-
-    @property
-    def reason(self) -> str:
-        """Reason that the index gives while the model is not loaded."""
-        if self.error is not None:
-            return reason_of(self.error.code, self.error.message)
-        return _NOT_IN_MEMORY
-
-    def has(self, number: int) -> bool:
-        """Return whether a load of the model includes this version; -1 stands for any version."""
-        return number == _LATEST or number in self.found.versions
-
-
 class DesiredModels:
     """Desired states of all models of one scheduler, by the models' qualified names."""
 
@@ -146,28 +112,21 @@ class DesiredModels:
         # Models that requests wait for because they will be loaded; maps a qualified name to the
         # plain name.
         self.awaited: dict[str, str] = {}
-        # Key: a model. Value: why its last load was not possible, as the repository index shows it.
-        self.refusals: dict[str, str] = {}
-        # Models that were in service when the scheduler last ended, and that are missing now.
-        self.unrestored: set[str] = set()
+        self.last_loads = LastLoads()
         # True until it is known which models were in service when the scheduler last ended.
         self.restoring = False
         # Models that move from one live scheduler to another. The server is ready without them, as
         # requests for them wait only for a moment.
         self.moving: set[str] = set()
         # Models that are loaded on demand; the server is ready without them.
-        self.on_demand: dict[str, OnDemandModel] = {}
+        self.on_demand = OnDemandModels()
+        self.pending_loads = PendingLoads()
         self._queues: dict[str, deque[DesiredModel]] = {}
         # Names of models whose next action may have changed.
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
         # Generations of ensembles and of their steps; each waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
-        # `FoundModel.digest` of each model when it was last loaded or refused.
-        self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended. They may be loaded again even if their
-        # files have not changed.
-        self._failed: set[str] = set()
         self._awaited_changed = False
 
     # ---- changes of the desired state
@@ -193,7 +152,7 @@ class DesiredModels:
         if reason is Reason.MOVED:
             # A move takes effect at once, beside any other action on the model.
             self._moved.append(model)
-            self._forget(name)
+            self.last_loads.forget(name)
             self.requested.discard(name)
             self._on_due()
             return model
@@ -235,18 +194,6 @@ class DesiredModels:
     def require(self, names: Iterable[str]) -> None:
         """Add models to `requested`, which has models loaded by name. names: qualified names."""
         self.requested.update(names)
-
-    def defer(self, found: FoundModel) -> None:
-        """Let the first request load this model. Call this whenever the model is found."""
-        known = self.on_demand.setdefault(found.name, OnDemandModel(found))
-        if known.found.digest != found.digest or found.url:
-            # Forget the error: the files have changed, or the object store may have them by now.
-            known.error = None
-        known.found = found
-
-    def end_deferring(self, name: str) -> None:
-        """Stop loading a model on demand, as it is loaded permanently or no longer exists."""
-        self.on_demand.pop(name, None)
 
     def await_records(self, *, awaited: bool) -> None:
         """Set whether records of the models that were in service must still be read."""
@@ -301,7 +248,7 @@ class DesiredModels:
                 continue
             model.found = found if model.hosts is None else replace(found, hosts=model.hosts)
             if model.reason is Reason.BY_NAME:
-                self._note_refusal(found)
+                self.last_loads.note_refusal(found)
                 if found.error is None:
                     self.requested.add(model.name)
         model.files_pending = model.busy = False
@@ -327,26 +274,8 @@ class DesiredModels:
     def on_load_begun(self, model: DesiredModel) -> None:
         """Record that a load has begun, so that the model is no longer awaited."""
         assert model.found is not None, "loaded before it was found"
-        self._note_load(model.found)
+        self.last_loads.begin(model.found)
         self._end_awaiting(model.name)
-
-    def on_load_ended(self, model: DesiredModel, *, failed: bool, retried: bool) -> None:
-        """Record the end of a load.
-
-        retried: True if the next poll loads the model again, even without a change of its files.
-        """
-        if retried:
-            self._digests.pop(model.name, None)
-        if not failed:
-            self._failed.discard(model.name)
-
-    def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load has changed the model's files. The changed files count as loaded.
-
-        found: the model before the load. after: the model after the load.
-        """
-        if self._digests.get(found.name) == found.digest:
-            self._digests[found.name] = after.digest
 
     def on_refused(self, model: DesiredModel) -> None:
         """Record that a model cannot be loaded in the state in which it was found."""
@@ -354,19 +283,14 @@ class DesiredModels:
         assert found is not None, "refused before it was found"
         if found.error is None or model.reason is Reason.BY_NAME:
             return
-        if model.reason not in PATIENT:
-            self._note_load(found)
-        elif model.record is not None and not found.exists:
-            # Show in the index that the model is missing.
-            self.unrestored.add(model.name)
-            self.refusals[model.name] = reason_of(found.error.code, found.error.message)
-        elif found.exists and not isinstance(found.error, NotUnique):
-            self._digests[model.name] = found.digest
-            self._failed.add(model.name)
+        if model.reason in PATIENT:
+            self.last_loads.refuse_first(found, recorded=model.record is not None)
+        else:
+            self.last_loads.begin(found)
 
     def on_unload(self, model: DesiredModel) -> None:
         """Record that an unload has begun."""
-        self._forget(model.name)
+        self.last_loads.forget(model.name)
         if model.reason is Reason.UNLOADED:
             self.requested.discard(model.name)
             self._end_awaiting(model.name)
@@ -393,14 +317,6 @@ class DesiredModels:
     def is_busy(self, name: str) -> bool:
         """Return whether an action on a model is in progress or is to follow."""
         return name in self._queues
-
-    def has_changed(self, found: FoundModel) -> bool:
-        """Return whether a model has changed since it was last loaded or refused."""
-        return self._digests.get(found.name) != found.digest
-
-    def has_failed(self, name: str) -> bool:
-        """Return whether a model's last load failed."""
-        return name in self._failed
 
     def pending_steps(self, name: str) -> list[str]:
         """Return the names of models that must be loaded before an ensemble that a client loads."""
@@ -429,27 +345,6 @@ class DesiredModels:
         model.files_pending = bool(record.files) and model.found.error is None
         if record.by_name:
             self.requested.add(model.name)
-
-    def _note_load(self, found: FoundModel) -> None:
-        self._digests[found.name] = found.digest
-        self._failed.add(found.name)
-        self._note_refusal(found)
-
-    def _note_refusal(self, found: FoundModel) -> None:
-        """Set the reason that the index shows for a model that cannot be loaded, or remove it."""
-        self.refusals.pop(found.name, None)
-        if found.error is None:
-            self.unrestored.discard(found.name)
-        elif found.digest:
-            # Keep no reason for a name that is in no repository: clients may send any names.
-            self.refusals[found.name] = reason_of(found.error.code, found.error.message)
-
-    def _forget(self, name: str) -> None:
-        """Forget the results of a model's last load."""
-        self._digests.pop(name, None)
-        self._failed.discard(name)
-        self.refusals.pop(name, None)
-        self.unrestored.discard(name)
 
     def _end_awaiting(self, name: str) -> None:
         if self.awaited.pop(name, None) is not None:

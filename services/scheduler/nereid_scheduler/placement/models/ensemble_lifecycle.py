@@ -83,15 +83,11 @@ class Ensembles:
         model = self._catalogue.model(step.model)
         versions = [] if model is None else _eligible_versions(model, step.version)
         running = [served for served in versions if served.runtime is not None]
-        ready = [served for served in running if served.life.state is VersionState.READY]
-        if ready or running:
-            latest = max(ready or running, key=lambda served: served.number)
-            assert latest.runtime is not None, "chosen for its runtime"
-            return latest.runtime
+        if running:
+            best = max(running, key=lambda it: (it.life.state is VersionState.READY, it.number))
+            return best.ready_runtime
         version = str(step.version) if step.version > 0 else ""
-        found = self._catalogue.find(step.model, version).runtime
-        assert found is not None, "ready, but not in service"
-        return found
+        return self._catalogue.require(step.model, version).ready_runtime
 
     def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime

@@ -89,7 +89,7 @@ class World:
             failed = self.random.random() < 0.2
             state = "failed" if failed else "ready"
             serve(self.catalogue, model.name, state=state, draft=model.found.draft)
-            self.desired.on_load_ended(model, failed=failed, retried=False)
+            self.desired.last_loads.end(model.name, failed=failed, retried=False)
         elif action is Action.REFUSE:
             self.desired.on_refused(model)
         elif action is Action.UNLOAD:

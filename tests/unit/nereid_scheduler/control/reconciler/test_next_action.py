@@ -44,7 +44,7 @@ class World:
         self.desired.on_load_begun(model)
         assert model.found is not None
         self.serve(model.found)
-        self.desired.on_load_ended(model, failed=failed, retried=False)
+        self.desired.last_loads.end(model.name, failed=failed, retried=False)
         self.desired.end(model)
 
     def compose(self, model: DesiredModel) -> dict[str, DesiredModel]:
@@ -261,5 +261,5 @@ def test_an_unload_of_a_model_that_others_need_is_remembered() -> None:
     assert is_unload_remembered("awaited", it.desired, it.catalogue, (), brought=False)
     it.serve(found("e", "step"))
     assert remembered("step")
-    it.desired.defer(found("lazy"))
+    it.desired.on_demand.defer(found("lazy"))
     assert remembered("lazy")

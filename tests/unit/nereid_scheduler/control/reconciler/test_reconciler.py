@@ -176,7 +176,7 @@ async def test_a_bug_in_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> No
         raise error
 
     for error in (Unavailable("refused"), RuntimeError("a bug")):
-        await asyncio.wait([it.reconciler.spawn(fail(error))])
+        await asyncio.wait([it.reconciler.tasks.spawn(fail(error))])
     assert [each.getMessage() for each in caplog.records] == [
         "unexpected error in a load or unload"
     ]
@@ -370,11 +370,11 @@ async def test_the_end_cancels_what_is_pending_and_begins_nothing() -> None:
     await it.serve("m")
     it.ask("n", Reason.INITIAL, found("n"))
     await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
-    await it.reconciler.close()
+    await it.reconciler.tasks.close()
     for reason in (Reason.UNLOADED, Reason.MOVED):
         it.ask("m", reason)
     await turns()
     assert (it.states("m"), it.states("n")) == ([VersionState.READY], [VersionState.LOADING])
-    never = it.reconciler.spawn(it.loader.requests_done.wait())
+    never = it.reconciler.tasks.spawn(it.loader.requests_done.wait())
     await asyncio.wait([never])
     assert never.cancelled()

@@ -9,11 +9,12 @@ import pytest
 
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid_scheduler.control.residency.on_demand import PARAMETER, OnDemand
+from nereid_scheduler.control.residency.on_demand import PARAMETER, OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.placement.models.catalogue import Missing, OnDemand
 from tests.support.scheduler.reconciler_world import ReconcilerWorld, ended, turns
 from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S, until
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 UP, FAILED = LoadStatus.UP, LoadStatus.FAILED
-LATEST = -1
 
 
 class Session:
@@ -39,7 +39,7 @@ class World(ReconcilerWorld):
 
     def __init__(self, *names: str, budget: int = 0, timeout_s: float = 600.0) -> None:
         self.timeout_s = timeout_s
-        self.residency = Residency({"cpu": budget} if budget else {})
+        self.budgets = {"cpu": budget} if budget else {}
         # By name: how many requests wait for its load.
         self.held: list[str] = []
         self.saved: list[Mapping[str, Any]] = []
@@ -47,17 +47,19 @@ class World(ReconcilerWorld):
         self.loader.requests_done.set()
         if budget:
             self.loader.sessions = [Session("host")]
-        self.on_demand.restore_sizes({each: {"cpu": 60} for each in names})
+        self.on_demand.needs.restore({each: {"cpu": 60} for each in names})
         for each in names:
             self.defer(each)
 
-    def open_on_demand(self) -> OnDemand:
-        return OnDemand(
+    def open_on_demand(self) -> OnDemandLoads:
+        self.residency = Residency(self.budgets, self.desired.pending_loads)
+        return OnDemandLoads(
             self.desired,
             self.catalogue,
             cast("Any", self.loader),
-            residency=self.residency,
-            popularity=Popularity(60.0),
+            self.residency,
+            Popularity(60.0),
+            enabled=True,
             timeout_s=self.timeout_s,
             held_models=lambda: self.held,
             record_sizes=self.record,
@@ -72,13 +74,16 @@ class World(ReconcilerWorld):
 
     def request(self, name: str) -> bool:
         self.held.append(name)
-        waits: bool = self.on_demand.request(name, LATEST)
-        return waits
+        found = self.catalogue.resolve(name, "")
+        if not isinstance(found, OnDemand):
+            return False
+        self.on_demand.request(found.model)
+        return True
 
     async def load(self, name: str) -> None:
         assert self.request(name)
         assert (await self.loader.report(UP)).name == name
-        await until(lambda: not self.desired.on_demand[name].wanted)
+        await until(lambda: name not in self.desired.pending_loads)
         self.held.remove(name)
 
     def error(self, name: str) -> str:
@@ -88,17 +93,17 @@ class World(ReconcilerWorld):
 
 async def test_the_first_request_begins_one_load() -> None:
     it = World("m")
-    assert not it.on_demand.request("other", LATEST)
-    assert not it.on_demand.request("m", 7)
+    assert not it.request("other")
+    assert isinstance(it.catalogue.resolve("m", "7"), Missing)
     assert it.request("m")
     assert it.request("m")
     assert (await it.loader.report(UP)).hosts is None
-    await until(lambda: not it.desired.on_demand["m"].wanted)
+    await until(lambda: "m" not in it.desired.pending_loads)
     assert it.loader.changes
     assert it.on_demand.counts.loads == 1
     assert it.desired.on_demand["m"].since_ms
     # It is in service: there is no load to wait for.
-    assert it.on_demand.request("m", LATEST)
+    assert not it.request("m")
     assert it.on_demand.counts.loads == 1
 
 
@@ -133,12 +138,12 @@ async def test_a_load_that_failed_is_tried_again_after_a_while() -> None:
 
 async def test_calls_about_a_model_wait_until_it_is_in_service() -> None:
     it = World("m", "n")
-    calls = [asyncio.create_task(it.on_demand.ensure("m", LATEST)) for _ in range(2)]
+    calls = [asyncio.create_task(it.on_demand.ensure("m", "")) for _ in range(2)]
     await it.loader.report(UP)
     await asyncio.wait_for(asyncio.gather(*calls), LIMIT_S)
-    await it.on_demand.ensure("m", LATEST)
-    await it.on_demand.ensure("other", LATEST)
-    failing = asyncio.create_task(it.on_demand.ensure("n", LATEST))
+    await it.on_demand.ensure("m", "")
+    await it.on_demand.ensure("other", "")
+    failing = asyncio.create_task(it.on_demand.ensure("n", ""))
     await it.loader.report(FAILED, "bad")
     with pytest.raises(NereidError, match="bad"):
         await asyncio.wait_for(failing, LIMIT_S)
@@ -152,7 +157,7 @@ async def test_what_clients_load_or_unload_is_not_loaded_on_demand_any_more(reas
     await it.loader.report(UP)
     assert await ended(asked) is None
     assert it.desired.on_demand == {}
-    assert not it.on_demand.request("m", LATEST)
+    assert not it.request("m")
 
 
 # ---- budgets
@@ -188,7 +193,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_given_up() -> None:
     await until(lambda: it.residency.waiting)
     it.held.remove("given_up")
     await until(lambda: not it.residency.waiting)
-    assert not it.desired.on_demand["given_up"].wanted
+    assert "given_up" not in it.desired.pending_loads
     assert it.states("busy") == [VersionState.READY]
 
 
@@ -234,7 +239,7 @@ async def test_an_ensemble_is_loaded_after_the_models_of_its_steps() -> None:
     loaded = [(await it.loader.report(UP)).name for _ in range(4)]
     assert sorted(loaded[:2]) == ["a", "b"]
     assert loaded[2:] == ["inner", "outer"]
-    await until(lambda: not it.desired.on_demand["outer"].wanted)
+    await until(lambda: "outer" not in it.desired.pending_loads)
     assert it.error("outer") == ""
 
 
@@ -280,4 +285,4 @@ async def test_the_end_cancels_what_is_pending() -> None:
     assert it.request("e")
     await turns()
     await it.on_demand.close()
-    assert it.desired.on_demand["e"].wanted
+    assert "e" in it.desired.pending_loads

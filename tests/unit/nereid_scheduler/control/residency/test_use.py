@@ -9,8 +9,9 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.control.residency.policies.policy import Usage
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.residency.use import ModelUse
-from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
+from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.on_demand_models import OnDemandModel
 from nereid_scheduler.placement.loads.loader import Loader
 from nereid_scheduler.versions.queued_requests import QueuedRequests
 from tests.support.scheduler.world import CommandStream, LoaderWorld

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
+from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique
 from nereid_scheduler.core.models.model_record import ModelRecord
@@ -71,8 +71,8 @@ def test_a_model_moves_beside_whatever_is_done_with_it() -> None:
     desired.end(moved)
     assert (moved.ended, model.ended, desired.requested) == (True, False, set())
     # It is loaded anew if it comes back.
-    assert desired.has_changed(found())
-    assert not desired.has_failed("m")
+    assert desired.last_loads.has_changed(found())
+    assert not desired.last_loads.has_failed("m")
 
 
 def test_loads_by_name_are_remembered_until_the_unload() -> None:
@@ -81,11 +81,11 @@ def test_loads_by_name_are_remembered_until_the_unload() -> None:
     bad, good = (desired.add("m", Reason.BY_NAME) for _ in range(2))
     desired.on_found(bad, [found(Internal("bad"))])
     assert desired.requested == {"flag"}
-    assert desired.refusals == {"m": "Internal: bad"}
+    assert desired.last_loads.refusals == {"m": "Internal: bad"}
     desired.end(bad)
     desired.on_found(good, [found()])
     assert desired.requested == {"flag", "m"}
-    assert desired.refusals == {}
+    assert desired.last_loads.refusals == {}
     desired.on_unload(desired.add("m", Reason.RELEASED))
     assert "m" in desired.requested
     desired.on_unload(desired.add("m", Reason.UNLOADED))
@@ -96,20 +96,29 @@ def test_names_that_are_in_no_repository_have_no_refusal() -> None:
     desired = DesiredModels()
     model = desired.add("m", Reason.BY_NAME)
     desired.on_found(model, [FoundModel("m", error=Internal("no such model"))])
-    assert desired.refusals == {}
+    assert desired.last_loads.refusals == {}
 
 
 def test_a_load_notes_what_it_loads_and_whether_it_fails() -> None:
     desired = DesiredModels()
     model = desired.add("m", Reason.POLLED, found())
-    assert desired.has_changed(found())
+    assert desired.last_loads.has_changed(found())
     desired.on_load_begun(model)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (False, True)
-    desired.on_load_ended(model, failed=True, retried=True)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (True, True)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        False,
+        True,
+    )
+    desired.last_loads.end(model.name, failed=True, retried=True)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        True,
+        True,
+    )
     desired.on_load_begun(model)
-    desired.on_load_ended(model, failed=False, retried=False)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (False, False)
+    desired.last_loads.end(model.name, failed=False, retried=False)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        False,
+        False,
+    )
 
 
 def test_a_model_that_is_found_for_a_request_is_loaded_where_it_fits() -> None:
@@ -134,33 +143,36 @@ def test_a_refused_model_is_not_polled_again_without_a_change() -> None:
     for reason in (Reason.INITIAL, Reason.POLLED, Reason.ON_DEMAND, Reason.STEP):
         desired = DesiredModels()
         refuse(desired, reason, found(InvalidArgument("bad")))
-        assert (desired.has_changed(found()), desired.has_failed("m")) == (False, True)
+        assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+            False,
+            True,
+        )
         expected = {} if reason is Reason.INITIAL else {"m": "Invalid argument: bad"}
-        assert desired.refusals == expected
+        assert desired.last_loads.refusals == expected
 
 
 def test_a_name_in_two_repositories_is_looked_at_again() -> None:
     desired = DesiredModels()
     refuse(desired, Reason.INITIAL, found(NotUnique("twice")))
-    assert desired.has_changed(found())
+    assert desired.last_loads.has_changed(found())
 
 
 def test_a_model_that_clients_had_loaded_and_that_is_gone_is_shown() -> None:
     desired = DesiredModels()
     gone = FoundModel("m", error=Internal("gone"))
     refuse(desired, Reason.RECORDED, gone, record=ModelRecord("m", loaded=True))
-    assert desired.unrestored == {"m"}
-    assert desired.refusals == {"m": "Internal: gone"}
+    assert desired.last_loads.unrestored == {"m"}
+    assert desired.last_loads.refusals == {"m": "Internal: gone"}
     # As soon as it is found again it is no secret any more.
     desired.on_load_begun(desired.add("m", Reason.BY_NAME, found()))
-    assert (desired.unrestored, desired.refusals) == (set(), {})
+    assert (desired.last_loads.unrestored, desired.last_loads.refusals) == (set(), {})
 
 
 def test_a_refused_load_by_name_was_noted_when_it_was_found() -> None:
     desired = DesiredModels()
     refuse(desired, Reason.BY_NAME, found(Internal("bad")))
     refuse(desired, Reason.BY_NAME, found())
-    assert desired.has_changed(found())
+    assert desired.last_loads.has_changed(found())
 
 
 # ---- searches
@@ -232,23 +244,6 @@ def test_a_record_that_names_no_files_is_loaded_as_found() -> None:
 
 
 # ---- what the catalogue shows
-
-
-def test_a_model_on_demand_is_tried_again_when_it_has_changed() -> None:
-    desired = DesiredModels()
-    desired.defer(found())
-    model = desired.on_demand["m"]
-    assert (model.name, model.reason) == ("m", "not in memory; the next request loads it")
-    assert (model.has(-1), model.has(3), model.has(2)) == (True, True, False)
-    model.error = Unavailable("no memory")
-    assert model.reason == "Unavailable: no memory"
-    desired.defer(found())
-    assert model.error is not None
-    desired.defer(found(digest=b"other"))
-    assert model.error is None
-    assert desired.on_demand == {"m": model}
-    desired.end_deferring("m")
-    assert desired.on_demand == {}
 
 
 def test_models_that_move_and_records_that_are_awaited() -> None:
