@@ -157,10 +157,9 @@ class SchedulerService:
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
         self._own_handlers = Handlers(
-            unary=self._control.handlers(),
             async_unary={
                 **repository_handlers(models.control, models.catalogue, models.desired),
-                **self._control.async_handlers(),
+                **self._control.handlers(),
             },
         )
         self._remote_control: RemoteControl | None = None

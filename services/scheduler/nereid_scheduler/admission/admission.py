@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -77,6 +77,12 @@ class LinkSession(Protocol):
 
     def on_down(self) -> None:
         """End the session."""
+
+
+class _Arrival(NamedTuple):
+    request: InferRequest
+    on_response: OnResponse
+    on_queued: OnQueued
 
 
 class Admission:
@@ -139,7 +145,7 @@ class Admission:
         """
         model = self._by_head.get(request.head)
         if model is None or request.resent or request.error_status is not None:
-            return self._admit(request, on_response, on_queued)
+            return self._admit(_Arrival(request, on_response, on_queued))
         if request.caller:
             self._nested_calls.set_depth(request)
             return self._submit_to(model, request, on_response)
@@ -191,21 +197,15 @@ class Admission:
             self._retry_due = True
             asyncio.get_running_loop().call_soon(self._retry_held)
 
-    def _admit(
-        self,
-        request: InferRequest,
-        on_response: OnResponse,
-        on_queued: OnQueued,
-        *,
-        runs_again: bool = False,
-    ) -> PendingRequest:
+    def _admit(self, arrival: _Arrival, *, runs_again: bool = False) -> PendingRequest:
         """Submit, hold or refuse a request that is new, was sent again, or was held.
 
         runs_again: True if the request was sent again, and has no first run.
         """
+        request = arrival.request
         name, version = _model_and_version(request.head)
         if request.resent and not runs_again and request.error_status is None:
-            first_run = self._await_first_run(request, name, version, on_response, on_queued)
+            first_run = self._await_first_run(arrival, name, version)
             if first_run is not None:
                 return first_run
         if request.caller:
@@ -224,7 +224,7 @@ class Admission:
                 raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
             if not self._stopping:
                 self._by_head.remember(request.head, model)
-            return self._submit_to(model, request, on_response)
+            return self._submit_to(model, request, arrival.on_response)
         if isinstance(found, Missing):
             self._check_moved(name)
             raise found.error
@@ -234,8 +234,8 @@ class Admission:
             request,
             name,
             version,
-            on_response,
-            on_queued,
+            arrival.on_response,
+            arrival.on_queued,
             on_failed=self._on_hold_failed,
             since_ns=time.monotonic_ns(),
             queue=self._load_queue,
@@ -243,14 +243,7 @@ class Admission:
         self._load_queue.hold_request(held)
         return held
 
-    def _await_first_run(
-        self,
-        request: InferRequest,
-        name: str,
-        version: str,
-        on_response: OnResponse,
-        on_queued: OnQueued,
-    ) -> PendingRequest | None:
+    def _await_first_run(self, arrival: _Arrival, name: str, version: str) -> PendingRequest | None:
         """Let a resent request wait for its first run, if an executor may have the first run.
 
         Returns `None` if the request can be submitted like any other.
@@ -258,7 +251,8 @@ class Admission:
         Raises:
             Aborted: the request must not run again.
         """
-        orphan = self.orphans.claim(request.id, on_response)
+        request = arrival.request
+        orphan = self.orphans.claim(request.id, arrival.on_response)
         if orphan is not None:
             return orphan
         self._check_moved(name)
@@ -270,11 +264,11 @@ class Admission:
             # If this scheduler stops, do not refuse the request but return it to its gateway. The
             # next scheduler may find the first run.
             if refusal is None or (self._stopping and not request.caller):
-                self._admit_later(request, on_response, on_queued, runs_again=True)
+                self._admit_later(arrival, runs_again=True)
             else:
-                self._refuse(request, refusal, on_response)
+                self._refuse(arrival, refusal)
 
-        resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+        resent = ResentRequest(request, self._first_runs, arrival.on_response, on_unknown)
         if resent.wait(self._catalogue.run_ids(name, version, request.id)):
             return resent
         if refusal is not None:
@@ -282,34 +276,23 @@ class Admission:
         return None
 
     def _admit_later(
-        self,
-        request: InferRequest,
-        on_response: OnResponse,
-        on_queued: OnQueued,
-        *,
-        runs_again: bool = False,
-        since_ns: int = 0,
+        self, arrival: _Arrival, *, runs_again: bool = False, since_ns: int = 0
     ) -> None:
         """Admit a request that has waited; replace its PendingRequest in the gateway's session."""
         try:
-            pending = self._admit(request, on_response, on_queued, runs_again=runs_again)
+            pending = self._admit(arrival, runs_again=runs_again)
         except Exception as error:
-            self._refuse(request, client_error(error, request), on_response, since_ns)
+            self._refuse(arrival, client_error(error, arrival.request), since_ns)
         else:
-            on_queued(request.id, pending)
+            arrival.on_queued(arrival.request.id, pending)
 
-    def _refuse(
-        self,
-        request: InferRequest,
-        refusal: NereidError,
-        on_response: OnResponse,
-        since_ns: int = 0,
-    ) -> None:
+    def _refuse(self, arrival: _Arrival, refusal: NereidError, since_ns: int = 0) -> None:
+        request = arrival.request
         self.trace_refusal(request, refusal, since_ns)
         response = refusal_response(request, refusal)
         if request.resent and refusal.accepted:
             identify_response(request, response)
-        on_response(response)
+        arrival.on_response(response)
 
     def _submit_to(
         self, model: QueuedRequests, request: InferRequest, on_response: OnResponse
@@ -342,9 +325,8 @@ class Admission:
                 named = name, str(number)
             released.setdefault(named, []).append(held)
             self._load_queue.remove_request(held)
-            self._admit_later(
-                held.request, held.on_response, held.on_queued, since_ns=held.since_ns
-            )
+            arrival = _Arrival(held.request, held.on_response, held.on_queued)
+            self._admit_later(arrival, since_ns=held.since_ns)
         for named, waited in released.items():
             self._record_hold(named, waited, now_ns)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -17,11 +16,11 @@ from nereid.rpc import RpcError, Status
 from nereid_scheduler.placement.models.catalogue import OnDemand, Ready, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
+    from nereid.rpc import AsyncUnaryHandler, Call
     from nereid_scheduler.pages.counts_report import CountsReport
     from nereid_scheduler.pages.mesh_settings import MeshSettings
     from nereid_scheduler.pages.metrics import SchedulerMetrics
@@ -60,30 +59,32 @@ class Control:
         self._strict = strict
         self.stopping = False
 
-    def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """Return, by path, handlers of the calls that may query models or wait for a record."""
+    def handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """Return the handlers by path."""
         pb = kserve_pb2
         return {
-            SCHEDULER + "ModelMetadata": _async_handler(pb.ModelMetadataRequest, self._metadata),
-            SCHEDULER + "ModelConfig": _async_handler(pb.ModelConfigRequest, self._config),
-            SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
-            SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
-            SCHEDULER + "TraceSetting": _async_handler(pb.TraceSettingRequest, self._trace_setting),
-            SCHEDULER + "LogSettings": _async_handler(pb.LogSettingsRequest, self._log_settings),
-            SCHEDULER + "DrainExecutor": _async_handler(
+            SCHEDULER + "ModelMetadata": control_handler(pb.ModelMetadataRequest, self._metadata),
+            SCHEDULER + "ModelConfig": control_handler(pb.ModelConfigRequest, self._config),
+            SCHEDULER + "ServerReady": control_handler(pb.ServerReadyRequest, self._server_ready),
+            SCHEDULER + "ModelReady": control_handler(pb.ModelReadyRequest, self._model_ready),
+            SCHEDULER + "TraceSetting": control_handler(pb.TraceSettingRequest, self._set_traces),
+            SCHEDULER + "LogSettings": control_handler(pb.LogSettingsRequest, self._set_logs),
+            SCHEDULER + "DrainExecutor": control_handler(
                 nereid_pb.DrainExecutorRequest, self._drain
             ),
+            SCHEDULER + "ModelStatistics": control_handler(
+                pb.ModelStatisticsRequest, self._statistics
+            ),
+            SCHEDULER + "Metrics": control_handler(nereid_pb.MetricsRequest, self._write_metrics),
+            SCHEDULER + "Counts": control_handler(nereid_pb.CountsRequest, self._count),
+            SCHEDULER + "Facts": control_handler(nereid_pb.FactsRequest, self._read_facts),
         }
 
-    def handlers(self) -> dict[str, UnaryHandler]:
-        """Return, by path, handlers of all other calls."""
-        pb = kserve_pb2
-        return {
-            SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
-            SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
-            SCHEDULER + "Counts": _handler(nereid_pb.CountsRequest, self._counts.respond),
-            SCHEDULER + "Facts": _handler(nereid_pb.FactsRequest, self._facts),
-        }
+    async def _count(self, request: nereid_pb.CountsRequest) -> Message:
+        return self._counts.respond(request)
+
+    async def _read_facts(self, request: nereid_pb.FactsRequest) -> Message:
+        return self._facts(request)
 
     async def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
         catalogue = self._catalogue
@@ -114,7 +115,7 @@ class Control:
     async def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:
         return kserve_pb2.ModelConfigResponse(config=(await self._find(request)).shown)
 
-    def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
+    async def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
         name, version, number = request.name, request.version, parse_version(request.version)
         response = kserve_pb2.ModelStatisticsResponse()
         if not name:
@@ -145,7 +146,7 @@ class Control:
             return True
         return self._is_elsewhere(model)
 
-    async def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
+    async def _set_traces(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name
         if model and not self._is_ready_somewhere(model):
             raise InvalidArgument(f"Request for unknown model : {model}")
@@ -155,7 +156,7 @@ class Control:
             response.settings[name].value[:] = values
         return response
 
-    async def _log_settings(self, request: kserve_pb2.LogSettingsRequest) -> Message:
+    async def _set_logs(self, request: kserve_pb2.LogSettingsRequest) -> Message:
         changes = {}
         for name, setting in request.settings.items():
             choice = setting.WhichOneof("parameter_choice")
@@ -165,7 +166,7 @@ class Control:
             _set_log_setting(response.settings[name], value)
         return response
 
-    def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
+    async def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
         page = Page(exemplars=request.with_exemplars)
         self._metrics.write_mesh(
             page,
@@ -209,33 +210,20 @@ def _set_log_setting(
         setting.string_param = value
 
 
-def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> UnaryHandler:
-    def handle(call: Call, message: bytes) -> None:
-        with _errors_as_statuses():
-            response = wire_response(request_type.FromString(message))
-        call.reply(response.SerializeToString())
-
-    return handle
-
-
-def _async_handler(
-    request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
+def control_handler(
+    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
+    """Return a handler of messages of this type. `respond` may raise NereidError."""
+
     async def handle(call: Call, message: bytes) -> bytes:
         # Accepting the call shows that the scheduler is live, however long models take.
         call.accept()
-        with _errors_as_statuses():
-            response = await wire_response(request_type.FromString(message))
+        try:
+            response = await respond(request_type.FromString(message))
+        except DecodeError as error:
+            raise RpcError(Status.INTERNAL, "Unable to parse request") from error
+        except NereidError as error:
+            raise RpcError(Status(error.code), error.message) from error
         return response.SerializeToString()
 
     return handle
-
-
-@contextmanager
-def _errors_as_statuses() -> Iterator[None]:
-    try:
-        yield
-    except DecodeError as error:
-        raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-    except NereidError as error:
-        raise RpcError(Status(error.code), error.message) from error

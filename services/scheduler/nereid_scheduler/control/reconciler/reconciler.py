@@ -158,9 +158,6 @@ class Reconciler:
         _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
-    def _owns(self, name: str) -> bool:
-        return self._moves.owns(name)
-
     def _notify_if_awaited_changed(self) -> None:
         if self._desired.take_awaited_changed():
             self._loader.notify_change()
@@ -271,7 +268,7 @@ class Reconciler:
             self.tasks.spawn(self._loader.unload(version))
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
-        if not self._owns(found.name):
+        if not self._moves.owns(found.name):
             # Another scheduler owns the model now. Only versions that were still loading are left
             # here.
             self._desired.add(found.name, Reason.MOVED)
@@ -350,7 +347,7 @@ class Reconciler:
         await asyncio.gather(*ends)
         # Do not remove a model that is in service again, or that a client with an old view loads.
         current = self._catalogue.model(model.name) is model
-        if current and model.unloaded and not self._owns(model.name):
+        if current and model.unloaded and not self._moves.owns(model.name):
             self._catalogue.remove_model(model)
 
 

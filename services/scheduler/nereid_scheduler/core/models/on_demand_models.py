@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nereid_scheduler.core.models.lifecycle import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from nereid.core.errors import NereidError
     from nereid_scheduler.core.models.found_model import FoundModel
@@ -86,47 +86,34 @@ class PendingLoad:
     on_end: list[Callable[[NereidError | None], None]] = field(default_factory=list)
 
 
-class PendingLoads:
-    """Pending loads by model, and those of them that wait for memory, in order of arrival."""
+class PendingLoads(dict[str, PendingLoad]):
+    """Pending loads by model."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, PendingLoad] = {}
-        self._waiting: dict[str, PendingLoad] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._loads
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loads)
-
-    def __getitem__(self, name: str) -> PendingLoad:
-        return self._loads[name]
-
-    @property
-    def waiting(self) -> Mapping[str, PendingLoad]:
-        """Loads that wait for memory."""
-        return self._waiting
+        super().__init__()
+        # Loads that wait for memory, in order of arrival.
+        self.waiting: dict[str, PendingLoad] = {}
 
     def begin(self, name: str) -> PendingLoad:
         """Return the pending load of a model, which may be new."""
-        return self._loads.setdefault(name, PendingLoad())
+        return self.setdefault(name, PendingLoad())
 
     def await_memory(self, name: str, needs: Mapping[str, Mapping[str, int]]) -> None:
         """Let a load wait for memory. It keeps its place if its needs are known anew."""
-        load = self._waiting[name] = self.begin(name)
+        load = self.waiting[name] = self.begin(name)
         load.needs = needs
         if load.executor not in needs:
             load.executor = ""
 
     def stop_waiting(self, name: str) -> None:
         """Record that a load has memory, or is refused."""
-        load = self._waiting.pop(name, None)
+        load = self.waiting.pop(name, None)
         if load is not None:
             load.executor = ""
 
     def end(self, name: str, error: NereidError | None) -> None:
         """End a load if it is pending."""
-        self._waiting.pop(name, None)
-        load = self._loads.pop(name, None)
+        self.waiting.pop(name, None)
+        load = self.pop(name, None)
         for on_end in () if load is None else load.on_end:
             on_end(error)

@@ -114,7 +114,7 @@ class ModelMemory:
     def _excesses(
         self, load: PendingLoad, executor: str, kept: Container[str] = ()
     ) -> dict[str, tuple[int, int, int]]:
-        """Return, by device, a size that does not fit, the budget, and what models that stay loaded take."""
+        """Return each size that does not fit, its budget, and what models that stay take of it."""
         excesses = {}
         for device, size in sorted(load.needs[executor].items()):
             budget = self._budget(device)
