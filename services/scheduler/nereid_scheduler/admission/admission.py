@@ -315,11 +315,15 @@ class Admission:
         # The requests are held until now. The time from now on counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
+        loading: set[tuple[str, str]] = set()
         for held in self._load_queue:
-            found = self._catalogue.resolve(held.name, held.version)
-            if isinstance(found, Loading) or (isinstance(found, OnDemand) and found.is_pending):
-                continue
             named = held.name, held.version
+            if named in loading:
+                continue
+            found = self._catalogue.resolve(*named)
+            if isinstance(found, Loading) or (isinstance(found, OnDemand) and found.is_pending):
+                loading.add(named)
+                continue
             if isinstance(found, Ready):
                 name, number = found.served.ready_runtime.named
                 named = name, str(number)

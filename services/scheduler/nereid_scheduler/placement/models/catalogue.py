@@ -126,14 +126,18 @@ class ServedModel:
         chosen = self.chosen_versions(number)
         return any(served.life.state is VersionState.LOADING for served in chosen)
 
-    def ready_versions(self, number: int = _LATEST) -> list[ServedVersion]:
-        """Return the versions that are ready, by number. number: only this one; -1: all."""
-        ready = [
-            served
-            for served in self.chosen_versions(number)
-            if served.life.state is VersionState.READY
-        ]
-        return sorted(ready, key=lambda served: served.number)
+    def ready_version(self, number: int) -> ServedVersion | None:
+        """Return this version if it is ready; for -1, the latest one that is."""
+        latest = None
+        for served in self.chosen_versions(number):
+            if served.life.state is VersionState.READY:
+                latest = served if latest is None or served.number > latest.number else latest
+        return latest
+
+    def ready_versions(self) -> list[ServedVersion]:
+        """Return the versions that are ready, by number."""
+        ready = VersionState.READY
+        return [served for _, served in sorted(self.versions.items()) if served.life.state is ready]
 
     def chosen_versions(self, number: int) -> list[ServedVersion]:
         """Return the versions that a request may mean: one, or for -1 all."""
@@ -250,9 +254,9 @@ class Catalogue:
         number = parse_version(version)
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
-        ready = [] if model is None else model.ready_versions(number)
-        if ready:
-            return Ready(ready[-1])
+        served = None if model is None else model.ready_version(number)
+        if served is not None:
+            return Ready(served)
         desired = self._desired
         error = self._error(name, names, number)
         if name in desired.awaited.values():
