@@ -287,7 +287,7 @@ class OnDemandLoads:
         if not is_over:
             load.waiting_since_ns = load.waiting_since_ns or now_ns
         elif load.waiting_since_ns:
-            requests = self._use.held_requests(name)
+            requests = self._use.held()[name]
             wait = Wait(name, "", MEMORY, load.waiting_since_ns, now_ns, requests)
             self._timeline.record_wait(wait)
             load.waiting_since_ns = 0
@@ -314,7 +314,7 @@ class OnDemandLoads:
             return {}
         for name in self._use.others():
             self._residency.pin(name, self._measure(name))
-        needed = self._use.held().union(self._pending)
+        needed = {*self._use.held(), *self._pending}
         return self._use.usages(name for name in needed if not self._awaits_turn(name))
 
     def _awaits_turn(self, name: str) -> bool:

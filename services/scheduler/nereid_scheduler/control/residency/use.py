@@ -49,15 +49,14 @@ class ModelUse:
         names = {served.name for served in self._loader.versions}
         return {name for name in names - self._on_demand.keys() if self.is_ready(name)}
 
-    def held(self) -> set[str]:
-        """Return the qualified names of the models on demand for which requests wait."""
-        found = map(self._on_demand.find, set(self._held_models()))
-        return {model.name for model in found if model is not None}
-
-    def held_requests(self, name: str) -> int:
-        """Return how many requests wait for a model on demand."""
-        found = map(self._on_demand.find, self._held_models())
-        return sum(model is not None and model.name == name for model in found)
+    def held(self) -> Counter[str]:
+        """Return how many requests wait for each model on demand, by qualified name."""
+        counts: Counter[str] = Counter()
+        for name, count in Counter(self._held_models()).items():
+            model = self._on_demand.find(name)
+            if model is not None:
+                counts[model.name] += count
+        return counts
 
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
         """Return the use of the models in service. Models in `needed` must not make way now."""

@@ -149,4 +149,4 @@ class InstanceStreams:
         self._updates.on_load_finished(hosted, number, reason)
         self._lives.waiters.notify_all()
         if not hosted.ready:
-            self._lives.report_failure(served, session, reason)
+            self._lives.report(served, session, LoadStatus.FAILED, reason)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.overrides import OverrideDirectory
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-_LATEST: Final = -1
+LATEST: Final = -1
 _MAX_VERSION: Final = (1 << 63) - 1
 _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
@@ -127,7 +127,7 @@ class ServedModel:
         return any(served.life.state is VersionState.LOADING for served in chosen)
 
     def ready_version(self, number: int) -> ServedVersion | None:
-        """Return this version if it is ready; for -1, the latest one that is."""
+        """Return this version if it is ready; for LATEST, the latest one that is."""
         latest = None
         for served in self.chosen_versions(number):
             if served.life.state is VersionState.READY:
@@ -140,8 +140,8 @@ class ServedModel:
         return [served for _, served in sorted(self.versions.items()) if served.life.state is ready]
 
     def chosen_versions(self, number: int) -> list[ServedVersion]:
-        """Return the versions that a request may mean: one, or for -1 all."""
-        if number == _LATEST:
+        """Return the versions that a request may mean: one, or for LATEST all."""
+        if number < 0:
             return list(self.versions.values())
         return [self.versions[number]] if number in self.versions else []
 
@@ -390,7 +390,7 @@ class Catalogue:
         model = self._models.get(names[0])
         if model is None:
             return NotFound(f"{prefix} is not found", accepted=True)
-        if number == _LATEST:
+        if number == LATEST:
             return NotFound(f"{prefix} has no available versions", accepted=True)
         if number not in model.versions:
             return NotFound(f"{prefix} version {number} is not found", accepted=True)
@@ -404,7 +404,7 @@ def _is_being_added(served: ServedVersion) -> bool:
 def parse_version(text: str) -> int:
     """Return the version that a request names, parsed as in Triton; -1 means the latest version."""
     if not text:
-        return _LATEST
+        return LATEST
     number = parse_c_integer(text)
     if number is None or not -_MAX_VERSION - 1 <= number <= _MAX_VERSION:
         raise InvalidArgument(

@@ -101,7 +101,7 @@ async def test_what_is_in_service_and_what_it_takes() -> None:
     assert it.use.memory("a") == {"e": {"cpu": [5]}}
     assert it.use.memory("out") == {}
     it.held = ["out", "out", "unknown"]
-    assert it.use.held() == {"out"}
+    assert it.use.held() == {"out": 2}
 
 
 async def test_what_an_ensemble_needs_is_busy() -> None:
