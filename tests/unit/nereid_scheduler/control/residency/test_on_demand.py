@@ -217,6 +217,20 @@ async def test_another_executor_loads_what_a_lost_one_had_if_requests_need_it() 
     await until(lambda: it.states("idle") == [VersionState.UNAVAILABLE])
 
 
+async def test_a_model_of_a_lost_executor_is_released_once_nobody_uses_it() -> None:
+    it = World("m", budget=100)
+    await it.load("m")
+    (served,) = it.catalogue.running("m")
+    cast("Any", served.runtime).in_use = True
+    it.loader.sessions = []
+    it.on_demand.on_executors()
+    await until(lambda: it.residency.waiting == ["m"])
+    assert it.states("m") == [VersionState.READY]
+    cast("Any", served.runtime).in_use = False
+    await until(lambda: it.states("m") == [VersionState.UNAVAILABLE])
+    assert "m" not in it.desired.pending_loads
+
+
 async def test_an_executor_that_joins_is_tried_after_failures_elsewhere() -> None:
     it = World("m", budget=100)
     it.loader.sessions = []
