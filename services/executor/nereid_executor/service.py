@@ -1,7 +1,4 @@
-"""The executor: joins every scheduler of the mesh, again after each session, until leave().
-
-The code runs on the event loop. session.py handles the events of one session.
-"""
+"""The executor: joins every scheduler of the mesh, again after each session, until leave()."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class LocalScheduler:
 
     channel: Channel
     thread_streams: ThreadStreams
-    # Maximum time of a lone request's execution on the event loop; 0 allows no such execution.
+    # A lone request may execute this long on the event loop; 0 forbids it.
     inline_limit_ns: int
 
 
@@ -82,19 +79,16 @@ class ExecutorService:
         backends: BackendRegistry,
         local: LocalScheduler | None = None,
     ) -> None:
-        """local: a scheduler in this process. Without it, the settings have the address."""
         self._settings = settings
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
-        # Maps an address to the sessions with it. `_addresses` are the addresses that schedulers
-        # have now.
+        # Key: an address. `_addresses` are the addresses that schedulers have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)
-        # run() sets the instances.
         self._instances: ExecutorInstances | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 
@@ -121,8 +115,7 @@ class ExecutorService:
     def leave(self, timeout_s: float | None = None) -> None:
         """Begin to leave all schedulers.
 
-        run() returns when the current batches are completed, or after timeout_s seconds (by default
-        --exit-timeout-secs).
+        run() returns after the current batches, or after timeout_s (default: --exit-timeout-secs).
         """
         if timeout_s is not None:
             self._exit_timeout_s = timeout_s
@@ -134,7 +127,6 @@ class ExecutorService:
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            # The backends are imported while the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
@@ -152,8 +144,7 @@ class ExecutorService:
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
         hello.records_timeline = timeline.records
-        # An executor in the scheduler's process cannot be drained: nothing would start another one
-        # there.
+        # In the scheduler's process, nothing would start another executor after a drain.
         hello.drains = self._local is None
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
@@ -215,12 +206,11 @@ class ExecutorService:
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
         """Open the connections by which models reach all schedulers.
 
-        If there is a single scheduler, the results are `None`: models reach it through the session.
+        `None` if there is a single scheduler: models reach it through the session.
         """
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None
-        # Most executors have one scheduler, and do not need this import.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
@@ -230,7 +220,6 @@ class ExecutorService:
         )
 
     async def _join_all(self, context: SessionContext) -> None:
-        """Join the scheduler at each address while the address is listed, until leave()."""
         local = self._local
         if local is not None:
             address = self._settings.scheduler_address
@@ -248,7 +237,6 @@ class ExecutorService:
                         group.create_task(self._join(context, address))
 
     async def _join(self, context: SessionContext, address: str) -> None:
-        """Join schedulers at one address until leave(), or until the address is not listed."""
         while True:
             sessions = self._schedulers[address]
             await sessions.run(self._leaving, lambda: address in self._addresses)
@@ -268,8 +256,7 @@ class ExecutorService:
 
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
-        # If a scheduler does not reply, its session ends, and with it the streams of the session's
-        # instances.
+        # If a scheduler does not reply, its session and the streams of its instances end.
         options = settings.with_keepalive(
             ChannelOptions(backoff=_BACKOFF),
             replaceable=only_address(settings.scheduler_address) is None,
@@ -283,7 +270,6 @@ class ExecutorService:
         return SchedulerEndpoint(address, tls, threads, inline_limit_ns)
 
     async def _leave_all(self, instances: ExecutorInstances) -> bool:
-        """Leave all schedulers and unload kept instances; return False if a batch still runs."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._exit_timeout_s
         schedulers = list(self._schedulers.values())

@@ -1,9 +1,7 @@
 """Short batches that the event loop itself executes, in an executor in the scheduler's process.
 
-If a batch goes to the instance's thread and back, two threads have to be woken, and both want the
-interpreter's lock meanwhile: that takes longer than a small model. Therefore the loop executes the
-batch while the thread waits, unless that would delay other work for too long. InlineRule decides by
-earlier measurements.
+Waking the instance's thread and the loop takes longer than a small model. So the loop executes the
+batch while the thread waits, unless earlier measurements say that this delays other work.
 """
 
 from __future__ import annotations
@@ -15,38 +13,29 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
 
-# Number of executions in the thread before the first execution on the loop. The mean covers about
-# this many of the last executions.
+# Executions in the thread before the first one on the loop. The mean covers about as many.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
-# Maximum age of the mean. An older mean says little, since the model's memory may have been paged
-# out.
+# Maximum age of the mean. The model's memory may have been paged out since.
 _RECENT_NS: Final = 60_000_000_000
-# An execution counts for at most this many times the mean. A long execution may only mean that the
-# thread was not scheduled.
+# An execution counts for at most this many times the mean: the thread may only have waited for a
+# processor.
 _MAX_WEIGHT: Final = 2
-# If an execution takes _SURPRISE times the limit, the model is barred from the loop for _BARRED
-# times as long as the execution took. So the loop spends at most one part in twenty on such
-# executions.
+# After an execution of _SURPRISE times the limit, the model is barred for _BARRED times its length.
+# So the loop spends at most one part in twenty on such executions.
 _SURPRISE: Final = 4
 _BARRED: Final = 20
 
 
 @dataclass(slots=True)
 class _SizeClass:
-    """Measurements of frames whose sizes differ by less than a factor of two."""
-
     count: int = 0
     mean_ns: float = 0.0
     measured_at_ns: int = 0
 
 
 class InlineRule:
-    """Decides whether the loop may execute a batch of one model. Callers pass the current time.
-
-    Larger batches take longer, and so do larger requests to models with variable shapes. Therefore
-    executions are measured separately for each class of sizes.
-    """
+    """Decides whether the loop may execute a batch. Each class of sizes is measured separately."""
 
     def __init__(self, limit_ns: int) -> None:
         """limit_ns: maximum average time of an execution."""
@@ -89,23 +78,20 @@ class InlineExecution:
     """Executions of one model on the event loop, while its instance's thread waits."""
 
     def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
-        """rule: the rule in which the thread also records its own executions."""
         self._runner = runner
         self.rule = rule
 
     def execute(self, frame: bytes) -> bytes | None:
         """Execute a batch and return its Executed message, if the rule allows that.
 
-        The message is empty if the batch was withdrawn. If the result is `None`, the thread has to
-        execute the batch.
+        The message is empty if the batch was withdrawn. `None` leaves the batch to the thread.
         """
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None
         runner = self._runner
         message = runner.read(frame)
-        # The frame's size does not include tensors in shared memory, so the rule does not cover
-        # such a batch.
+        # The frame's size does not include tensors in shared memory.
         if not message.requests or any(request.is_shared for request in message.requests):
             return None
         batch = runner.begin(message, started_ns)

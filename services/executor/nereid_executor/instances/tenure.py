@@ -22,15 +22,14 @@ class SchedulerEndpoint:
     """The address of a scheduler, and the other ways in which instances reach the scheduler."""
 
     address: str
-    # TLS for the instances' streams; `None` means plaintext.
+    # `None` means plaintext.
     tls: Tls | None = None
     # In-memory streams to a scheduler in this process, for models that execute batches.
     thread_streams: ThreadStreams | None = None
     # Maximum time of a lone request's execution on the scheduler's event loop; 0 allows none.
     inline_limit_ns: int = 0
-    # Domain of the memory that this executor shares with its models' processes. It is set if these
-    # processes may have their own links to the scheduler. They may only if the mesh has no other
-    # scheduler.
+    # Domain of the memory shared with models' processes. Set only if these may have their own
+    # links, which needs a mesh without other schedulers.
     link_domain: str | None = None
 
 
@@ -43,8 +42,8 @@ class InstanceCallbacks:
     on_ended: Callable[[Instance, ErrorStatus | None], None]
     # Called after stop() with keep: the model is still loaded, but has no stream.
     on_kept: Callable[[Instance], None]
-    # Called if a model that serves its stream itself is lost. Arguments are the stream's number,
-    # the last batch that the model had begun, and the error for that batch's requests.
+    # Called if a model that serves its stream itself is lost. Arguments: the stream's number, the
+    # last batch begun, and the error for that batch's requests.
     on_model_lost: Callable[[int, int, ErrorStatus], None]
 
 
@@ -52,13 +51,11 @@ class InstanceCallbacks:
 class Tenure:
     """The time from a scheduler's command until stop(). Any thread may read it."""
 
-    # Number that the scheduler has given the instance.
     number: int
     endpoint: SchedulerEndpoint
     callbacks: InstanceCallbacks
-    # Client for the requests that the model sends.
     mesh: MeshClient
-    # Lends shared memory, if the scheduler can pass on responses in this executor's memory.
+    # `None` if the scheduler cannot pass on responses in this executor's memory.
     lender: OutputLender | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     # Set when responses can no longer be delivered.
@@ -69,7 +66,7 @@ class Tenures:
     """The tenures of one instance. The event loop adds them; the instance's thread serves them."""
 
     def __init__(self, first: Tenure) -> None:
-        # The current tenure. `is_last` is True if the instance will end after it.
+        # True if the instance will end after the current tenure.
         self.current = first
         self.is_last = False
         self._ended = False

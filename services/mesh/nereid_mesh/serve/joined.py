@@ -1,7 +1,4 @@
-"""Composition root of a process with gateway, scheduler and cache, which are linked in memory.
-
-The process may also hold an executor (nereid_mesh.serve.joined_executor).
-"""
+"""Composition root of a process with gateway, scheduler, cache and perhaps an executor."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class JoinedExecutor(Protocol):
         """Leave once nothing is pending; return `False` if a batch is still running."""
 
 
-# Function that adds an executor to a scheduler that has started.
+# Adds an executor to a scheduler that has started.
 AddExecutor = Callable[[SchedulerService, "Shutdown"], JoinedExecutor]
 
 
@@ -94,7 +91,7 @@ async def serve(
         executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()
-        # The gateway has missed the notices that the scheduler sent before the gateway listened.
+        # The gateway has missed the scheduler's earlier notices.
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
@@ -125,18 +122,17 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 def main() -> int:
     """Run the process until it exits; return the exit code."""
     if WITH_EXECUTOR in sys.argv:
-        # The executor's modules are imported before the process waits as a standby.
+        # Import the executor's modules before the process waits as a standby.
         importlib.import_module(_EXECUTOR_MODULE)
     stand_by(os.environ)
     argv = sys.argv[1:]
-    # The scheduler's settings come first, because its --scheduler-address is the one that may be
-    # repeated.
+    # The scheduler's --scheduler-address is the one that may be repeated, so it comes first.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)
     if WITH_EXECUTOR not in argv:
         scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
         serve_all = partial(serve, scheduler, cache, None)
         return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
-    # The import is made only in this case, because it loads NumPy and more.
+    # This import loads NumPy and more.
     from nereid_mesh.serve import joined_executor  # noqa: PLC0415
 
     argv.remove(WITH_EXECUTOR)
@@ -147,8 +143,7 @@ def main() -> int:
     code = run_service(gateway, serve_all, name=name, program=_PROGRAM)
     logging.shutdown()
     sys.stdout.flush()
-    # The process exits without finalization, in which a thread stuck in a model's own code would
-    # crash the interpreter.
+    # In finalization, a thread stuck in a model's code would crash the interpreter.
     os._exit(code)
 
 

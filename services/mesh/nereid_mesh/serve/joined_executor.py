@@ -1,9 +1,4 @@
-"""Composition root of an executor in the process of gateway and scheduler.
-
-This module and nereid_mesh.serve.joined compose that process together. The streams between executor
-and scheduler are in memory. Python models still run in their own processes, which connect to the
-scheduler's unix socket.
-"""
+"""Composition root of an executor in the process of gateway and scheduler."""
 
 from __future__ import annotations
 
@@ -28,15 +23,13 @@ _log = logging.getLogger(__name__)
 
 SETTINGS: Final = (ExecutorSettings, InlineSettings)
 
-# Seconds between forced switches of threads. When an instance's thread returns from a model while
-# the event loop is busy, the thread waits for the interpreter's lock. With Python's default of 5 ms
-# it would wait longer than most models run. A forced switch costs two context switches, about 10
+# Seconds between forced switches of threads. With Python's default of 5 ms, an instance's thread
+# would wait longer for the interpreter's lock than most models run. A forced switch costs about 10
 # us.
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 
-# Minimum seconds for closing models, however long the last responses have taken. Models are closed
-# after every request has its response.
+# Minimum time for closing models, however long the last responses have taken.
 _CLOSE_MODELS_S: Final = 1.5
 
 
@@ -51,7 +44,7 @@ class _Executor:
     async def end(self, timeout_s: float) -> bool:
         """Leave once nothing is pending; return `False` if a batch is still running."""
         self._service.leave(max(timeout_s, _CLOSE_MODELS_S))
-        # End the streams as if the scheduler's process had ended, because nobody is left to notify.
+        # Nobody is left to notify, so end the streams as if the scheduler's process had ended.
         self._local.thread_streams.close()
         await self._local.channel.close()
         return await self.run
@@ -63,18 +56,15 @@ def add_executor(
     scheduler: SchedulerService,
     shutdown: Shutdown,
 ) -> _Executor:
-    """Make an executor join the scheduler, which has started.
-
-    If the executor fails, the process ends.
-    """
+    """Make an executor join a scheduler that has started. If it fails, the process ends."""
     prepare_environment()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     handlers = scheduler.handlers()
     local = LocalScheduler(
         rpc.LocalChannel(handlers), rpc.ThreadStreams(handlers), inline.inline_execution_us * 1000
     )
-    # In this process, --scheduler-address is the scheduler's flag. The first of its addresses is
-    # the scheduler's own unix socket.
+    # In this process, --scheduler-address is the scheduler's flag. Its first address is the
+    # scheduler's own unix socket.
     address = scheduler.addresses[0]
     executor = _Executor(replace(settings, scheduler_address=address), local)
 

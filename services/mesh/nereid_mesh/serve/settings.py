@@ -9,7 +9,7 @@ from nereid.config import flags
 from nereid.config.flags import flag
 from nereid_mesh.serve.inline_settings import InlineSettings
 
-# The flags that --help shows; --help-all shows all flags.
+# --help-all shows all flags.
 COMMON_FLAGS = frozenset(
     {
         "model_repository",

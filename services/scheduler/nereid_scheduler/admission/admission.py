@@ -1,15 +1,7 @@
 """Admission: finds the model version that serves a gateway's request.
 
-Each request has one of these outcomes:
-
-- It is submitted to its model, which is ready.
-- It is refused.
-- It is held while its model's first load is in progress.
-- It is returned as moved, because another scheduler owns its model or this scheduler stops.
-- It was sent before, and waits for the response of its first run.
-
-On the hot path the model is found with one dictionary lookup by the bytes of the request's head.
-The module does not know how models queue requests or how gateways are connected.
+A request is submitted, refused, held during its model's first load, returned as moved, or waits for
+the response of its first run. On the hot path the model is found by the bytes of the head.
 """
 
 # layout: compiled
@@ -104,11 +96,9 @@ class Admission:
     ) -> None:
         """Create an Admission without sessions.
 
-        first_runs: first runs that executors have named; with `NO_FIRST_RUNS`, resent requests run
-        again at once. has_moved: takes a model's name and returns whether another scheduler has the
-        model. load_on_demand: begins a load of a model unless it is pending, or raises NereidError.
-        max_heads: maximum number of heads whose models are remembered. orphan_limit_s: maximum
-        time, in seconds, that a request goes on while its gateway is disconnected.
+        has_moved: returns whether another scheduler has a model. load_on_demand: begins a load of a
+        model unless it is pending, or raises NereidError. orphan_limit_s: how long a request goes
+        on while its gateway is disconnected.
         """
         self._timeline = timeline
         self._load_on_demand = load_on_demand
@@ -118,7 +108,6 @@ class Admission:
         self._traces = traces
         self._nested_calls = nested_calls
         self._first_runs = first_runs
-        # Sessions of all gateway links that are up.
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
@@ -136,12 +125,9 @@ class Admission:
     ) -> PendingRequest:
         """Submit a request to its model. `on_response` is called after this method has returned.
 
-        on_queued: called with the request's id and a new PendingRequest, if this replaces the
-        returned PendingRequest: for example when a held request is submitted. at_once: see
-        QueuedRequests.submit().
-
-        Raises:
-            NereidError: the request was refused, and `on_response` is never called.
+        on_queued: gets the id and a PendingRequest that replaces the returned one, for example
+        after a hold. Raises NereidError if the request is refused; `on_response` is then never
+        called.
         """
         model = self._by_head.get(request.head)
         if model is None or request.resent or request.error_status is not None:
@@ -152,10 +138,7 @@ class Admission:
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
-        """Record a trace of a request that no model accepted.
-
-        since_ns: time at which the request came; 0 means now.
-        """
+        """Record a trace of a request that no model accepted. since_ns: arrival; 0 means now."""
         if not is_sampled(request.trace_context):
             return
         if isinstance(error, MovedError):
@@ -168,11 +151,7 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def end_older_link(self, request_id: int, newer: LinkSession) -> None:
-        """End an older link of a gateway that has sent this request again over a newer link.
-
-        The request is still pending on the older link: the gateway has given that link up, but this
-        scheduler has not seen it end yet.
-        """
+        """End an older link of a gateway that has sent this request again over a newer link."""
         for session in list(self.sessions):
             if session is not newer and session.has_pending(request_id):
                 session.on_down()
@@ -180,7 +159,7 @@ class Admission:
     def stop(self) -> None:
         """Return held requests to their gateways now, and new requests when they come.
 
-        Requests that models make are still submitted, as each serves an accepted request.
+        Models' requests are still submitted, as each serves an accepted request.
         """
         self._stopping = True
         for held in self._load_queue:
@@ -211,8 +190,7 @@ class Admission:
         if request.caller:
             self._nested_calls.set_depth(request)
         if self._stopping and not request.caller:
-            # Return the request: another scheduler owns the model, or will own it when this
-            # scheduler has ended.
+            # Another scheduler owns the model, or will when this one has ended.
             self._check_moved(name)
             raise _stopping()
         found = self._catalogue.resolve(name, version)
@@ -244,13 +222,7 @@ class Admission:
         return held
 
     def _await_first_run(self, arrival: _Arrival, name: str, version: str) -> PendingRequest | None:
-        """Let a resent request wait for its first run, if an executor may have the first run.
-
-        Returns `None` if the request can be submitted like any other.
-
-        Raises:
-            Aborted: the request must not run again.
-        """
+        """Let a resent request wait for its first run; raise Aborted if it must not run again."""
         request = arrival.request
         orphan = self.orphans.claim(request.id, arrival.on_response)
         if orphan is not None:
@@ -261,8 +233,7 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # If this scheduler stops, do not refuse the request but return it to its gateway. The
-            # next scheduler may find the first run.
+            # If this scheduler stops, the next one may find the first run: return the request.
             if refusal is None or (self._stopping and not request.caller):
                 self._admit_later(arrival, runs_again=True)
             else:
@@ -312,7 +283,7 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
-        # The requests are held until now. The time from now on counts as time in the model's queue.
+        # From now on, the time counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         loading: set[tuple[str, str]] = set()

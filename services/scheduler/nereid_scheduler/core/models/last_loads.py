@@ -15,14 +15,12 @@ class LastLoads:
     """Results of the last loads, by the models' qualified names."""
 
     def __init__(self) -> None:
-        # Key: a model. Value: why its last load was not possible, as the repository index shows it.
+        # Why a model's last load was not possible, for the repository index.
         self.refusals: dict[str, str] = {}
         # Models that were in service when the scheduler last ended, and that are missing now.
         self.unrestored: set[str] = set()
-        # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended. They may be loaded again even if their
-        # files have not changed.
+        # Models whose last load failed or has not ended. They may be loaded again unchanged.
         self._failed: set[str] = set()
 
     def begin(self, found: FoundModel) -> None:
@@ -32,20 +30,14 @@ class LastLoads:
         self.note_refusal(found)
 
     def end(self, name: str, *, failed: bool, retried: bool) -> None:
-        """Record the end of a load.
-
-        retried: True if the next poll loads the model again, even without a change of its files.
-        """
+        """Record the end of a load; retried: the next poll loads even unchanged files."""
         if retried:
             self._digests.pop(name, None)
         if not failed:
             self._failed.discard(name)
 
     def on_files_written(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load has changed the model's files. The changed files count as loaded.
-
-        found: the model before the load. after: the model after the load.
-        """
+        """Record that a load has changed the model's files, which count as loaded."""
         if self._digests.get(found.name) == found.digest:
             self._digests[found.name] = after.digest
 
@@ -53,7 +45,6 @@ class LastLoads:
         """Record that a model cannot be loaded at the start. recorded: True if it was served."""
         assert found.error is not None, "refused without an error"
         if recorded and not found.exists:
-            # Show in the index that the model is missing.
             self.unrestored.add(found.name)
             self.refusals[found.name] = reason_of(found.error.code, found.error.message)
         elif found.exists and not isinstance(found.error, NotUnique):
@@ -66,7 +57,7 @@ class LastLoads:
         if found.error is None:
             self.unrestored.discard(found.name)
         elif found.digest:
-            # Keep no reason for a name that is in no repository: clients may send any names.
+            # Clients may send any names, so keep no reason for a name that is in no repository.
             self.refusals[found.name] = reason_of(found.error.code, found.error.message)
 
     def forget(self, name: str) -> None:

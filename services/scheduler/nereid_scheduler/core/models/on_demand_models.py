@@ -57,7 +57,7 @@ class OnDemandModels(dict[str, OnDemandModel]):
         """Let the first request load this model. Call this whenever the model is found."""
         known = self.setdefault(found.name, OnDemandModel(found))
         if known.found.digest != found.digest or found.url:
-            # Forget the error: the files have changed, or the object store may have them by now.
+            # The files have changed, or the object store may have them by now.
             known.error = None
         known.found = found
 
