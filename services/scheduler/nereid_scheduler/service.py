@@ -219,7 +219,7 @@ class SchedulerService:
             self._models.control.await_records()
         self._mesh_settings.restore(documents or {})
         self._environment.state.settings.apply(
-            documents or {}, SIZES, self._models.on_demand.needs.restore
+            documents or {}, SIZES, self._models.on_demand.restore_sizes
         )
         records = self._model_records(documents or {})
         if self._models.shard is None:

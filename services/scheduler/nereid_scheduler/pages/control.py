@@ -61,24 +61,21 @@ class Control:
 
     def handlers(self) -> dict[str, AsyncUnaryHandler]:
         """Return the handlers by path."""
-        pb = kserve_pb2
-        return {
-            SCHEDULER + "ModelMetadata": control_handler(pb.ModelMetadataRequest, self._metadata),
-            SCHEDULER + "ModelConfig": control_handler(pb.ModelConfigRequest, self._config),
-            SCHEDULER + "ServerReady": control_handler(pb.ServerReadyRequest, self._server_ready),
-            SCHEDULER + "ModelReady": control_handler(pb.ModelReadyRequest, self._model_ready),
-            SCHEDULER + "TraceSetting": control_handler(pb.TraceSettingRequest, self._set_traces),
-            SCHEDULER + "LogSettings": control_handler(pb.LogSettingsRequest, self._set_logs),
-            SCHEDULER + "DrainExecutor": control_handler(
-                nereid_pb.DrainExecutorRequest, self._drain
-            ),
-            SCHEDULER + "ModelStatistics": control_handler(
-                pb.ModelStatisticsRequest, self._statistics
-            ),
-            SCHEDULER + "Metrics": control_handler(nereid_pb.MetricsRequest, self._write_metrics),
-            SCHEDULER + "Counts": control_handler(nereid_pb.CountsRequest, self._count),
-            SCHEDULER + "Facts": control_handler(nereid_pb.FactsRequest, self._read_facts),
+        kserve, nereid = kserve_pb2, nereid_pb
+        responders: dict[str, tuple[type[Message], Callable[[Any], Awaitable[Message]]]] = {
+            "ModelMetadata": (kserve.ModelMetadataRequest, self._metadata),
+            "ModelConfig": (kserve.ModelConfigRequest, self._config),
+            "ServerReady": (kserve.ServerReadyRequest, self._server_ready),
+            "ModelReady": (kserve.ModelReadyRequest, self._model_ready),
+            "TraceSetting": (kserve.TraceSettingRequest, self._set_traces),
+            "LogSettings": (kserve.LogSettingsRequest, self._set_logs),
+            "DrainExecutor": (nereid.DrainExecutorRequest, self._drain),
+            "ModelStatistics": (kserve.ModelStatisticsRequest, self._statistics),
+            "Metrics": (nereid.MetricsRequest, self._write_metrics),
+            "Counts": (nereid.CountsRequest, self._count),
+            "Facts": (nereid.FactsRequest, self._read_facts),
         }
+        return {SCHEDULER + name: control_handler(*pair) for name, pair in responders.items()}
 
     async def _count(self, request: nereid_pb.CountsRequest) -> Message:
         return self._counts.respond(request)

@@ -17,11 +17,12 @@ from nereid.core.errors import NereidError, Unavailable
 from nereid.timeline.records import MEMORY, Wait
 from nereid_scheduler.control.outcomes import awaiting
 from nereid_scheduler.control.residency.ensemble_loads import EnsembleLoads
-from nereid_scheduler.control.residency.model_needs import ModelNeeds
+from nereid_scheduler.control.residency.model_needs import model_needs, read_file_bytes
 from nereid_scheduler.control.residency.policies.model_memory import Status
 from nereid_scheduler.control.residency.use import ModelUse
 from nereid_scheduler.control.tasks import Tasks
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.core.memory.sizes import ModelSizes
 from nereid_scheduler.core.models.dependencies import is_ensemble
 from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.placement.models.catalogue import OnDemand
@@ -91,7 +92,7 @@ class OnDemandLoads:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._tasks = Tasks()
-        self.needs = ModelNeeds()
+        self._sizes = ModelSizes()
         self._record_sizes = record_sizes
         self._executors: set[str] = set()
         self._ensembles = EnsembleLoads(desired, residency, self._use, self._begin, timeout_s)
@@ -99,6 +100,10 @@ class OnDemandLoads:
         # Monotonic time of the last load or unload, or of the start of the first wait for memory.
         self._last_progress_s = 0.0
         self._timeline = timeline
+
+    def restore_sizes(self, saved: Mapping[str, Any]) -> None:
+        """Use the sizes that an earlier scheduler has measured."""
+        self._sizes = ModelSizes(saved)
 
     async def close(self) -> None:
         """Cancel pending work. The models stay as they are."""
@@ -207,8 +212,8 @@ class OnDemandLoads:
 
     async def _place_model(self, name: str) -> None:
         file_bytes = 0
-        if name in self._models and self._budgets:
-            file_bytes = await self.needs.file_bytes(self._models[name].found)
+        if name in self._models and self._budgets and not self._sizes.knows(name):
+            file_bytes = await asyncio.to_thread(read_file_bytes, self._models[name].found)
         if name not in self._models:
             # The model was forgotten meanwhile.
             return
@@ -216,7 +221,7 @@ class OnDemandLoads:
         needs: dict[str, dict[str, int]] = {}
         if self._budgets:
             found = self._models[name].found
-            needs = self.needs.needs(found, self._loader.sessions, file_bytes)
+            needs = model_needs(found, self._sizes, self._loader.sessions, file_bytes)
         if not self._residency.waiting:
             self._last_progress_s = time.monotonic()
         self._act(self._residency.request(name, needs, self._usages()))
@@ -329,8 +334,12 @@ class OnDemandLoads:
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
         memory = self._use.memory(name)
-        if self.needs.measured(name, memory) and self._record_sizes is not None:
-            self._tasks.spawn(self._record_sizes(self.needs.saved()))
+        by_device: dict[str, list[int]] = {}
+        for devices in memory.values():
+            for device, sizes in devices.items():
+                by_device.setdefault(device, []).extend(sizes)
+        if self._sizes.measured(name, by_device) and self._record_sizes is not None:
+            self._tasks.spawn(self._record_sizes(self._sizes.saved()))
         return {
             executor: {device: sum(sizes) for device, sizes in devices.items()}
             for executor, devices in memory.items()

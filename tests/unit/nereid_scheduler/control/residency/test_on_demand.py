@@ -47,7 +47,7 @@ class World(ReconcilerWorld):
         self.loader.requests_done.set()
         if budget:
             self.loader.sessions = [Session("host")]
-        self.on_demand.needs.restore({each: {"cpu": 60} for each in names})
+        self.on_demand.restore_sizes({each: {"cpu": 60} for each in names})
         for each in names:
             self.defer(each)
 
