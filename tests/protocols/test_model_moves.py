@@ -22,7 +22,7 @@ from nereid_scheduler.control.shards.members.member_changes import Due, MemberCh
 from nereid_scheduler.control.shards.members.membership import Change, Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
 from nereid_scheduler.control.shards.model_moves import ModelMoves
-from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.placement.models.catalogue import Catalogue
@@ -211,7 +211,7 @@ class Process:
         self._act(self.changes.on_change(change, self.loop.now_s, self.moves.update_groups))
 
     def on_settled(self) -> None:
-        self.loop.now_s = max(self.loop.now_s, self.changes.settles_at_s or 0.0)
+        self.loop.now_s = max(self.loop.now_s, self.changes.move_due_at_s or 0.0)
         self.beat()
         self._act(self.changes.on_settled())
 
@@ -326,7 +326,7 @@ class Process:
             yield act(f"{self.name} ends", partial(self.world.end, self))
 
     def settled_actions(self) -> Iterator[Action]:
-        if self.changes.settles_at_s is not None and not self.stopped:
+        if self.changes.move_due_at_s is not None and not self.stopped:
             text = f"{self.name} acts on what has settled"
             yield Action(self.name, text, partial(self.loop.settle, self.on_settled))
 
@@ -342,7 +342,7 @@ class Process:
                 self.membership.leaving,
                 tuple(sorted(self.membership.members)),
             ),
-            (tuple(sorted(self.owned.members)), self.changes.settles_at_s is None),
+            (tuple(sorted(self.owned.members)), self.changes.move_due_at_s is None),
             (self.changes.stood_still(self.loop.now_s), tuple(models)),
             (tuple(sorted(self.ready)), tuple(self.giving.values()), self.sent),
             tuple(sorted(name for name in self.numbers)),
@@ -365,13 +365,15 @@ class _ActedOn(DesiredModels):
         self._process = process
         self.hands_over = True
 
-    def add(self, name: str, why: Why, found: FoundModel | None = None, **_: Any) -> DesiredModel:
-        if why is not Why.MOVED:
+    def add(
+        self, name: str, reason: Reason, found: FoundModel | None = None, **_: Any
+    ) -> DesiredModel:
+        if reason is not Reason.MOVED:
             assert found is not None, f"{name} is found as at the start"
             self._process.serve(found)
         elif self.hands_over:
             self._process.hand_over(name)
-        return DesiredModel(name, why, found, ended=True)
+        return DesiredModel(name, reason, found, ended=True)
 
 
 class _NoNamespaces:
@@ -666,7 +668,7 @@ class _NeverSettles(MemberChanges):
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
         due = super().on_change(change, now_s, regroups)
-        self.settles_at_s = None
+        self.move_due_at_s = None
         return due
 
 

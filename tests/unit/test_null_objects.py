@@ -10,7 +10,6 @@ from nereid_executor.batch.lifecycle.executions import NoExecutions
 from nereid_executor.batch.timeline import NoTimeline as NoExecutorTimeline
 from nereid_gateway.plane.timeline import NoTimeline as NoGatewayTimeline
 from nereid_scheduler.control.repository.recorded_models import NoRecordedModels
-from nereid_scheduler.control.residency.on_demand import NoOnDemand
 from nereid_scheduler.control.shards.model_moves import NoMoves
 from nereid_scheduler.control.state.model_records import NoModelRecords
 from nereid_scheduler.core.measurements.timeline import NoTimeline as NoSchedulerTimeline
@@ -28,7 +27,6 @@ NEVER_CALLED = {
     NoGatewayTimeline: {"gather"},
     # There is no record that it could find.
     NoRecordedModels: {"find"},
-    NoOnDemand: set[str](),
     # Calls of the shard, which there is not either.
     NoMoves: {
         "all_named",

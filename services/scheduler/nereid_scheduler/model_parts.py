@@ -14,7 +14,7 @@ from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS, RecordedModels
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import open_stored_repositories
-from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND, OnDemand
+from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
@@ -52,7 +52,7 @@ class ModelParts:
     load_queue: LoadQueue
     moves: ModelMoves
     shard: Shard | None
-    on_demand: OnDemand
+    on_demand: OnDemandLoads
     reconciler: Reconciler
     control: ModelControl
 
@@ -82,9 +82,9 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     desired = DesiredModels(settings.load_model, on_due)
     catalogue = Catalogue(desired=desired)
     membership = _membership(settings)
-    residency = Residency(budgets_of(settings.model_memory_budget))
+    residency = Residency(budgets_of(settings.model_memory_budget), desired.pending_loads)
     loader = Loader(
-        environment.load_rules(membership, residency.free),
+        environment.load_rules(membership, residency.memory.free),
         on_change,
         catalogue,
         first_commands,
@@ -119,19 +119,18 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             count_links=count_links,
             times=settings.recovery,
         )
-    on_demand: OnDemand = NO_ON_DEMAND
-    if settings.lazy_loading:
-        on_demand = OnDemand(
-            desired,
-            catalogue,
-            loader,
-            residency=residency,
-            popularity=Popularity(settings.model_popularity_half_life),
-            timeout_s=settings.no_executor_limit_s,
-            held_models=lambda: (held.name for held in load_queue),
-            record_sizes=partial(state.settings.record, SIZES),
-            timeline=environment.timeline,
-        )
+    on_demand = OnDemandLoads(
+        desired,
+        catalogue,
+        loader,
+        residency,
+        Popularity(settings.model_popularity_half_life),
+        enabled=settings.lazy_loading,
+        timeout_s=settings.no_executor_limit_s,
+        held_models=lambda: (held.name for held in load_queue),
+        record_sizes=partial(state.settings.record, SIZES),
+        timeline=environment.timeline,
+    )
     rules = _control_rules(settings)
     recorded: RecordedModels = NO_RECORDED_MODELS
     if state.models is not None and rules.mode == EXPLICIT:

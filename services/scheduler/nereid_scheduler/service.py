@@ -111,7 +111,7 @@ class SchedulerService:
             models.loader.nested_calls,
             first_runs=models.loader.first_runs,
             has_moved=moves.has_moved,
-            loads=on_demand.request if settings.lazy_loading else None,
+            load_on_demand=on_demand.request,
             orphan_limit_s=settings.recovery.orphan_s,
             timeline=environment.timeline,
         )
@@ -153,12 +153,14 @@ class SchedulerService:
             drain=self._drains.drain,
             strict=settings.strict_readiness,
             is_elsewhere=moves.is_elsewhere,
-            ensure=on_demand.ensure if settings.lazy_loading else None,
+            ensure=on_demand.ensure,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
         self._own_handlers = Handlers(
-            unary=self._control.handlers(),
-            async_unary={**repository_handlers(models.control), **self._control.async_handlers()},
+            async_unary={
+                **repository_handlers(models.control, models.catalogue, models.desired),
+                **self._control.handlers(),
+            },
         )
         self._remote_control: RemoteControl | None = None
         if models.shard is not None:
@@ -292,7 +294,7 @@ class SchedulerService:
             self._first_loads.cancel()
         if handed_over:
             await self._models.reconciler.finish_hand_overs(timeout_s)
-        await self._models.reconciler.close()
+        await self._models.reconciler.tasks.close()
         await self._models.on_demand.close()
         await self._environment.state.close()
         models = [

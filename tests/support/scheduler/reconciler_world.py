@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from nereid.core.errors import Internal, NereidError
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.residency.on_demand import OnDemandLoads
+from nereid_scheduler.control.residency.policies.policy import Residency
+from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import ModelControlRules
-from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from nereid_scheduler.core.models.model_record import ModelRecord
@@ -176,6 +179,8 @@ class FakeMoves:
 
 
 class FakeOnDemand:
+    enabled = True
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         # Models that requests load, those of them that were found, and all that were found last.
@@ -211,13 +216,15 @@ class ReconcilerWorld:
         self.loader = FakeLoader()
         self.repositories = FakeRepositories()
         self.records, self.moves, self.on_demand = FakeRecords(), FakeMoves(), self.open_on_demand()
-        parts: Any = () if alone else (self.on_demand, self.records, self.moves)
+        loader = cast("Any", self.loader)
+        nothing = OnDemandLoads(self.desired, self.catalogue, loader, Residency({}), Popularity(0))
+        parts: Any = (nothing,) if alone else (self.on_demand, self.records, self.moves)
         self.rules = ModelControlRules(mode, hand_over_limit_s=7, **rules)
         self.sources = Sources(*parts)
         self.reconciler = Reconciler(
             self.desired,
             self.catalogue,
-            cast("Any", self.loader),
+            loader,
             cast("Any", self.repositories),
             self.rules,
             self.sources,
@@ -229,12 +236,14 @@ class ReconcilerWorld:
     def _reconcile_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.reconciler.reconcile)
 
-    def ask(self, name: str, why: Why, model: FoundModel | None = None, **rest: Any) -> Outcome:
-        return ask_for(self.desired, name, why, found=model, **rest)
+    def ask(
+        self, name: str, reason: Reason, model: FoundModel | None = None, **rest: Any
+    ) -> Outcome:
+        return ask_for(self.desired, name, reason, found=model, **rest)
 
     async def serve(self, *names: str) -> None:
         for name in names:
-            outcome = self.ask(name, Why.INITIAL, found(name))
+            outcome = self.ask(name, Reason.INITIAL, found(name))
             await self.loader.report(LoadStatus.UP)
             assert await ended(outcome) is None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from nereid.core.wire.messages import InferResponse, MovedResponse, Ownership
 from nereid_scheduler.control.shards.members.ownership import owner_of
+from nereid_scheduler.placement.models.catalogue import Ready
 from nereid_scheduler.service import SchedulerService
 from nereid_scheduler.settings import Settings
 from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, World
@@ -91,7 +92,8 @@ class Schedulers:
         )
 
     def _has(self, where: str, model: str) -> bool:
-        return self.worlds[where].service._models.catalogue.is_ready(model, "")
+        found = self.worlds[where].service._models.catalogue.resolve(model, "")
+        return isinstance(found, Ready) and found.served.life.serving
 
 
 class RoutingGateway(Gateway):

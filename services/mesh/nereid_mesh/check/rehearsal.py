@@ -15,6 +15,9 @@ from nereid.model_config.remedies import remedy_for
 from nereid.pb import nereid_pb2 as pb
 from nereid_mesh.check.findings import CheckedModel, CheckedVersion, PlacedCount
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.residency.on_demand import OnDemandLoads
+from nereid_scheduler.control.residency.policies.policy import Residency
+from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.sources.model_control import ModelControl
 from nereid_scheduler.core.models.dependencies import step_models
@@ -120,11 +123,13 @@ async def rehearse(
     executor = RehearsalExecutor(loader, reader, rules.gpus)
     loader.executor_joined(executor.session)
     control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()
-    reconciler = Reconciler(desired, catalogue, loader, repositories, control_rules, Sources())
-    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules, Sources())
+    on_demand = OnDemandLoads(desired, catalogue, loader, Residency({}), Popularity(0))
+    sources = Sources(on_demand)
+    reconciler = Reconciler(desired, catalogue, loader, repositories, control_rules, sources)
+    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules, sources)
     await control.start()
     await control.first_loads()
-    await reconciler.close()
+    await reconciler.tasks.close()
     served_models = catalogue.models()
     unread = _unread_models(served_models, reader.incomplete)
     checked = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -36,7 +36,7 @@ from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.requests.entry import identify_response
 from nereid_scheduler.core.requests.entry_trace import NO_TRACES, RefusedRequest
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
-from nereid_scheduler.placement.models.catalogue import parse_version
+from nereid_scheduler.placement.models.catalogue import Loading, Missing, OnDemand, Ready
 from nereid_scheduler.versions.reruns.first_runs import NO_FIRST_RUNS
 from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferRequest
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+    from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
     from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
@@ -70,6 +71,12 @@ class LinkSession(Protocol):
         """End the session."""
 
 
+class _Arrival(NamedTuple):
+    request: InferRequest
+    on_response: OnResponse
+    on_queued: OnQueued
+
+
 class Admission:
     """Find the model version of each request, and submit, hold or refuse the request."""
 
@@ -82,19 +89,19 @@ class Admission:
         *,
         first_runs: FirstRuns = NO_FIRST_RUNS,
         has_moved: Callable[[str], bool] = NO_MOVES.has_moved,
-        loads: Callable[[str, int], bool] | None = None,
+        load_on_demand: Callable[[OnDemandModel], object] = lambda _: None,
         max_heads: int = _MAX_HEADS,
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
         timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
         """Create an Admission without sessions.
 
-        has_moved: returns whether another scheduler has a model. loads: begins a load of a model
-        and version (or -1) if necessary, and returns whether a request can wait for it.
-        orphan_limit_s: how long a request goes on while its gateway is disconnected.
+        has_moved: returns whether another scheduler has a model. load_on_demand: begins a load of a
+        model unless it is pending, or raises NereidError. orphan_limit_s: how long a request goes
+        on while its gateway is disconnected.
         """
         self._timeline = timeline
-        self._loads = loads
+        self._load_on_demand = load_on_demand
         self._has_moved = has_moved
         self._catalogue = catalogue
         self._load_queue = load_queue
@@ -124,11 +131,7 @@ class Admission:
         """
         model = self._by_head.get(request.head)
         if model is None or request.resent or request.error_status is not None:
-            if request.resent and request.error_status is None:
-                pending = self._await_first_run(request, on_response, on_queued)
-                if pending is not None:
-                    return pending
-            return self._submit_slowly(request, on_response, on_queued)
+            return self._admit(_Arrival(request, on_response, on_queued))
         if request.caller:
             self._nested_calls.set_depth(request)
             return self._submit_to(model, request, on_response)
@@ -173,44 +176,57 @@ class Admission:
             self._retry_due = True
             asyncio.get_running_loop().call_soon(self._retry_held)
 
-    def _submit_slowly(
-        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
-    ) -> PendingRequest:
+    def _admit(self, arrival: _Arrival, *, runs_again: bool = False) -> PendingRequest:
+        """Submit, hold or refuse a request that is new, was sent again, or was held.
+
+        runs_again: True if the request was sent again, and has no first run.
+        """
+        request = arrival.request
+        name, version = _model_and_version(request.head)
+        if request.resent and not runs_again and request.error_status is None:
+            first_run = self._await_first_run(arrival, name, version)
+            if first_run is not None:
+                return first_run
         if request.caller:
             self._nested_calls.set_depth(request)
-        name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
             # Another scheduler owns the model, or will when this one has ended.
             self._check_moved(name)
             raise _stopping()
-        try:
-            model = self._find_model(request, name, version)
-        except NereidError:
-            if not (self._catalogue.is_loading(name, version) or self._begin_load(name, version)):
-                self._check_moved(name)
-                raise
-            held = HeldRequest(
-                request,
-                name,
-                version,
-                on_response,
-                on_queued,
-                on_failed=self._on_hold_failed,
-                since_ns=time.monotonic_ns(),
-                queue=self._load_queue,
-            )
-            self._load_queue.hold_request(held)
-            return held
-        return self._submit_to(model, request, on_response)
+        found = self._catalogue.resolve(name, version)
+        if isinstance(found, Ready):
+            model = found.served.ready_runtime
+            if request.error_status is not None:
+                model.check_client(request)
+                code, message, accepted, _, after_ms = request.error_status
+                raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
+            if not self._stopping:
+                self._by_head.remember(request.head, model)
+            return self._submit_to(model, request, arrival.on_response)
+        if isinstance(found, Missing):
+            self._check_moved(name)
+            raise found.error
+        if isinstance(found, OnDemand):
+            self._load_on_demand(found.model)
+        held = HeldRequest(
+            request,
+            name,
+            version,
+            arrival.on_response,
+            arrival.on_queued,
+            on_failed=self._on_hold_failed,
+            since_ns=time.monotonic_ns(),
+            queue=self._load_queue,
+        )
+        self._load_queue.hold_request(held)
+        return held
 
-    def _await_first_run(
-        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
-    ) -> PendingRequest | None:
+    def _await_first_run(self, arrival: _Arrival, name: str, version: str) -> PendingRequest | None:
         """Let a resent request wait for its first run; raise Aborted if it must not run again."""
-        orphan = self.orphans.claim(request.id, on_response)
+        request = arrival.request
+        orphan = self.orphans.claim(request.id, arrival.on_response)
         if orphan is not None:
             return orphan
-        name, version = _model_and_version(request.head)
         self._check_moved(name)
         refusal = None
         if self._catalogue.runs_at_most_once(name, version):
@@ -219,34 +235,35 @@ class Admission:
         def on_unknown() -> None:
             # If this scheduler stops, the next one may find the first run: return the request.
             if refusal is None or (self._stopping and not request.caller):
-                self._submit_later(request, on_response, on_queued)
+                self._admit_later(arrival, runs_again=True)
             else:
-                self._refuse_later(request, refusal, on_response)
+                self._refuse(arrival, refusal)
 
-        resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+        resent = ResentRequest(request, self._first_runs, arrival.on_response, on_unknown)
         if resent.wait(self._catalogue.run_ids(name, version, request.id)):
             return resent
         if refusal is not None:
             raise refusal
         return None
 
-    def _submit_later(
-        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    def _admit_later(
+        self, arrival: _Arrival, *, runs_again: bool = False, since_ns: int = 0
     ) -> None:
-        """Submit a request that has waited; replace its PendingRequest in the gateway's session."""
+        """Admit a request that has waited; replace its PendingRequest in the gateway's session."""
         try:
-            on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
+            pending = self._admit(arrival, runs_again=runs_again)
         except Exception as error:
-            self._refuse_later(request, client_error(error, request), on_response)
+            self._refuse(arrival, client_error(error, arrival.request), since_ns)
+        else:
+            arrival.on_queued(arrival.request.id, pending)
 
-    def _refuse_later(
-        self, request: InferRequest, refusal: NereidError, on_response: OnResponse
-    ) -> None:
-        self.trace_refusal(request, refusal)
+    def _refuse(self, arrival: _Arrival, refusal: NereidError, since_ns: int = 0) -> None:
+        request = arrival.request
+        self.trace_refusal(request, refusal, since_ns)
         response = refusal_response(request, refusal)
-        if refusal.accepted:
+        if request.resent and refusal.accepted:
             identify_response(request, response)
-        on_response(response)
+        arrival.on_response(response)
 
     def _submit_to(
         self, model: ModelVersion, request: InferRequest, on_response: OnResponse
@@ -260,33 +277,31 @@ class Admission:
                 raise
         return entry
 
-    def _begin_load(self, name: str, version: str) -> bool:
-        return self._loads is not None and self._loads(name, parse_version(version))
-
     def _check_moved(self, name: str) -> None:
         if self._has_moved(name):
             raise MovedError(MOVED.message)
-
-    def _find_model(self, request: InferRequest, name: str, version: str) -> ModelVersion:
-        model = self._catalogue.find(name, version).runtime
-        assert model is not None, "ready, but not in service"
-        if request.error_status is not None:
-            model.check_client(request)
-            code, message, accepted, _, after_ms = request.error_status
-            raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
-        if not self._stopping:
-            self._by_head.remember(request.head, model)
-        return model
 
     def _retry_held(self) -> None:
         self._retry_due = False
         # From now on, the time counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
+        loading: set[tuple[str, str]] = set()
         for held in self._load_queue:
-            if not self._catalogue.is_loading(held.name, held.version):
-                self._load_queue.remove_request(held)
-                released.setdefault(self._submit_held(held), []).append(held)
+            named = held.name, held.version
+            if named in loading:
+                continue
+            found = self._catalogue.resolve(*named)
+            if isinstance(found, Loading) or (isinstance(found, OnDemand) and found.is_pending):
+                loading.add(named)
+                continue
+            if isinstance(found, Ready):
+                name, number = found.served.ready_runtime.requests.named
+                named = name, str(number)
+            released.setdefault(named, []).append(held)
+            self._load_queue.remove_request(held)
+            arrival = _Arrival(held.request, held.on_response, held.on_queued)
+            self._admit_later(arrival, since_ns=held.since_ns)
         for named, waited in released.items():
             self._record_hold(named, waited, now_ns)
 
@@ -298,28 +313,6 @@ class Admission:
         """Record in the timeline that requests have waited for a load. The first waited longest."""
         wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
         self._timeline.record_wait(wait)
-
-    def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
-        """Submit a held request; return the name and version of its model, if found, or its own."""
-        named = held.name, held.version
-        request, on_response, on_queued = held.request, held.on_response, held.on_queued
-        try:
-            if request.resent:
-                # An executor that knows of a first run may have joined while the request was held.
-                resent = self._await_first_run(request, on_response, on_queued)
-                if resent is not None:
-                    on_queued(request.id, resent)
-                    return named
-            self._check_moved(held.name)
-            model = self._find_model(request, held.name, held.version)
-            name, number = model.requests.named
-            named = name, str(number)
-            on_queued(request.id, self._submit_to(model, request, on_response))
-        except Exception as error:
-            refusal = client_error(error, request)
-            self.trace_refusal(request, refusal, held.since_ns)
-            on_response(refusal_response(request, refusal))
-        return named
 
 
 def _stopping() -> MovedError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -15,19 +13,19 @@ from nereid.observability.metrics_page import Page
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
-from nereid_scheduler.placement.models.catalogue import parse_version
+from nereid_scheduler.placement.models.catalogue import OnDemand, Ready, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
+    from nereid.rpc import AsyncUnaryHandler, Call
     from nereid_scheduler.pages.counts_report import CountsReport
     from nereid_scheduler.pages.mesh_settings import MeshSettings
     from nereid_scheduler.pages.metrics import SchedulerMetrics
     from nereid_scheduler.placement.loads.readiness import Readiness
-    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+    from nereid_scheduler.placement.models.catalogue import Catalogue, Resolution, ServedVersion
 
 
 class Control:
@@ -45,7 +43,7 @@ class Control:
         drain: Callable[[nereid_pb.DrainExecutorRequest], Awaitable[Message]],
         strict: bool,
         is_elsewhere: Callable[[str], bool],
-        ensure: Callable[[str, int], Awaitable[None]] | None = None,
+        ensure: Callable[[str, str], Awaitable[None]],
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
         self._ensure = ensure
@@ -61,44 +59,29 @@ class Control:
         self._strict = strict
         self.stopping = False
 
-    def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """Return, by path, handlers of the calls that may query models or wait for a record."""
-        pb = kserve_pb2
-        descriptions = {}
-        if self._ensure is not None:
-            descriptions = {
-                SCHEDULER + "ModelMetadata": _async_handler(
-                    pb.ModelMetadataRequest, partial(self._describe, self._ensure, self._metadata)
-                ),
-                SCHEDULER + "ModelConfig": _async_handler(
-                    pb.ModelConfigRequest, partial(self._describe, self._ensure, self._config)
-                ),
-            }
-        return descriptions | {
-            SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
-            SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
-            SCHEDULER + "TraceSetting": _async_handler(pb.TraceSettingRequest, self._trace_setting),
-            SCHEDULER + "LogSettings": _async_handler(pb.LogSettingsRequest, self._log_settings),
-            SCHEDULER + "DrainExecutor": _async_handler(
-                nereid_pb.DrainExecutorRequest, self._drain
-            ),
+    def handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """Return the handlers by path."""
+        kserve, nereid = kserve_pb2, nereid_pb
+        responders: dict[str, tuple[type[Message], Callable[[Any], Awaitable[Message]]]] = {
+            "ModelMetadata": (kserve.ModelMetadataRequest, self._metadata),
+            "ModelConfig": (kserve.ModelConfigRequest, self._config),
+            "ServerReady": (kserve.ServerReadyRequest, self._server_ready),
+            "ModelReady": (kserve.ModelReadyRequest, self._model_ready),
+            "TraceSetting": (kserve.TraceSettingRequest, self._set_traces),
+            "LogSettings": (kserve.LogSettingsRequest, self._set_logs),
+            "DrainExecutor": (nereid.DrainExecutorRequest, self._drain),
+            "ModelStatistics": (kserve.ModelStatisticsRequest, self._statistics),
+            "Metrics": (nereid.MetricsRequest, self._write_metrics),
+            "Counts": (nereid.CountsRequest, self._count),
+            "Facts": (nereid.FactsRequest, self._read_facts),
         }
+        return {SCHEDULER + name: control_handler(*pair) for name, pair in responders.items()}
 
-    def handlers(self) -> dict[str, UnaryHandler]:
-        """Return, by path, handlers of all other calls."""
-        pb = kserve_pb2
-        descriptions = {}
-        if self._ensure is None:
-            descriptions = {
-                SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
-                SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
-            }
-        return descriptions | {
-            SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
-            SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
-            SCHEDULER + "Counts": _handler(nereid_pb.CountsRequest, self._counts.respond),
-            SCHEDULER + "Facts": _handler(nereid_pb.FactsRequest, self._facts),
-        }
+    async def _count(self, request: nereid_pb.CountsRequest) -> Message:
+        return self._counts.respond(request)
+
+    async def _read_facts(self, request: nereid_pb.FactsRequest) -> Message:
+        return self._facts(request)
 
     async def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
         catalogue = self._catalogue
@@ -108,43 +91,59 @@ class Control:
         return kserve_pb2.ServerReadyResponse(ready=ready and not self.stopping)
 
     async def _model_ready(self, request: kserve_pb2.ModelReadyRequest) -> Message:
-        name, version = request.name, request.version
-        ready = self._catalogue.is_ready(name, version)
-        if ready and not self._catalogue.is_out(name, version):
-            ready = await self._readiness.are_ready([self._catalogue.find(name, version)])
+        found = self._catalogue.resolve(request.name, request.version)
+        ready = _loads_when_requested(found)
+        if isinstance(found, Ready) and found.served.life.serving:
+            ready = await self._readiness.are_ready([found.served])
         return kserve_pb2.ModelReadyResponse(ready=ready)
 
-    async def _describe(
-        self,
-        ensure: Callable[[str, int], Awaitable[None]],
-        respond: Callable[[Any], Message],
-        request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
-    ) -> Message:
-        """Return a model's description. Clients ask for it before requests load the model."""
-        await ensure(request.name, parse_version(request.version))
-        return respond(request)
+    async def _find(
+        self, request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest
+    ) -> ServedVersion:
+        """Return a version to describe. Clients ask for it before requests load the model."""
+        await self._ensure(request.name, request.version)
+        return self._catalogue.require(request.name, request.version)
 
-    def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
-        served = self._catalogue.find(request.name, request.version)
-        assert served.runtime is not None, "ready, but not in service"
-        ready = (
-            [served.runtime] if request.version else self._catalogue.ready_versions(request.name)
-        )
-        return metadata(served.runtime.config, [version.number for version in ready])
+    async def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
+        served = await self._find(request)
+        ready = [served] if request.version else self._catalogue.ready_versions(request.name)
+        return metadata(served.ready_runtime.config, [version.number for version in ready])
 
-    def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:
-        served = self._catalogue.find(request.name, request.version)
-        return kserve_pb2.ModelConfigResponse(config=served.shown)
+    async def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:
+        return kserve_pb2.ModelConfigResponse(config=(await self._find(request)).shown)
 
-    def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
-        return self._catalogue.statistics(request.name, request.version, self._memory_of)
+    async def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
+        name, version, number = request.name, request.version, parse_version(request.version)
+        response = kserve_pb2.ModelStatisticsResponse()
+        if not name:
+            models = self._catalogue.models()
+            ready = [served for model in models for served in model.ready_versions()]
+            _add_statistics(response, ready, self._memory_of)
+            return response
+        ready = self._catalogue.ready_versions(name)
+        found = self._catalogue.resolve(name, version)
+        if isinstance(found, OnDemand) and not ready and found.model.error is None:
+            # The model's next request will load it: all counts are zero.
+            for known in found.model.found.versions:
+                if not version or number == known:
+                    response.model_stats.add(name=found.model.found.plain_name, version=str(known))
+            return response
+        if not ready:
+            raise InvalidArgument(f"requested model '{name}' is not available")
+        if version:
+            ready = [served for served in ready if served.number == number]
+        if not ready:
+            raise InvalidArgument(f"requested model version is not available for model '{name}'")
+        _add_statistics(response, ready, self._memory_of)
+        return response
 
     def _is_ready_somewhere(self, model: str) -> bool:
-        if self._catalogue.ready_versions(model) or self._catalogue.is_out(model, ""):
+        found = self._catalogue.resolve(model, "")
+        if isinstance(found, Ready) or _loads_when_requested(found):
             return True
         return self._is_elsewhere(model)
 
-    async def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
+    async def _set_traces(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name
         if model and not self._is_ready_somewhere(model):
             raise InvalidArgument(f"Request for unknown model : {model}")
@@ -154,7 +153,7 @@ class Control:
             response.settings[name].value[:] = values
         return response
 
-    async def _log_settings(self, request: kserve_pb2.LogSettingsRequest) -> Message:
+    async def _set_logs(self, request: kserve_pb2.LogSettingsRequest) -> Message:
         changes = {}
         for name, setting in request.settings.items():
             choice = setting.WhichOneof("parameter_choice")
@@ -164,7 +163,7 @@ class Control:
             _set_log_setting(response.settings[name], value)
         return response
 
-    def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
+    async def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
         page = Page(exemplars=request.with_exemplars)
         self._metrics.write_mesh(
             page,
@@ -173,6 +172,28 @@ class Control:
             models=frozenset(request.models),
         )
         return nereid_pb.MetricsResponse(exposition=page.encode())
+
+
+def _loads_when_requested(found: Resolution) -> bool:
+    """Return whether a request for the model would first load it, and then be executed."""
+    return isinstance(found, OnDemand) and found.model.error is None
+
+
+def _add_statistics(
+    response: kserve_pb2.ModelStatisticsResponse,
+    ready: Iterable[ServedVersion],
+    memory_of: Callable[[ServedVersion], Mapping[str, int]] | None,
+) -> None:
+    """Add statistics of versions. memory_of: `None` leaves out memory, as in Triton."""
+    for served in ready:
+        runtime = served.ready_runtime
+        message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
+        sizes = {} if memory_of is None else memory_of(served)
+        for device, size in sorted(sizes.items()):
+            kind, _, device_id = device.partition(" ")
+            usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
+            usage.id = int(device_id) if device_id.isdigit() else 0
+        response.model_stats.append(message)
 
 
 def _set_log_setting(
@@ -186,33 +207,20 @@ def _set_log_setting(
         setting.string_param = value
 
 
-def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> UnaryHandler:
-    def handle(call: Call, message: bytes) -> None:
-        with _errors_as_statuses():
-            response = wire_response(request_type.FromString(message))
-        call.reply(response.SerializeToString())
-
-    return handle
-
-
-def _async_handler(
-    request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
+def control_handler(
+    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
+    """Return a handler of messages of this type. `respond` may raise NereidError."""
+
     async def handle(call: Call, message: bytes) -> bytes:
         # Accepting the call shows that the scheduler is live, however long models take.
         call.accept()
-        with _errors_as_statuses():
-            response = await wire_response(request_type.FromString(message))
+        try:
+            response = await respond(request_type.FromString(message))
+        except DecodeError as error:
+            raise RpcError(Status.INTERNAL, "Unable to parse request") from error
+        except NereidError as error:
+            raise RpcError(Status(error.code), error.message) from error
         return response.SerializeToString()
 
     return handle
-
-
-@contextmanager
-def _errors_as_statuses() -> Iterator[None]:
-    try:
-        yield
-    except DecodeError as error:
-        raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-    except NereidError as error:
-        raise RpcError(Status(error.code), error.message) from error

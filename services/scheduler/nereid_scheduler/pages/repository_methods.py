@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
-from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.methods import SCHEDULER
 from nereid.core.permitted_models import permitted_models
 from nereid.pb import kserve_pb2
-from nereid.rpc import RpcError, Status
 from nereid_scheduler.core.models.overrides import read_override
+from nereid_scheduler.pages.control import control_handler
+from nereid_scheduler.pages.repository_index import repository_index
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid.rpc import AsyncUnaryHandler
     from nereid_scheduler.control.sources.model_control import ModelControl
+    from nereid_scheduler.core.models.desired_models import DesiredModels
+    from nereid_scheduler.placement.models.catalogue import Catalogue
 
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
-def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
+def repository_handlers(
+    control: ModelControl, catalogue: Catalogue, desired: DesiredModels
+) -> dict[str, AsyncUnaryHandler]:
     """Return the handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
         _require_no_repository(request.repository_name)
-        return await control.index(ready_only=request.ready)
+        found = await control.found_names()
+        return repository_index(catalogue, desired, found, ready_only=request.ready)
 
     async def load(request: kserve_pb2.RepositoryModelLoadRequest) -> Message:
         _require_no_repository(request.repository_name)
@@ -51,27 +53,14 @@ def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
 
     pb = kserve_pb2
     return {
-        SCHEDULER + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, index),
-        SCHEDULER + "RepositoryModelLoad": _handler(pb.RepositoryModelLoadRequest, load),
-        SCHEDULER + "RepositoryModelUnload": _handler(pb.RepositoryModelUnloadRequest, unload),
+        SCHEDULER + "RepositoryIndex": control_handler(pb.RepositoryIndexRequest, index),
+        SCHEDULER + "RepositoryModelLoad": control_handler(pb.RepositoryModelLoadRequest, load),
+        SCHEDULER + "RepositoryModelUnload": control_handler(
+            pb.RepositoryModelUnloadRequest, unload
+        ),
     }
 
 
 def _require_no_repository(name: str) -> None:
     if name:
         raise Unimplemented("'repository_name' specification is not supported")
-
-
-def _handler(
-    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
-) -> AsyncUnaryHandler:
-    async def handle(_call: Call, message: bytes) -> bytes:
-        try:
-            response = await respond(request_type.FromString(message))
-        except DecodeError as error:
-            raise RpcError(Status.INTERNAL, "the request cannot be read") from error
-        except NereidError as error:
-            raise RpcError(Status(error.code), error.message) from error
-        return response.SerializeToString()
-
-    return handle

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid.core.errors import Internal, InvalidArgument
 from nereid_scheduler.control.rules import ALL_MODELS
 from nereid_scheduler.core.models.dependencies import cycle_error, is_ensemble, step_models
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.found_model import NoVersion
 from nereid_scheduler.core.models.lifecycle import VersionState
 from nereid_scheduler.core.models.load_order import in_load_order
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.catalogue import Catalogue
 
 
-class Do(Enum):
+class Action(Enum):
     """An action for a model."""
 
     FIND = "find it, or the models of its steps, in the repositories"
@@ -40,61 +40,61 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
-FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
+FINDING: Final = frozenset({Action.FIND, Action.FIND_RECORDED, Action.READ_FILES})
 
 
-class Action(NamedTuple):
+class Decision(NamedTuple):
     """The next action for a model, with its arguments."""
 
-    do: Do
+    action: Action
     names: tuple[str, ...] = ()
     steps: tuple[FoundModel, ...] = ()
     error: NereidError | None = None
 
 
 _ENDING_ACTIONS: Final = {
-    Why.UNLOADED: Do.UNLOAD,
-    Why.RELEASED: Do.UNLOAD,
-    Why.MOVED: Do.HAND_OVER,
+    Reason.UNLOADED: Action.UNLOAD,
+    Reason.RELEASED: Action.UNLOAD,
+    Reason.MOVED: Action.HAND_OVER,
 }
 
 
-def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Action:
+def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Decision:
     """Return the next action for `model`, which is the oldest pending generation of its name."""
-    if model.why in _ENDING_ACTIONS:
-        return Action(_ENDING_ACTIONS[model.why])
+    if model.reason in _ENDING_ACTIONS:
+        return Decision(_ENDING_ACTIONS[model.reason])
     if model.superseded or _is_served_already(model, catalogue):
-        return Action(Do.KEEP)
+        return Decision(Action.KEEP)
     found = model.found
-    if found is None and model.why is Why.TAKEN_OVER:
-        return Action(Do.FIND_RECORDED)
+    if found is None and model.reason is Reason.TAKEN_OVER:
+        return Decision(Action.FIND_RECORDED)
     if found is None:
-        return Action(Do.FIND, names=(model.name,))
+        return Decision(Action.FIND, names=(model.name,))
     if model.files_pending:
-        return Action(Do.READ_FILES)
-    if model.why is Why.STEP and not found.exists:
+        return Decision(Action.READ_FILES)
+    if model.reason is Reason.STEP and not found.exists:
         # The ensemble reports the missing step.
-        return Action(Do.KEEP)
+        return Decision(Action.KEEP)
     if found.error is not None:
-        return Action(Do.REFUSE, error=_refusal(model, found, found.error))
-    if model.why is Why.BY_NAME:
+        return Decision(Action.REFUSE, error=_refusal(model, found, found.error))
+    if model.reason is Reason.BY_NAME:
         return _next_by_name(model, found, desired, catalogue)
     return _load_after_steps(model)
 
 
 def _next_by_name(
     model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
-) -> Action:
+) -> Decision:
     if model.override is None and _is_current(found, desired, catalogue):
-        return Action(Do.KEEP)
+        return Decision(Action.KEEP)
     if model.needs is None and is_ensemble(found.draft):
         return _compose(model, found, desired, catalogue)
     return _load_after_steps(model)
 
 
-def _load_after_steps(model: DesiredModel) -> Action:
+def _load_after_steps(model: DesiredModel) -> Decision:
     ready = all(step.ended for step in model.needs or ())
-    return Action(Do.LOAD if ready else Do.WAIT)
+    return Decision(Action.LOAD if ready else Action.WAIT)
 
 
 def is_unload_remembered(
@@ -114,20 +114,20 @@ def is_unload_remembered(
 
 
 def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
-    if model.why is Why.TAKEN_OVER:
+    if model.reason is Reason.TAKEN_OVER:
         return catalogue.is_known(model.name)
-    return model.why in (Why.STEP, Why.ON_DEMAND) and catalogue.is_served(model.name)
+    return model.reason in (Reason.STEP, Reason.ON_DEMAND) and catalogue.is_served(model.name)
 
 
 def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
-    if desired.has_failed(found.name) or desired.has_changed(found):
+    if desired.last_loads.has_failed(found.name) or desired.last_loads.has_changed(found):
         return False
     states = {version.life.state for version in catalogue.running(found.name)}
     return states == {VersionState.READY}
 
 
 def _refusal(model: DesiredModel, found: FoundModel, error: NereidError) -> NereidError:
-    if model.why is not Why.BY_NAME:
+    if model.reason is not Reason.BY_NAME:
         return error
     if isinstance(error, NoVersion):
         text = f"load failed for model '{found.plain_name}': {error.message}\n"
@@ -140,7 +140,7 @@ def _refusal(model: DesiredModel, found: FoundModel, error: NereidError) -> Nere
 
 def _compose(
     model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
-) -> Action:
+) -> Decision:
     """Find the models of an ensemble's steps that are not served; then load them."""
     models = {**model.steps, found.name: found}
     missing = dict.fromkeys(
@@ -150,7 +150,7 @@ def _compose(
         if step not in models and not catalogue.is_served(step)
     )
     if missing:
-        return Action(Do.FIND, names=tuple(missing))
+        return Decision(Action.FIND, names=tuple(missing))
 
     def composed_of(name: str) -> list[str]:
         if name in models:
@@ -164,6 +164,6 @@ def _compose(
     cycle = cycle_error(found.name, composed_of) or cycle_error(found.name, pending_in)
     if cycle:
         text = f"load failed for model '{found.name}': {cycle}\n"
-        return Action(Do.REFUSE, error=InvalidArgument(text))
+        return Decision(Action.REFUSE, error=InvalidArgument(text))
     steps = (step for step in in_load_order(models.values()) if step is not found)
-    return Action(Do.ADD_STEPS, steps=tuple(steps))
+    return Decision(Action.ADD_STEPS, steps=tuple(steps))

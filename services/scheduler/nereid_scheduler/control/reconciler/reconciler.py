@@ -18,16 +18,16 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, Nere
 from nereid.model_config.remedies import with_remedy
 from nereid_scheduler.control.reconciler.next_action import (
     FINDING,
-    Do,
+    Action,
     is_unload_remembered,
     next_action,
 )
 from nereid_scheduler.control.repository.load_writes import LoadWrites
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS
-from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import POLL
 from nereid_scheduler.control.shards.model_moves import NO_MOVES
-from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Why
+from nereid_scheduler.control.tasks import Tasks
+from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Reason
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
@@ -38,10 +38,10 @@ from nereid_scheduler.placement.models.reload_plan import plan_reload
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from nereid_scheduler.control.reconciler.next_action import Action
+    from nereid_scheduler.control.reconciler.next_action import Decision
     from nereid_scheduler.control.repository.recorded_models import RecordedModels
     from nereid_scheduler.control.repository.repositories import Repositories
-    from nereid_scheduler.control.residency.on_demand import OnDemand
+    from nereid_scheduler.control.residency.on_demand import OnDemandLoads
     from nereid_scheduler.control.rules import ModelControlRules
     from nereid_scheduler.control.shards.model_moves import ModelMoves
     from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Reasons for loads whose failures are neither logged nor returned elsewhere.
-_LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
+_LOGGED: Final = PATIENT | {Reason.STEP, Reason.POLLED}
 # After these requests of clients, a model is no longer loaded and unloaded on demand.
-_FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
+_ENDS_ON_DEMAND: Final = frozenset({Reason.BY_NAME, Reason.STEP, Reason.UNLOADED})
 
 
 class Sources(NamedTuple):
-    """Collaborators that only some schedulers have."""
+    """Collaborators; only some schedulers have recorded models and moves."""
 
-    on_demand: OnDemand = NO_ON_DEMAND
+    on_demand: OnDemandLoads
     recorded: RecordedModels = NO_RECORDED_MODELS
     moves: ModelMoves = NO_MOVES
 
@@ -83,35 +83,10 @@ class Reconciler:
         self._repositories = repositories
         self._rules = rules
         self._on_demand, self._recorded, self._moves = sources
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Tasks()
         self._hand_overs: set[asyncio.Task[Any]] = set()
-        self._closed = False
         self._load_writes = LoadWrites()
         self._reloads: dict[DesiredModel, ModelReload] = {}
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in a task; log unexpected errors. After `close`, cancel the task at once."""
-        task = asyncio.get_running_loop().create_task(work)
-        if self._closed:
-            task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, NereidError):
-                _log.error("unexpected error in a load or unload", exc_info=error)
-
-    async def close(self) -> None:
-        """Cancel all tasks. The models stay as they are."""
-        self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish_hand_overs(self, limit_s: float) -> None:
         """Wait until all models that move to other schedulers have been handed over."""
@@ -123,20 +98,20 @@ class Reconciler:
         """Begin all actions that are due."""
         taken_over: list[DesiredModel] = []
         for model in self._desired.unwanted_loads():
-            self.spawn(self._abandon_load(model, self._reloads.get(model)))
-        while not self._closed and (due := self._desired.take_due()):
+            self.tasks.spawn(self._abandon_load(model, self._reloads.get(model)))
+        while not self.tasks.closed and (due := self._desired.take_due()):
             for model in due:
                 try:
-                    action = next_action(model, self._desired, self._catalogue)
-                    if action.do is Do.FIND_RECORDED:
+                    decision = next_action(model, self._desired, self._catalogue)
+                    if decision.action is Action.FIND_RECORDED:
                         self._desired.begin(model, finds=True)
                         taken_over.append(model)
                     else:
-                        self._perform(model, action)
+                        self._perform(model, decision)
                 except Exception:
                     self._end_unexpectedly(model)
         if taken_over:
-            self.spawn(self._find_recorded(taken_over))
+            self.tasks.spawn(self._find_recorded(taken_over))
         self._notify_if_awaited_changed()
 
     async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
@@ -144,60 +119,59 @@ class Reconciler:
         await asyncio.sleep(self._rules.unload_patience_s)
         if reload is not None and self._reloads.get(model) is reload:
             for version in reload.abandon():
-                self.spawn(self._loader.unload(version))
+                self.tasks.spawn(self._loader.unload(version))
 
-    def _perform(self, model: DesiredModel, action: Action) -> None:
-        if action.do is Do.ADD_STEPS:
-            self._desired.add_steps(model, action.steps)
-        elif action.do is Do.HAND_OVER:
+    def _perform(self, model: DesiredModel, decision: Decision) -> None:
+        if decision.action is Action.ADD_STEPS:
+            self._desired.add_steps(model, decision.steps)
+        elif decision.action is Action.HAND_OVER:
             self._hand_over(model)
-        elif action.do is not Do.WAIT:
-            self._desired.begin(model, finds=action.do in FINDING)
+        elif decision.action is not Action.WAIT:
+            self._desired.begin(model, finds=decision.action in FINDING)
             work = {
-                Do.FIND: self._find,
-                Do.READ_FILES: self._read_files,
-                Do.LOAD: self._load,
-                Do.UNLOAD: self._begin_unload,
-                Do.REFUSE: self._refuse,
-                Do.KEEP: self._keep,
-            }[action.do](model, action)
-            self.spawn(self._carry_out(model, action, work))
+                Action.FIND: self._find,
+                Action.READ_FILES: self._read_files,
+                Action.LOAD: self._load,
+                Action.UNLOAD: self._begin_unload,
+                Action.REFUSE: self._refuse,
+                Action.KEEP: self._keep,
+            }[decision.action](model, decision)
+            self.tasks.spawn(self._carry_out(model, decision, work))
 
     async def _carry_out(
-        self, model: DesiredModel, action: Action, work: Coroutine[None, None, None]
+        self, model: DesiredModel, decision: Decision, work: Coroutine[None, None, None]
     ) -> None:
         try:
             await work
         except NereidError as error:
-            if model.why in _LOGGED and not isinstance(error, _ReportedError):
+            if model.reason in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
             # Waiting callers keep the error. Its traceback would keep the model's files in memory.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
             self._end_unexpectedly(model)
         else:
-            if action.do not in FINDING:
+            if decision.action not in FINDING:
                 self._desired.end(model)
 
     def _end_unexpectedly(self, model: DesiredModel) -> None:
         _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
-    def _owns(self, name: str) -> bool:
-        return self._moves.owns(name)
-
     def _notify_if_awaited_changed(self) -> None:
         if self._desired.take_awaited_changed():
             self._loader.notify_change()
 
-    async def _find(self, model: DesiredModel, action: Action) -> None:
+    async def _find(self, model: DesiredModel, decision: Decision) -> None:
         def find() -> list[FoundModel]:
             overrides = {model.name: model.override}
-            return [self._repositories.require(name, overrides.get(name)) for name in action.names]
+            return [
+                self._repositories.require(name, overrides.get(name)) for name in decision.names
+            ]
 
         self._desired.on_found(model, await asyncio.to_thread(find))
 
-    async def _read_files(self, model: DesiredModel, _: Action) -> None:
+    async def _read_files(self, model: DesiredModel, _: Decision) -> None:
         assert model.record is not None, "files that no record names"
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
@@ -225,39 +199,39 @@ class Reconciler:
             for model in models:
                 self._end_unexpectedly(model)
 
-    async def _refuse(self, model: DesiredModel, action: Action) -> None:
-        found, error = model.found, action.error
+    async def _refuse(self, model: DesiredModel, decision: Decision) -> None:
+        found, error = model.found, decision.error
         assert found is not None, "refused before it was found"
         assert error is not None, "refused without a reason"
         self._desired.on_refused(model)
-        if model.why is Why.STEP:
+        if model.reason is Reason.STEP:
             self._end_deferring(model)
-        if model.why in PATIENT:
+        if model.reason in PATIENT:
             if found.exists and not isinstance(error, NotUnique):
                 self._catalogue.set_model(_refused_model(found, error))
         elif isinstance(found.error, NoVersion):
             if self._catalogue.model(model.name) is None and found.digest:
                 # As in Triton, the model is known from now on, although it has no version.
                 self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
-        elif model.why is Why.BY_NAME and found.error is not None:
+        elif model.reason is Reason.BY_NAME and found.error is not None:
             _log_failure(model, found.error)
         raise error
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        if model.why in _FOR_GOOD:
+        if model.reason in _ENDS_ON_DEMAND:
             self._on_demand.forget(model.name)
 
-    async def _keep(self, model: DesiredModel, _: Action) -> None:
+    async def _keep(self, model: DesiredModel, _: Decision) -> None:
         self._end_deferring(model)
-        if model.why is Why.BY_NAME:
+        if model.reason is Reason.BY_NAME:
             await self._recorded.records.record_request(model.name)
 
-    async def _load(self, model: DesiredModel, _: Action) -> None:
+    async def _load(self, model: DesiredModel, _: Decision) -> None:
         name, found = model.name, model.found
         assert found is not None, "loaded before it was found"
         # The load begins at once, so requests that wait for the model keep waiting.
         self._end_deferring(model)
-        if model.why is Why.POLLED:
+        if model.reason is Reason.POLLED:
             found = replace(found, hosts=self._on_demand.hosts_of(name))
         was_served = self._catalogue.is_served(name)
         try:
@@ -268,9 +242,9 @@ class Reconciler:
                 await self._record_load(model, found)
             raise
         finally:
-            if model.why is Why.POLLED:
+            if model.reason is Reason.POLLED:
                 self._on_demand.on_reloaded(name)
-        if model.why is Why.BY_NAME or self._catalogue.is_served(name):
+        if model.reason is Reason.BY_NAME or self._catalogue.is_served(name):
             await self._record_load(model, found)
 
     async def _serve(self, model: DesiredModel, found: FoundModel) -> None:
@@ -282,8 +256,8 @@ class Reconciler:
             self._catalogue.set_model(served)
         served.reason = ""
         self._notify_if_awaited_changed()
-        reload = ModelReload(self._loader, served, found, continues=model.why in CONTINUING)
-        limit_s = None if model.why in PATIENT else self._rules.no_executor_timeout_s
+        reload = ModelReload(self._loader, served, found, continues=model.reason in CONTINUING)
+        limit_s = None if model.reason in PATIENT else self._rules.no_executor_timeout_s
         self._reloads[model] = reload
         try:
             plan = plan_reload(served.versions, found)
@@ -291,16 +265,16 @@ class Reconciler:
         finally:
             del self._reloads[model]
         for version in reload.to_unload:
-            self.spawn(self._loader.unload(version))
+            self.tasks.spawn(self._loader.unload(version))
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
-        if not self._owns(found.name):
+        if not self._moves.owns(found.name):
             # Another scheduler owns the model now. Only versions that were still loading are left
             # here.
-            self._desired.add(found.name, Why.MOVED)
+            self._desired.add(found.name, Reason.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
-        self._desired.on_load_ended(model, failed=bool(errors), retried=retried)
+        self._desired.last_loads.end(model.name, failed=bool(errors), retried=retried)
         if errors:
             kind = _ReportedError if reload.is_reported else InvalidArgument
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
@@ -313,22 +287,22 @@ class Reconciler:
         changed = sorted({Path(path).name for path, _ in found.files ^ after.files})
         text = "loads of model '%s' write files in its directory; polling ignores their changes: %s"
         _log.info(text, found.name, ", ".join(changed))
-        self._desired.on_load_wrote(found, after)
+        self._desired.last_loads.on_files_written(found, after)
         for number, version in served.versions.items():
             if version.file_digest == found.file_digests.get(number):
                 version.file_digest = after.file_digests[number]
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
-        if model.why not in _FOR_GOOD:
+        if model.reason not in _ENDS_ON_DEMAND:
             return
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
         # `requested` still says who named the model, even if the model moved during the load.
-        by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
+        by_name = model.reason is Reason.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
-    def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
+    def _begin_unload(self, model: DesiredModel, _: Decision) -> Coroutine[None, None, None]:
         name = model.name
         # Decide before the versions end, since the result depends on them.
         remembered = is_unload_remembered(
@@ -343,14 +317,15 @@ class Reconciler:
         self._end_deferring(model)
         self._notify_if_awaited_changed()
         ends = [
-            self.spawn(self._loader.unload(version)) for version in self._catalogue.running(name)
+            self.tasks.spawn(self._loader.unload(version))
+            for version in self._catalogue.running(name)
         ]
         return self._end_unload(model, ends, remembered=remembered)
 
     async def _end_unload(
         self, model: DesiredModel, ends: Iterable[asyncio.Task[None]], *, remembered: bool
     ) -> None:
-        if model.why is Why.RELEASED:
+        if model.reason is Reason.RELEASED:
             await asyncio.gather(*ends)
         else:
             await self._recorded.records.record_unload(model.name, kept=remembered)
@@ -361,7 +336,7 @@ class Reconciler:
         running = self._catalogue.running(model.name)
         ends = [self._loader.hand_over(version, limit_s) for version in running]
         if served is not None and (ends or not served.versions):
-            moving = self.spawn(self._end_hand_over(served, ends))
+            moving = self.tasks.spawn(self._end_hand_over(served, ends))
             self._hand_overs.add(moving)
             moving.add_done_callback(self._hand_overs.discard)
         self._desired.end(model)
@@ -372,7 +347,7 @@ class Reconciler:
         await asyncio.gather(*ends)
         # Do not remove a model that is in service again, or that a client with an old view loads.
         current = self._catalogue.model(model.name) is model
-        if current and model.unloaded and not self._owns(model.name):
+        if current and model.unloaded and not self._moves.owns(model.name):
             self._catalogue.remove_model(model)
 
 

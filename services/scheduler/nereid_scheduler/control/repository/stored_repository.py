@@ -49,7 +49,7 @@ class _LastListing(Generic[_Models]):
     def __init__(self) -> None:
         self.models: _Models | None = None
         # True if the last listing was empty, and `models` are those of an earlier one.
-        self.doubted = False
+        self.was_suddenly_empty = False
 
 
 class StoredFolder:
@@ -167,10 +167,10 @@ class StoredRepository:
             return last.models
         with self._lock:
             before = last.models
-            last.doubted = bool(before) and not models and not last.doubted
-            if not last.doubted:
+            last.was_suddenly_empty = bool(before) and not models and not last.was_suddenly_empty
+            if not last.was_suddenly_empty:
                 last.models = models
-        if before is not None and last.doubted:
+        if before is not None and last.was_suddenly_empty:
             self._note_problem(
                 "it has no models, where there were some; "
                 "if the next one has none, they are unloaded"

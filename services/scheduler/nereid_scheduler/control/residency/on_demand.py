@@ -7,35 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.config.flags import boolean
-from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.errors import NereidError, Unavailable
 from nereid.timeline.records import MEMORY, Wait
-from nereid_scheduler.control.residency.ensemble_loads import AwaitedModels, EnsembleLoads
-from nereid_scheduler.control.residency.policies.policy import Status
+from nereid_scheduler.control.outcomes import awaiting
+from nereid_scheduler.control.residency.ensemble_loads import EnsembleLoads
+from nereid_scheduler.control.residency.model_needs import model_needs, read_file_bytes
+from nereid_scheduler.control.residency.policies.model_memory import Status
 from nereid_scheduler.control.residency.use import ModelUse
-from nereid_scheduler.core.instances.instance_places import gpu_ids
+from nereid_scheduler.control.tasks import Tasks
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.memory.sizes import ModelSizes
 from nereid_scheduler.core.models.dependencies import is_ensemble
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
+from nereid_scheduler.placement.models.catalogue import OnDemand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 
     from nereid.pb import model_config_pb2
-    from nereid_scheduler.control.outcomes import Outcome
-    from nereid_scheduler.control.residency.policies.policy import Actions, Load, Residency, Usage
+    from nereid_scheduler.control.residency.policies.policy import Actions, Residency, Usage
     from nereid_scheduler.control.residency.policies.popularity import Popularity
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
-    from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
+    from nereid_scheduler.core.models.desired_models import DesiredModels
     from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue
 
@@ -58,47 +59,47 @@ class OnDemandCounts:
     unloads: int = 0
 
 
-class OnDemand:
-    """The models of one scheduler that are loaded on demand."""
+class OnDemandLoads:
+    """The loads on demand of one scheduler, and the unloads that make way for them."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
         desired: DesiredModels,
         catalogue: Catalogue,
         loader: Loader,
-        *,
         residency: Residency,
         popularity: Popularity,
-        timeout_s: float,
-        held_models: Callable[[], Iterable[str]],
-        record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
+        *,
+        enabled: bool = False,
+        timeout_s: float = 0.0,
+        held_models: Callable[[], Iterable[str]] = tuple,
+        record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]] | None = None,
         timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
-        """held_models: returns the model of each request that waits for a load."""
+        """Create the loads of a scheduler without models on demand, or with them if `enabled`.
+
+        held_models: returns the model of each request that waits for a load.
+        """
+        self.enabled = enabled
         self._desired = desired
         self._models = desired.on_demand
+        self._pending = desired.pending_loads
         self._catalogue = catalogue
         self._loader = loader
         self._timeout_s = timeout_s
-        self._record_sizes = record_sizes
         self._residency = residency
-        self._budgets = residency.budgets
-        self._sizes = ModelSizes()
+        self._budgets = residency.memory.budgets
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
+        self._tasks = Tasks()
+        self._sizes = ModelSizes()
+        self._record_sizes = record_sizes
         self._executors: set[str] = set()
-        self._loads: dict[str, Outcome] = {}
-        # Models that calls and ensembles are waiting for. Requests wait in the load queue.
-        self._awaited = AwaitedModels()
-        self._ensembles = EnsembleLoads(
-            desired, residency, self._use, self._want, self._awaited, timeout_s
-        )
+        self._ensembles = EnsembleLoads(desired, residency, self._use, self._begin, timeout_s)
         self._retry: asyncio.TimerHandle | None = None
         # Monotonic time of the last load or unload, or of the start of the first wait for memory.
-        self._moved_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_progress_s = 0.0
         self._timeline = timeline
-        self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
         """Use the sizes that an earlier scheduler has measured."""
@@ -108,18 +109,16 @@ class OnDemand:
         """Cancel pending work. The models stay as they are."""
         if self._retry is not None:
             self._retry.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def defer(self, found: FoundModel) -> bool:
         """Leave a model to its first request; return False if the model must be loaded now."""
         name = found.name
-        if found.error is not None or not _is_lazy(found.draft):
+        if not self.enabled or found.error is not None or not _is_lazy(found.draft):
             return False
         if name not in self._models and self._catalogue.is_known(name):
             return False
-        self._desired.defer(found)
+        self._models.defer(found)
         # A model that is in memory is reloaded now, like any other model.
         return not self._use.is_ready(name)
 
@@ -131,9 +130,9 @@ class OnDemand:
 
     def forget(self, name: str) -> None:
         """Stop handling a model that was deleted, or that a client loaded or unloaded for good."""
-        self._desired.end_deferring(name)
+        self._models.pop(name, None)
         actions = self._residency.forget(name, self._usages())
-        if name in self._loads:
+        if name in self._pending:
             self._end_load(name, None)
         self._act(actions)
 
@@ -147,181 +146,33 @@ class OnDemand:
         for name in [known for known in self._models if known not in names]:
             self.forget(name)
 
-    def request(self, name: str, number: int) -> bool:
-        """Begin a load if a request needs it; return whether the request waits for a load.
+    def request(self, model: OnDemandModel) -> None:
+        """Begin a load for a request unless one is pending.
 
-        number: -1 is the latest version. Raises NereidError if a load has failed a short time ago.
+        Raises NereidError if a load has failed a short time ago.
         """
-        known = self._catalogue.find_on_demand(name)
-        if known is None or not known.has(number):
-            return False
-        if known.error is not None:
-            if time.monotonic() - known.failed_s < _FAILED_S:
-                raise known.error.with_traceback(None)
-            known.error = None
-        self._want(known)
-        return True
-
-    async def ensure(self, name: str, number: int) -> None:
-        """Load a model on demand and wait for it; raise NereidError if that fails."""
-        model = self._catalogue.find_on_demand(name)
-        if model is None or self._use.is_ready(model.name) or not self.request(name, number):
+        if model.name in self._pending:
             return
-        load = self._loads.get(model.name)
-        if load is not None:
-            with self._awaited.adding([model.name]):
-                await asyncio.wait([load], timeout=self._timeout_s)
         if model.error is not None:
-            raise model.error.with_traceback(None)
+            if time.monotonic() - model.failed_s < _FAILED_S:
+                raise model.error.with_traceback(None)
+            model.error = None
+        self._begin(model)
+
+    async def ensure(self, name: str, version: str) -> None:
+        """Load a model on demand and wait for it; raise NereidError if that fails."""
+        found = self._catalogue.resolve(name, version)
+        if not isinstance(found, OnDemand):
+            return
+        self.request(found.model)
+        with awaiting(self._pending, [found.model.name]) as outcomes:
+            if outcomes:
+                await asyncio.wait(outcomes, timeout=self._timeout_s)
+        if found.model.error is not None:
+            raise found.model.error.with_traceback(None)
 
     def on_executors(self) -> None:
         """Update the set of executors, since some have joined or left."""
-        self._sync_executors()
-
-    def _want(self, known: OnDemandModel) -> Outcome | None:
-        name = known.name
-        if name in self._loads:
-            return self._loads[name]
-        if self._use.is_ready(name):
-            return None
-        known.wanted = True
-        self.counts.loads += 1
-        load = self._loads[name] = asyncio.get_running_loop().create_future()
-        _log.info("model '%s' is loaded on demand", name)
-        if is_ensemble(known.found.draft):
-            self._spawn(self._load_ensemble(name))
-        else:
-            self._spawn(self._place_model(name))
-        return load
-
-    async def _load_ensemble(self, name: str) -> None:
-        self._end_load(name, await self._ensembles.load(name))
-
-    async def _place_model(self, name: str) -> None:
-        known, file_bytes = self._models.get(name), 0
-        if known is not None and self._budgets and not self._sizes.knows(name):
-            paths = [known.found.version_path(version) for version in known.found.versions]
-            file_bytes = await asyncio.to_thread(_file_bytes, paths)
-        if name not in self._models:
-            # The model was forgotten meanwhile.
-            return
-        self._sync_executors()
-        needs = self._needs(name, file_bytes)
-        if not self._residency.waiting:
-            self._moved_s = time.monotonic()
-        self._act(self._residency.request(name, needs, self._usages()))
-
-    def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
-        """Return the bytes that a model needs, by executor and device; empty without budgets."""
-        if not self._budgets:
-            return {}
-        found = self._models[name].found
-        needs: dict[str, dict[str, int]] = {}
-        versions = max(1, len(found.versions))
-        for session in self._loader.sessions:
-            if found.draft.backend not in session.hello.backends:
-                continue
-            try:
-                gpus = gpu_ids(session.hello)
-                sizes = self._sizes.needs(name, found.draft, gpus, file_bytes // versions)
-            except InvalidArgument:
-                continue
-            needs[session.name] = {device: size * versions for device, size in sizes.items()}
-        if not needs and self._loader.sessions:
-            # The load itself will report what is wrong with the configuration.
-            needs = {session.name: {} for session in self._loader.sessions}
-        return needs
-
-    def _begin_load(self, load: Load) -> None:
-        hosts = frozenset([load.executor]) if load.executor else None
-        on_loaded = partial(self._on_loaded, load.model)
-        self._desired.add(load.model, Why.ON_DEMAND, hosts=hosts, on_end=on_loaded)
-
-    def _on_loaded(self, name: str, error: NereidError | None) -> None:
-        self._moved_s = time.monotonic()
-        if self._residency.status(name) is not Status.LOADING:
-            # The model was forgotten, or its executor was lost and another one will load it.
-            return
-        if error is not None and not self._use.is_ready(name):
-            self._end_load(name, error)
-            self._act(self._residency.load_failed(name, self._usages()))
-            # Otherwise an executor that joins would load the model without regard to memory.
-            self._desired.add(name, Why.RELEASED)
-            return
-        if name in self._models:
-            self._models[name].since_ms = time.time() * 1000
-        self._end_load(name, None)
-        self._act(self._residency.loaded(name, self._measure(name), self._usages()))
-
-    def _end_load(self, name: str, error: NereidError | None) -> None:
-        known = self._models.get(name)
-        if known is not None:
-            known.wanted = False
-            known.error = None
-            if error is not None:
-                known.error = Unavailable(error.message.rstrip(), accepted=True)
-                known.failed_s = time.monotonic()
-        load = self._loads.pop(name, None)
-        if load is not None and not load.done():
-            load.set_result(None if known is None else known.error)
-        self._loader.notify_change()
-
-    def _begin_unload(self, name: str) -> None:
-        _log.info("model '%s' makes way for others", name)
-        self.counts.unloads += 1
-        self._desired.add(name, Why.RELEASED, on_end=partial(self._on_unloaded, name))
-
-    def _on_unloaded(self, name: str, _: NereidError | None) -> None:
-        self._moved_s = time.monotonic()
-        self._act(self._residency.unloaded(name, self._usages()))
-
-    def _act(self, actions: Actions) -> None:
-        for name in actions.unloads:
-            self._begin_unload(name)
-        for load in actions.loads:
-            if load.executor and self._catalogue.is_served(load.model):
-                self._move(load.model, load.executor)
-            else:
-                self._begin_load(load)
-        for name, reason in actions.refusals:
-            _log.error("model '%s' cannot be loaded: %s", name, reason)
-            self._end_load(name, Unavailable(f"model '{name}' cannot be loaded: {reason}"))
-        self._record_waits()
-        if self._residency.waiting and self._retry is None:
-            loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(_RETRY_S, self._on_retry)
-
-    def _record_waits(self) -> None:
-        now_ns = time.monotonic_ns()
-        waiting = dict.fromkeys(self._residency.waiting)
-        for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
-            since_ns = self._waiting_since_ns.pop(name)
-            requests = self._use.held_requests(name)
-            self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
-        for name in waiting:
-            self._waiting_since_ns.setdefault(name, now_ns)
-
-    def _on_retry(self) -> None:
-        self._retry = None
-        held = self._use.held()
-        for name in self._residency.waiting:
-            # A model whose executor was lost may still be in service, with requests but no load.
-            if name in self._loads and name not in held and name not in self._awaited:
-                _log.info("model '%s' is not loaded: nobody waits for it any more", name)
-                actions = self._residency.forget(name, self._usages())
-                self._end_load(name, None)
-                self._act(actions)
-        stalled = time.monotonic() - self._moved_s > _STALLED_S
-        self._act(self._residency.retry(self._usages(), stalled=stalled))
-
-    def _move(self, name: str, executor: str) -> None:
-        """Load a model on another executor: the one that had it was lost, and requests wait."""
-        for served in self._catalogue.running(name):
-            self._loader.load_on(served, frozenset([executor]))
-        if name not in self._loads:
-            self._act(self._residency.loaded(name, {}, self._usages()))
-
-    def _sync_executors(self) -> None:
         names = {session.name for session in self._loader.sessions}
         joined, left = names - self._executors, self._executors - names
         self._executors = names
@@ -331,10 +182,9 @@ class OnDemand:
                 known.error = None
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
-        for name in self._loads if joined else ():
+        for name in self._residency.waiting if joined else ():
             # Tell the policy what the model needs on the new executor.
-            if self._residency.status(name) is Status.WAITING:
-                self._spawn(self._place_model(name))
+            self._tasks.spawn(self._place_model(name))
         for name in sorted(left):
             lost = [
                 model for model in self._models if self._residency.executors_of(model) == (name,)
@@ -342,10 +192,126 @@ class OnDemand:
             self._act(self._residency.remove_executor(name, self._usages()))
             for model in lost:
                 # If no request waits for the model, the next request loads it.
-                if model in self._loads or self._use.in_use(model):
-                    self._spawn(self._place_model(model))
+                if model in self._pending or self._use.in_use(model):
+                    self._tasks.spawn(self._place_model(model))
                 else:
-                    self._desired.add(model, Why.RELEASED)
+                    self._desired.add(model, Reason.RELEASED)
+
+    def _begin(self, model: OnDemandModel) -> None:
+        name = model.name
+        if name in self._pending or self._use.is_ready(name):
+            return
+        self.counts.loads += 1
+        self._pending.begin(name)
+        _log.info("model '%s' is loaded on demand", name)
+        ensemble = is_ensemble(model.found.draft)
+        self._tasks.spawn(self._load_ensemble(name) if ensemble else self._place_model(name))
+
+    async def _load_ensemble(self, name: str) -> None:
+        self._end_load(name, await self._ensembles.load(name))
+
+    async def _place_model(self, name: str) -> None:
+        file_bytes = 0
+        if name in self._models and self._budgets and not self._sizes.knows(name):
+            file_bytes = await asyncio.to_thread(read_file_bytes, self._models[name].found)
+        if name not in self._models:
+            # The model was forgotten meanwhile.
+            return
+        self.on_executors()
+        needs: dict[str, dict[str, int]] = {}
+        if self._budgets:
+            found = self._models[name].found
+            needs = model_needs(found, self._sizes, self._loader.sessions, file_bytes)
+        if not self._residency.waiting:
+            self._last_progress_s = time.monotonic()
+        self._act(self._residency.request(name, needs, self._usages()))
+
+    def _on_loaded(self, name: str, error: NereidError | None) -> None:
+        self._last_progress_s = time.monotonic()
+        if self._residency.status(name) is not Status.LOADING:
+            # The model was forgotten, or its executor was lost and another one will load it.
+            return
+        if error is not None and not self._use.is_ready(name):
+            self._end_load(name, error)
+            self._act(self._residency.load_failed(name, self._usages()))
+            # Otherwise an executor that joins would load the model without regard to memory.
+            self._desired.add(name, Reason.RELEASED)
+            return
+        if name in self._models:
+            self._models[name].since_ms = time.time() * 1000
+        self._end_load(name, None)
+        self._act(self._residency.loaded(name, self._measure(name), self._usages()))
+
+    def _end_load(self, name: str, error: NereidError | None) -> None:
+        known = self._models.get(name)
+        if known is None:
+            error = None
+        else:
+            if error is not None:
+                error = Unavailable(error.message.rstrip(), accepted=True)
+                known.failed_s = time.monotonic()
+            known.error = error
+        if name in self._pending:
+            self._record_wait(name, is_over=True)
+        self._pending.end(name, error)
+        self._loader.notify_change()
+
+    def _on_unloaded(self, name: str, _: NereidError | None) -> None:
+        self._last_progress_s = time.monotonic()
+        self._act(self._residency.unloaded(name, self._usages()))
+
+    def _act(self, actions: Actions) -> None:
+        for name in actions.unloads:
+            _log.info("model '%s' makes way for others", name)
+            self.counts.unloads += 1
+            self._desired.add(name, Reason.RELEASED, on_end=partial(self._on_unloaded, name))
+        for name, executor in actions.loads:
+            hosts = frozenset([executor]) if executor else None
+            if hosts is None or not self._catalogue.is_served(name):
+                on_loaded = partial(self._on_loaded, name)
+                self._desired.add(name, Reason.ON_DEMAND, hosts=hosts, on_end=on_loaded)
+                continue
+            # The executor that had the model was lost, and requests wait.
+            for served in self._catalogue.running(name):
+                self._loader.load_on(served, hosts)
+            if self._use.is_ready(name):
+                self._on_loaded(name, None)
+        for name, reason in actions.refusals:
+            _log.error("model '%s' cannot be loaded: %s", name, reason)
+            self._end_load(name, Unavailable(f"model '{name}' cannot be loaded: {reason}"))
+        waiting = set(self._residency.waiting)
+        for name in self._pending:
+            self._record_wait(name, is_over=name not in waiting)
+        if waiting and self._retry is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(_RETRY_S, self._on_retry)
+
+    def _record_wait(self, name: str, *, is_over: bool) -> None:
+        """Note the time since when a load waits for memory; record the wait if it is over."""
+        load, now_ns = self._pending[name], time.monotonic_ns()
+        if not is_over:
+            load.waiting_since_ns = load.waiting_since_ns or now_ns
+        elif load.waiting_since_ns:
+            requests = self._use.held()[name]
+            wait = Wait(name, "", MEMORY, load.waiting_since_ns, now_ns, requests)
+            self._timeline.record_wait(wait)
+            load.waiting_since_ns = 0
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        held = self._use.held()
+        for name in self._residency.waiting:
+            if name in held or self._pending[name].waiters or self._use.in_use(name):
+                continue
+            _log.info("model '%s' is not loaded: nobody waits for it any more", name)
+            actions = self._residency.forget(name, self._usages())
+            self._end_load(name, None)
+            if self._use.is_ready(name):
+                # Its executor was lost.
+                self._desired.add(name, Reason.RELEASED)
+            self._act(actions)
+        stalled = time.monotonic() - self._last_progress_s > _STALLED_S
+        self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _usages(self) -> dict[str, Usage]:
         """Return the use of all models in service, including models that are loaded for good."""
@@ -353,14 +319,18 @@ class OnDemand:
             return {}
         for name in self._use.others():
             self._residency.pin(name, self._measure(name))
-        needed = self._use.held() | self._loads.keys()
-        # An ensemble that waits for its turn does not need memory yet.
-        waiting = {name for name in needed if self._is_pending_ensemble(name)}
-        return self._use.usages((needed - waiting) | self._ensembles.turn)
+        needed = {*self._use.held(), *self._pending}
+        return self._use.usages(name for name in needed if not self._awaits_turn(name))
 
-    def _is_pending_ensemble(self, name: str) -> bool:
+    def _awaits_turn(self, name: str) -> bool:
+        """Return whether a model is an ensemble that does not need memory yet."""
         known = self._models.get(name)
-        return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
+        return (
+            known is not None
+            and is_ensemble(known.found.draft)
+            and not self._use.is_ready(name)
+            and name != self._ensembles.loading_ensemble
+        )
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
         memory = self._use.memory(name)
@@ -368,65 +338,12 @@ class OnDemand:
         for devices in memory.values():
             for device, sizes in devices.items():
                 by_device.setdefault(device, []).extend(sizes)
-        if self._sizes.measured(name, by_device):
-            self._spawn(self._record_sizes(self._sizes.saved()))
+        if self._sizes.measured(name, by_device) and self._record_sizes is not None:
+            self._tasks.spawn(self._record_sizes(self._sizes.saved()))
         return {
             executor: {device: sum(sizes) for device, sizes in devices.items()}
             for executor, devices in memory.items()
         }
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("unexpected error in a load on demand", exc_info=task.exception())
-
-
-class NoOnDemand(OnDemand):
-    """The models on demand of a scheduler that loads no model on demand."""
-
-    def __init__(self) -> None:
-        pass
-
-    def restore_sizes(self, saved: Mapping[str, Any]) -> None:
-        """Restore nothing."""
-
-    async def close(self) -> None:
-        """Cancel nothing."""
-
-    def defer(self, found: FoundModel) -> bool:  # noqa: ARG002 - of OnDemand
-        """Return False."""
-        return False
-
-    def hosts_of(self, name: str) -> frozenset[str] | None:  # noqa: ARG002 - of OnDemand
-        """Return `None`: all executors."""
-        return None
-
-    def forget(self, name: str) -> None:
-        """Forget nothing."""
-
-    def on_reloaded(self, name: str) -> None:
-        """Measure nothing."""
-
-    def retain(self, names: Container[str]) -> None:
-        """Forget nothing."""
-
-    def request(self, name: str, number: int) -> bool:  # noqa: ARG002 - of OnDemand
-        """Return False."""
-        return False
-
-    async def ensure(self, name: str, number: int) -> None:
-        """Wait for nothing."""
-
-    def on_executors(self) -> None:
-        """Place nothing."""
-
-
-NO_ON_DEMAND: Final = NoOnDemand()
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
@@ -438,15 +355,3 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
     except ValueError as error:
         _log.error("model '%s': parameter '%s': %s; ignored", draft.name, PARAMETER, error)
         return True
-
-
-def _file_bytes(versions: Iterable[str]) -> int:
-    total = 0
-    for version in versions:
-        for directory, _, names in os.walk(version):
-            for name in names:
-                try:
-                    total += (Path(directory) / name).stat().st_size
-                except OSError:
-                    continue
-    return total

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from nereid_scheduler.control.residency.policies.policy import Usage
 from nereid_scheduler.core.models.dependencies import step_models
-from nereid_scheduler.core.models.lifecycle import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
     from nereid.pb import model_config_pb2
     from nereid_scheduler.control.residency.policies.popularity import Popularity
-    from nereid_scheduler.core.models.desired_models import OnDemandModel
+    from nereid_scheduler.core.models.on_demand_models import OnDemandModels
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
-    from nereid_scheduler.versions.model_version import ModelVersion
 
 
 class ModelUse:
@@ -28,7 +26,7 @@ class ModelUse:
         self,
         catalogue: Catalogue,
         loader: Loader,
-        on_demand: Mapping[str, OnDemandModel],
+        on_demand: OnDemandModels,
         held_models: Callable[[], Iterable[str]],
         popularity: Popularity,
     ) -> None:
@@ -40,26 +38,25 @@ class ModelUse:
 
     def is_ready(self, name: str) -> bool:
         """Return whether some version of a model is ready."""
-        return any(True for _ in self._ready_versions(name))
+        return bool(self._ready_versions(name))
 
     def in_use(self, name: str) -> bool:
         """Return whether a model has live sequences, or requests without their last response."""
-        return any(runtime.in_use for _, runtime in self._ready_versions(name))
+        return any(served.ready_runtime.in_use for served in self._ready_versions(name))
 
     def others(self) -> set[str]:
         """Return the models that are ready and are not loaded on demand."""
         names = {served.name for served in self._loader.versions}
         return {name for name in names - self._on_demand.keys() if self.is_ready(name)}
 
-    def held(self) -> set[str]:
-        """Return the qualified names of the models on demand for which requests wait."""
-        found = map(self._catalogue.find_on_demand, set(self._held_models()))
-        return {model.name for model in found if model is not None}
-
-    def held_requests(self, name: str) -> int:
-        """Return how many requests wait for a model that is loaded on demand."""
-        found = map(self._catalogue.find_on_demand, self._held_models())
-        return sum(model is not None and model.name == name for model in found)
+    def held(self) -> Counter[str]:
+        """Return how many requests wait for each model on demand, by qualified name."""
+        counts: Counter[str] = Counter()
+        for name, count in Counter(self._held_models()).items():
+            model = self._on_demand.find(name)
+            if model is not None:
+                counts[model.name] += count
+        return counts
 
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
         """Return the use of the models in service. Models in `needed` must not make way now."""
@@ -81,15 +78,15 @@ class ModelUse:
                 requests[name] += statistics.success.count + statistics.fail.count
             if runtime.in_use:
                 busy.add(name)
-        kept = self._steps_of(busy)
-        busy |= kept
+        needed_by_ensembles = self._steps_of(busy)
+        busy |= needed_by_ensembles
         self._popularity.update(requests)
         return {
             name: Usage(
                 max(used_ms.get(name, 0.0), self._since_ms(name)),
                 name in busy,
                 self._popularity.count(name),
-                name in kept,
+                name in needed_by_ensembles,
             )
             for name in used_ms.keys() | busy
         }
@@ -97,7 +94,7 @@ class ModelUse:
     def memory(self, name: str) -> dict[str, dict[str, list[int]]]:
         """Return the bytes that each instance of a model takes, by executor and device."""
         sizes_by_executor: dict[str, dict[str, list[int]]] = {}
-        for served, _ in self._ready_versions(name):
+        for served in self._ready_versions(name):
             for session in self._loader.sessions:
                 hosted = session.hosted.get(served)
                 for sizes in () if hosted is None else hosted.memory.values():
@@ -125,8 +122,6 @@ class ModelUse:
         known = self._on_demand.get(name)
         return self._catalogue.drafts(name, "") if known is None else [known.found.draft]
 
-    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, ModelVersion]]:
+    def _ready_versions(self, name: str) -> list[ServedVersion]:
         model = self._catalogue.model(name)
-        for version in () if model is None else model.versions.values():
-            if version.life.state is VersionState.READY and version.runtime is not None:
-                yield version, version.runtime
+        return [] if model is None else model.ready_versions()

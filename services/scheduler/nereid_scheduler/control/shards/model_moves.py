@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.members.membership import Peer
 from nereid_scheduler.core.models.dependencies import is_ensemble, step_models
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 from nereid_scheduler.core.models.overrides import parse_override
@@ -195,7 +195,7 @@ class ModelMoves:
         held = {name for peer in self._membership.peers.values() for name in peer.models}
         self._note_moves({model.name for model in moved} | {*filter(owned.owns, held | leaving)})
         for model in moved:
-            self._desired.add(model.name, Why.MOVED)
+            self._desired.add(model.name, Reason.MOVED)
         if self._mode == EXPLICIT:
             peers = self._membership.peers.values()
             named = lost_models.union(*(peer.models for peer in peers))
@@ -213,7 +213,7 @@ class ModelMoves:
         """Ask for a model unless it is in service or has failed; without `found`, search for it."""
         if not self._catalogue.is_known(name):
             awaited_as = self.plain_name(name)
-            self._desired.add(name, Why.TAKEN_OVER, found, awaited_as=awaited_as)
+            self._desired.add(name, Reason.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:
         new = self._desired.begin_moves(names)

@@ -72,7 +72,7 @@ class RemoteControl:
         self._moves = moves
         # Set when this scheduler has started. Calls wait for it.
         self.started = asyncio.Event()
-        self._own = LocalChannel(Handlers(unary=own.unary, async_unary=own.async_unary))
+        self._own = LocalChannel(own)
         self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
             _LOAD: self._load,
             _STATISTICS: self._statistics,

@@ -210,8 +210,8 @@ class Shard:
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None
-        if self.changes.settles_at_s is not None:
-            self._settling = self._loop.call_at(self.changes.settles_at_s, self._on_settled)
+        if self.changes.move_due_at_s is not None:
+            self._settling = self._loop.call_at(self.changes.move_due_at_s, self._on_settled)
         self._act(due)
 
     def _on_settled(self) -> None:

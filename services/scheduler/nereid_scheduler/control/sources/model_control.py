@@ -11,11 +11,10 @@ from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.repository.recorded_models import require_allowed_files
-from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
 from nereid_scheduler.core.models.dependencies import step_models
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.found_model import NotUnique
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from nereid.core.permitted_models import PermittedModels
-    from nereid.pb import kserve_pb2
     from nereid_scheduler.control.outcomes import Outcome
     from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
     from nereid_scheduler.control.repository.repositories import Repositories
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.found_model import FoundModel
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
-    from nereid_scheduler.placement.models.catalogue import Catalogue
+    from nereid_scheduler.placement.models.catalogue import Catalogue, FoundName
 
 _log = logging.getLogger(__name__)
 
@@ -88,13 +86,13 @@ class ModelControl:
             load = self._ask_for_first_load(found, records)
             if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
-        if self._rules.mode == EXPLICIT and self._on_demand is not NO_ON_DEMAND:
+        if self._rules.mode == EXPLICIT and self._on_demand.enabled:
             known = {*unloaded, *(model.name for model in initial)}
             for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
                 if found.name not in known:
                     self._on_demand.defer(found)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
-            self._reconciler.spawn(self._poll_forever())
+            self._reconciler.tasks.spawn(self._poll_forever())
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
@@ -104,7 +102,7 @@ class ModelControl:
             self._ask_for_first_load(found, records)
         for name, record in records.items():
             if not record.loaded and self._moves.owns(name):
-                self._desired.add(name, Why.UNLOADED)
+                self._desired.add(name, Reason.UNLOADED)
         await self._begin_loads()
         self._desired.await_records(awaited=False)
 
@@ -133,11 +131,11 @@ class ModelControl:
     def _ask_for_first_load(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
         name, record = found.name, records.get(found.name)
         if record is None:
-            return ask_for(self._desired, name, Why.INITIAL, found=found)
+            return ask_for(self._desired, name, Reason.INITIAL, found=found)
         waits = record.files and found.error is None
         plain_name = self._repositories.plain_name(name) if waits else ""
         return ask_for(
-            self._desired, name, Why.RECORDED, found=found, record=record, awaited_as=plain_name
+            self._desired, name, Reason.RECORDED, found=found, record=record, awaited_as=plain_name
         )
 
     def _find_initial(
@@ -200,7 +198,7 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for qualified in names or [name]:
-            await self._fulfil(qualified, Why.BY_NAME, override=override)
+            await self._fulfil(qualified, Reason.BY_NAME, override=override)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
@@ -220,14 +218,14 @@ class ModelControl:
             for step in step_models(served.draft)
         }
         for qualified in names:
-            await self._fulfil(qualified, Why.UNLOADED)
+            await self._fulfil(qualified, Reason.UNLOADED)
         for step in sorted(steps - self._desired.requested) if dependents else ():
             if not self._catalogue.is_step(step):
-                await self._fulfil(step, Why.UNLOADED)
+                await self._fulfil(step, Reason.UNLOADED)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
         """Do work, which goes on if the client disconnects, until the scheduler stops."""
-        task = self._reconciler.spawn(work)
+        task = self._reconciler.tasks.spawn(work)
         await asyncio.wait([task])
         if task.cancelled():
             raise Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
@@ -237,8 +235,8 @@ class ModelControl:
             # Break the reference cycle, as in `_fulfil`.
             del task, work
 
-    async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
-        error = await ask_for(self._desired, name, why, **rest)
+    async def _fulfil(self, name: str, reason: Reason, **rest: Any) -> None:
+        error = await ask_for(self._desired, name, reason, **rest)
         if error is not None:
             try:
                 raise error
@@ -247,13 +245,12 @@ class ModelControl:
                 # files.
                 del error, rest
 
-    async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
-        """Return the models of the repositories and the models in service."""
+    async def found_names(self) -> dict[str, FoundName]:
+        """Return the names of the models in the repositories."""
         try:
-            names = await asyncio.to_thread(self._repositories.names)
+            return await asyncio.to_thread(self._repositories.names)
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
-        return self._catalogue.index(names, ready_only=ready_only)
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:
@@ -273,18 +270,18 @@ class ModelControl:
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
         desired = self._desired
         for model in self._select(found):
-            if desired.is_busy(model.name) or not desired.has_changed(model):
+            if desired.is_busy(model.name) or not desired.last_loads.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
                 # As in Triton, serve neither of two models with one name. The next poll refuses the
                 # name.
-                self._desired.add(model.name, Why.UNLOADED)
+                self._desired.add(model.name, Reason.UNLOADED)
                 continue
             if not self._defers(model):
-                self._desired.add(model.name, Why.POLLED, model)
+                self._desired.add(model.name, Reason.POLLED, model)
         present = {model.name for model in found}
         self._on_demand.retain(present)
         for served in self._catalogue.models():
             name = served.name
             if name not in present and not desired.is_busy(name) and served.in_service:
-                self._desired.add(name, Why.UNLOADED)
+                self._desired.add(name, Reason.UNLOADED)

@@ -23,8 +23,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from nereid_scheduler.core.models.dependencies import step_models
-from nereid_scheduler.core.models.found_model import NotUnique
-from nereid_scheduler.core.models.lifecycle import reason_of
+from nereid_scheduler.core.models.last_loads import LastLoads
+from nereid_scheduler.core.models.on_demand_models import OnDemandModels, PendingLoads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
 
-_LATEST: Final = -1
-_NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
-
-class Why(Enum):
+class Reason(Enum):
     """Reason for a generation: why the scheduler is to serve the model, or to stop serving it."""
 
     INITIAL = "it is in a repository, or a flag names it"
@@ -54,10 +51,10 @@ class Why(Enum):
 
 
 # Loads with these reasons wait for executors without a time limit.
-PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
+PATIENT: Final = frozenset({Reason.INITIAL, Reason.RECORDED, Reason.TAKEN_OVER})
 # Loads with these reasons continue the model's counters. A model on demand may have been served by
 # a scheduler that has ended.
-CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
+CONTINUING: Final = PATIENT | {Reason.ON_DEMAND}
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +62,7 @@ class DesiredModel:
     """One generation of a model: its desired state until the next generation."""
 
     name: str
-    why: Why
+    reason: Reason
     found: FoundModel | None = None
     override: Override | None = None
     # The only executors that load the model; `None` means all executors.
@@ -87,38 +84,8 @@ class DesiredModel:
     @property
     def searching(self) -> bool:
         """True if the generation waits for a record or its files, which may never come."""
-        unknown = self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
+        unknown = self.files_pending or (self.reason is Reason.TAKEN_OVER and self.found is None)
         return unknown and not self.acted_on
-
-
-@dataclass(slots=True)
-class OnDemandModel:
-    """Model that is loaded when the first request for it comes. It may be loaded already."""
-
-    found: FoundModel
-    wanted: bool = False
-    # Error of the last load, until a request begins another load.
-    error: NereidError | None = None
-    # On the monotonic clock.
-    failed_s: float = 0.0
-    # Time of the load, on the clock of the statistics.
-    since_ms: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """Qualified name of the model."""
-        return self.found.name
-
-    @property
-    def reason(self) -> str:
-        """Reason that the index gives while the model is not loaded."""
-        if self.error is not None:
-            return reason_of(self.error.code, self.error.message)
-        return _NOT_IN_MEMORY
-
-    def has(self, number: int) -> bool:
-        """Return whether a load of the model includes this version; -1 stands for any version."""
-        return number == _LATEST or number in self.found.versions
 
 
 class DesiredModels:
@@ -133,30 +100,25 @@ class DesiredModels:
         self.requested: set[str] = set(requested)
         # Models that requests wait for. Key: qualified name. Value: plain name.
         self.awaited: dict[str, str] = {}
-        # Why a model's last load was not possible, for the repository index.
-        self.refusals: dict[str, str] = {}
-        # Models that were in service when the scheduler last ended, and that are missing now.
-        self.unrestored: set[str] = set()
+        self.last_loads = LastLoads()
         # True until it is known which models were in service when the scheduler last ended.
         self.restoring = False
         # Models that move between live schedulers. The server is ready without them.
         self.moving: set[str] = set()
         # The server is ready without these models.
-        self.on_demand: dict[str, OnDemandModel] = {}
+        self.on_demand = OnDemandModels()
+        self.pending_loads = PendingLoads()
         self._queues: dict[str, deque[DesiredModel]] = {}
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
         # Ensembles and their steps, each of which waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
-        self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended. They may be loaded again unchanged.
-        self._failed: set[str] = set()
         self._awaited_changed = False
 
     def add(  # noqa: PLR0913 (by keyword)
         self,
         name: str,
-        why: Why,
+        reason: Reason,
         found: FoundModel | None = None,
         *,
         override: Override | None = None,
@@ -170,10 +132,10 @@ class DesiredModels:
         An unload, or a load with an override, goes before generations that wait for a record.
         awaited_as: plain name by which requests wait for the model.
         """
-        model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
-        if why is Why.MOVED:
+        model = DesiredModel(name, reason, found, override, hosts, on_end=on_end)
+        if reason is Reason.MOVED:
             self._moved.append(model)
-            self._forget(name)
+            self.last_loads.forget(name)
             self.requested.discard(name)
             self._on_due()
             return model
@@ -183,7 +145,7 @@ class DesiredModels:
             self.awaited[name] = awaited_as
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
-        if why is Why.UNLOADED or override is not None:
+        if reason is Reason.UNLOADED or override is not None:
             # Do not wait for the model's record: how it was loaded no longer matters.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
@@ -194,7 +156,7 @@ class DesiredModels:
         """Add and return loads for an ensemble's steps, inner ensembles after their own steps."""
         added: dict[str, DesiredModel] = {}
         for found in steps:
-            step = added[found.name] = self.add(found.name, Why.STEP, found)
+            step = added[found.name] = self.add(found.name, Reason.STEP, found)
             step.needs = tuple(
                 added[needed] for needed in step_models(found.draft) if needed in added
             )
@@ -212,18 +174,6 @@ class DesiredModels:
     def require(self, names: Iterable[str]) -> None:
         """Count models as loaded by name. names: qualified names."""
         self.requested.update(names)
-
-    def defer(self, found: FoundModel) -> None:
-        """Let the first request load this model. Call this whenever the model is found."""
-        known = self.on_demand.setdefault(found.name, OnDemandModel(found))
-        if known.found.digest != found.digest or found.url:
-            # The files have changed, or the object store may have them by now.
-            known.error = None
-        known.found = found
-
-    def end_deferring(self, name: str) -> None:
-        """Stop loading a model on demand, as it is loaded permanently or no longer exists."""
-        self.on_demand.pop(name, None)
 
     def await_records(self, *, awaited: bool) -> None:
         """Set whether records of the models that were in service must still be read."""
@@ -247,7 +197,7 @@ class DesiredModels:
             for queue in queues
             if queue[0].busy
             and queue[0].acted_on
-            and any(queued.why is Why.UNLOADED for queued in queue if queued is not queue[0])
+            and any(queued.reason is Reason.UNLOADED for queued in queue if queued is not queue[0])
         ]
 
     def take_due(self) -> list[DesiredModel]:
@@ -272,8 +222,8 @@ class DesiredModels:
                 model.steps[found.name] = found
                 continue
             model.found = found if model.hosts is None else replace(found, hosts=model.hosts)
-            if model.why is Why.BY_NAME:
-                self._note_refusal(found)
+            if model.reason is Reason.BY_NAME:
+                self.last_loads.note_refusal(found)
                 if found.error is None:
                     self.requested.add(model.name)
         model.files_pending = model.busy = False
@@ -296,40 +246,24 @@ class DesiredModels:
     def on_load_begun(self, model: DesiredModel) -> None:
         """Record that a load has begun, so that the model is no longer awaited."""
         assert model.found is not None, "loaded before it was found"
-        self._note_load(model.found)
+        self.last_loads.begin(model.found)
         self._end_awaiting(model.name)
-
-    def on_load_ended(self, model: DesiredModel, *, failed: bool, retried: bool) -> None:
-        """Record the end of a load; retried: the next poll loads even unchanged files."""
-        if retried:
-            self._digests.pop(model.name, None)
-        if not failed:
-            self._failed.discard(model.name)
-
-    def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load has changed the model's files, which count as loaded."""
-        if self._digests.get(found.name) == found.digest:
-            self._digests[found.name] = after.digest
 
     def on_refused(self, model: DesiredModel) -> None:
         """Record that a model cannot be loaded in the state in which it was found."""
         found = model.found
         assert found is not None, "refused before it was found"
-        if found.error is None or model.why is Why.BY_NAME:
+        if found.error is None or model.reason is Reason.BY_NAME:
             return
-        if model.why not in PATIENT:
-            self._note_load(found)
-        elif model.record is not None and not found.exists:
-            self.unrestored.add(model.name)
-            self.refusals[model.name] = reason_of(found.error.code, found.error.message)
-        elif found.exists and not isinstance(found.error, NotUnique):
-            self._digests[model.name] = found.digest
-            self._failed.add(model.name)
+        if model.reason in PATIENT:
+            self.last_loads.refuse_first(found, recorded=model.record is not None)
+        else:
+            self.last_loads.begin(found)
 
     def on_unload(self, model: DesiredModel) -> None:
         """Record that an unload has begun."""
-        self._forget(model.name)
-        if model.why is Why.UNLOADED:
+        self.last_loads.forget(model.name)
+        if model.reason is Reason.UNLOADED:
             self.requested.discard(model.name)
             self._end_awaiting(model.name)
 
@@ -338,12 +272,12 @@ class DesiredModels:
         if model.ended:
             return
         model.ended = True
-        if model.why is not Why.MOVED:
+        if model.reason is not Reason.MOVED:
             queue = self._queues[model.name]
             queue.remove(model)
             if not queue:
                 del self._queues[model.name]
-            if model.why in PATIENT:
+            if model.reason in PATIENT:
                 self._end_awaiting(model.name)
             self._composing.pop(model, None)
             self._set_due(model.name, *(waiting.name for waiting in self._composing))
@@ -354,20 +288,12 @@ class DesiredModels:
         """Return whether an action on a model is in progress or is to follow."""
         return name in self._queues
 
-    def has_changed(self, found: FoundModel) -> bool:
-        """Return whether a model has changed since it was last loaded or refused."""
-        return self._digests.get(found.name) != found.digest
-
-    def has_failed(self, name: str) -> bool:
-        """Return whether a model's last load failed."""
-        return name in self._failed
-
     def pending_steps(self, name: str) -> list[str]:
         """Return the names of models that must be loaded before an ensemble that a client loads."""
         return [
             step.name
             for ensemble in self._composing
-            if ensemble.name == name and ensemble.why is Why.BY_NAME
+            if ensemble.name == name and ensemble.reason is Reason.BY_NAME
             for step in ensemble.needs or ()
         ]
 
@@ -387,25 +313,6 @@ class DesiredModels:
         model.files_pending = bool(record.files) and model.found.error is None
         if record.by_name:
             self.requested.add(model.name)
-
-    def _note_load(self, found: FoundModel) -> None:
-        self._digests[found.name] = found.digest
-        self._failed.add(found.name)
-        self._note_refusal(found)
-
-    def _note_refusal(self, found: FoundModel) -> None:
-        self.refusals.pop(found.name, None)
-        if found.error is None:
-            self.unrestored.discard(found.name)
-        elif found.digest:
-            # Clients may send any names, so keep no reason for a name that is in no repository.
-            self.refusals[found.name] = reason_of(found.error.code, found.error.message)
-
-    def _forget(self, name: str) -> None:
-        self._digests.pop(name, None)
-        self._failed.discard(name)
-        self.refusals.pop(name, None)
-        self.unrestored.discard(name)
 
     def _end_awaiting(self, name: str) -> None:
         if self.awaited.pop(name, None) is not None:

@@ -34,7 +34,7 @@ class HostedVersion:
     # Bytes by device that an instance's load took. Key: the instance's number.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # True once all instances have been ready at the same time.
-    completed: bool = False
+    was_ever_ready: bool = False
     # During a resize: instances that load, and instances to unload afterwards.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)

@@ -63,8 +63,8 @@ class InstanceStreams:
         if not placed.slot.passive:
             served.pool.add_instance(instance)
         hosted = placed.session.hosted[served]
-        if hosted.completed or hosted.ready == len(hosted.instances):
-            hosted.completed = True
+        if hosted.was_ever_ready or hosted.ready == len(hosted.instances):
+            hosted.was_ever_ready = True
             self._lives.report(served, placed.session, LoadStatus.UP)
         self._updates.on_load_finished(hosted, number)
         self._lives.waiters.notify_all()
@@ -82,7 +82,7 @@ class InstanceStreams:
         hosted = session.hosted[served]
         if session.leaving or instance.id in hosted.surplus:
             self._instances.remove_instance(hosted, instance)
-        elif hosted.completed and not hosted.ready and hosted.instances:
+        elif hosted.was_ever_ready and not hosted.ready and hosted.instances:
             self._lives.report(served, session, LoadStatus.LOADING)
 
     def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
@@ -123,7 +123,7 @@ class InstanceStreams:
             return
         served, hosted = placed.served, session.hosted[placed.served]
         reason = reason_of(error_status.code, error_status.message)
-        if hosted.completed:
+        if hosted.was_ever_ready:
             _log.warning(
                 "instance %s of executor '%s' failed: %s",
                 placed.instance.name,
@@ -141,7 +141,7 @@ class InstanceStreams:
         if session.leaving:
             # The model itself has not failed: it loaded too late.
             return
-        if not hosted.completed:
+        if not hosted.was_ever_ready:
             # As in Triton, if one instance cannot be loaded, the load of its version fails.
             for instance_id in list(hosted.instances):
                 cause = f"the load on executor '{session.name}' failed"
@@ -149,4 +149,4 @@ class InstanceStreams:
         self._updates.on_load_finished(hosted, number, reason)
         self._lives.waiters.notify_all()
         if not hosted.ready:
-            self._lives.report_failure(served, session, reason)
+            self._lives.report(served, session, LoadStatus.FAILED, reason)

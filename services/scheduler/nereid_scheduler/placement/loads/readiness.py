@@ -60,7 +60,7 @@ class Readiness:
         queried = False
         for session in self._sessions():
             hosted = session.hosted.get(served)
-            if hosted is None or not hosted.completed or not hosted.ready:
+            if hosted is None or not hosted.was_ever_ready or not hosted.ready:
                 continue
             responses = [
                 self._query_instance(session, instance, instance.stream)

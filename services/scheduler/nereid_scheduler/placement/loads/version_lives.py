@@ -58,14 +58,15 @@ class VersionLives:
         """Let no event change a state from now on, since the scheduler ends."""
         self.stopped = True
 
-    def report(self, served: ServedVersion, session: Session, standing: LoadStatus) -> None:
-        """Record the progress of an executor that loads a version."""
-        self.apply_event(served, partial(served.life.report, session, standing))
+    def report(
+        self, served: ServedVersion, session: Session, standing: LoadStatus, reason: str = ""
+    ) -> None:
+        """Record the progress of an executor that loads a version. reason: why it has failed."""
+        self.apply_event(served, partial(served.life.report, session, standing, reason))
 
-    def report_failure(self, served: ServedVersion, session: Session, reason: str) -> None:
+    def report_error(self, served: ServedVersion, session: Session, error: NereidError) -> None:
         """Record that an executor cannot load a version."""
-        failed = partial(served.life.report, session, LoadStatus.FAILED, reason)
-        self.apply_event(served, failed)
+        self.report(served, session, LoadStatus.FAILED, reason_of(error.code, error.message))
 
     def forget_reports_of(self, session: Session) -> None:
         """Forget what an executor that has left reported about its loads."""

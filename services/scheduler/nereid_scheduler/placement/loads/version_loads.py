@@ -61,9 +61,8 @@ class VersionLoads:
         if served is None:
             return
         if message.HasField("error"):
-            self._lives.report_failure(
-                served, session, reason_of(message.error.code, message.error.message)
-            )
+            reason = reason_of(message.error.code, message.error.message)
+            self._lives.report(served, session, LoadStatus.FAILED, reason)
         else:
             self.create_runtime(served, message)
         self.load_on_all(served)
@@ -92,7 +91,7 @@ class VersionLoads:
             require_backend(served.draft.backend, session.hello)
             require_agents(served.draft, session.hello)
         except NereidError as error:
-            self._lives.report_failure(served, session, reason_of(error.code, error.message))
+            self._lives.report_error(served, session, error)
             return
         command = self.descriptions.begin(served, session)
         self._lives.report(served, session, LoadStatus.LOADING)
@@ -111,7 +110,7 @@ class VersionLoads:
         try:
             slots = self.slots(full_config_of(served), session)
         except NereidError as error:
-            self._lives.report_failure(served, session, reason_of(error.code, error.message))
+            self._lives.report_error(served, session, error)
             return
         self.set_shown_config(served, session)
         hosted = session.hosted[served] = HostedVersion()

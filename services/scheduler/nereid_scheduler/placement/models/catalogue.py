@@ -9,7 +9,6 @@ from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.model_config.batching_fields import runs_at_most_once
 from nereid.object_store.plans.urls import is_store_url
-from nereid.pb import kserve_pb2
 from nereid_scheduler.core.models.dependencies import (
     plain_name,
     step_model,
@@ -20,15 +19,15 @@ from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
-    from nereid_scheduler.core.models.desired_models import OnDemandModel
+    from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
     from nereid_scheduler.versions.instance_pool import InstancePool
     from nereid_scheduler.versions.model_version import ModelVersion
 
-_LATEST: Final = -1
+LATEST: Final = -1
 _MAX_VERSION: Final = (1 << 63) - 1
 _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
@@ -78,6 +77,12 @@ class ServedVersion:
         return None if runtime is None or runtime.calls_other_models else runtime.pool
 
     @property
+    def ready_runtime(self) -> ModelVersion:
+        """Runtime of a version that is READY."""
+        assert self.runtime is not None, "ready, but not in service"
+        return self.runtime
+
+    @property
     def stored_digest(self) -> bytes:
         """Digest of the files in an object store, which executors check; empty for other files."""
         return self.file_digest if is_store_url(self.path) else b""
@@ -117,6 +122,63 @@ class ServedModel:
         """True if any version of the model is loaded or being loaded."""
         return any(not served.life.refused for served in self.versions.values())
 
+    def is_loading(self, number: int) -> bool:
+        """Return whether a version that a request may mean is being loaded."""
+        chosen = self.chosen_versions(number)
+        return any(served.life.state is VersionState.LOADING for served in chosen)
+
+    def ready_version(self, number: int) -> ServedVersion | None:
+        """Return this version if it is ready; for LATEST, the latest one that is."""
+        latest = None
+        for served in self.chosen_versions(number):
+            if served.life.state is VersionState.READY:
+                latest = served if latest is None or served.number > latest.number else latest
+        return latest
+
+    def ready_versions(self) -> list[ServedVersion]:
+        """Return the versions that are ready, by number."""
+        ready = VersionState.READY
+        return [served for _, served in sorted(self.versions.items()) if served.life.state is ready]
+
+    def chosen_versions(self, number: int) -> list[ServedVersion]:
+        """Return the versions that a request may mean: one, or for LATEST all."""
+        if number < 0:
+            return list(self.versions.values())
+        return [self.versions[number]] if number in self.versions else []
+
+
+@dataclass(slots=True)
+class Ready:
+    """The version executes requests."""
+
+    served: ServedVersion
+
+
+@dataclass(slots=True)
+class Loading:
+    """A load in progress may make the version ready. error: what those get who do not wait."""
+
+    error: NereidError
+
+
+@dataclass(slots=True)
+class OnDemand:
+    """The next request loads the model, unless its load is pending already."""
+
+    error: NereidError
+    model: OnDemandModel
+    is_pending: bool
+
+
+@dataclass(slots=True)
+class Missing:
+    """This scheduler has no such version, or cannot load it."""
+
+    error: NereidError
+
+
+Resolution = Ready | Loading | OnDemand | Missing
+
 
 class FoundName(NamedTuple):
     """Name of a model. `reason`: why it prevents a load. `problem`: why the last read failed."""
@@ -138,15 +200,6 @@ class Catalogue:
         for model in models:
             self.set_model(model)
         self._desired = desired or DesiredModels()
-
-    def find_on_demand(self, name: str) -> OnDemandModel | None:
-        """Return the model that a client names, if requests load it and its name is unique."""
-        on_demand = self._desired.on_demand
-        on_demand_model = on_demand.get(name)
-        if on_demand_model is None and on_demand:
-            named = [model for model in on_demand.values() if model.found.plain_name == name]
-            on_demand_model = named[0] if len(named) == 1 else None
-        return on_demand_model
 
     def model(self, name: str) -> ServedModel | None:
         """Return the model of this name, or `None` if no model of this name was ever found."""
@@ -193,25 +246,42 @@ class Catalogue:
         for model in self._models.values():
             yield from model.versions.values()
 
-    def find(self, name: str, version: str) -> ServedVersion:
-        """Return the ready version that a request names, or the latest; raise NereidError."""
-        return self._find(self._resolve(name), parse_version(version))
+    def resolve(self, name: str, version: str) -> Resolution:
+        """Return what serves a request for this version, or for the latest.
 
-    def is_loading(self, name: str, version: str) -> bool:
-        """Return whether a version that find() refuses may become ready by a load in progress."""
+        Raises:
+            InvalidArgument: the version is not a number.
+        """
         number = parse_version(version)
-        if name in self._desired.awaited.values():
-            return True
-        on_demand = self.find_on_demand(name)
-        if on_demand is not None and on_demand.wanted and on_demand.has(number):
-            return not self._has_ready(on_demand.name, number)
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
-        if model is None:
-            return self._desired.restoring
-        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
-        states = {served.life.state for served in chosen if served is not None}
-        return VersionState.LOADING in states and VersionState.READY not in states
+        served = None if model is None else model.ready_version(number)
+        if served is not None:
+            return Ready(served)
+        desired = self._desired
+        error = self._error(name, names, number)
+        if name in desired.awaited.values():
+            return Loading(error)
+        loads = desired.restoring if model is None else model.is_loading(number)
+        on_demand = desired.on_demand.find(name)
+        if on_demand is not None and on_demand.has(number):
+            is_pending = on_demand.name in desired.pending_loads
+            if is_pending or not (loads or self._has_ready(on_demand.name)):
+                return OnDemand(error, on_demand, is_pending)
+        return Loading(error) if loads else Missing(error)
+
+    def require(self, name: str, version: str) -> ServedVersion:
+        """Return the ready version that a request names, or the latest; raise NereidError."""
+        found = self.resolve(name, version)
+        if isinstance(found, Ready):
+            return found.served
+        raise found.error
+
+    def ready_versions(self, name: str) -> list[ServedVersion]:
+        """Return the versions of a model that are ready, by number; none if it is ambiguous."""
+        names = self.qualified_names(name)
+        model = self._models.get(names[0]) if len(names) == 1 else None
+        return [] if model is None else model.ready_versions()
 
     def runs_at_most_once(self, name: str, version: str) -> bool:
         """Return whether the model, or a step's model, forbids that a request runs twice."""
@@ -234,8 +304,7 @@ class Catalogue:
         drafts = []
         for qualified in self.qualified_names(name):
             model = self._models.get(qualified, ServedModel(qualified))
-            chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
-            drafts += [served.draft for served in chosen if served is not None]
+            drafts += [served.draft for served in model.chosen_versions(number)]
         return drafts
 
     def running(self, name: str) -> list[ServedVersion]:
@@ -261,135 +330,10 @@ class Catalogue:
             if not served.life.unload_begun and not served.life.refused
         )
 
-    def is_ready(self, name: str, version: str) -> bool:
-        """Return whether a request for this model would be executed now."""
-        number = parse_version(version)
-        try:
-            return self._find(self._resolve(name), number).life.serving
-        except NereidError:
-            return self.is_out(name, version)
-
-    def is_out(self, name: str, version: str) -> bool:
-        """Return whether a request for this model would first load it, and then be executed."""
-        number = parse_version(version)
-        on_demand = self.find_on_demand(name)
-        if on_demand is None or on_demand.error is not None or not on_demand.has(number):
-            return False
-        return not self._has_ready(on_demand.name, number)
-
-    def _has_ready(self, name: str, number: int) -> bool:
-        model = self._models.get(name)
-        return model is not None and any(
-            served.life.state is VersionState.READY
-            for served in model.versions.values()
-            if number in (_LATEST, served.number)
-        )
-
-    def ready_versions(self, name: str) -> list[ModelVersion]:
-        """Return the versions of a model that are ready, by number."""
-        return [runtime for _, runtime in self._ready(name)]
-
-    def _ready(self, name: str) -> list[tuple[ServedVersion, ModelVersion]]:
-        names = self.qualified_names(name)
-        model = self._models.get(names[0]) if len(names) == 1 else None
-        if model is None:
-            return []
-        return [
-            (served, served.runtime)
-            for _, served in sorted(model.versions.items())
-            if served.life.state is VersionState.READY and served.runtime is not None
-        ]
-
-    def statistics(
-        self,
-        name: str,
-        version: str,
-        memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
-    ) -> kserve_pb2.ModelStatisticsResponse:
-        """Return the statistics of the ready versions: of all models, one model or one version.
-
-        memory_of: returns bytes by device. If `None`, memory is left out, as in Triton.
-        """
-        number = parse_version(version)
-        if name:
-            chosen = self._ready(name)
-            if not chosen and self.is_out(name, version):
-                return self._statistics_on_demand(name, number)
-            if not chosen:
-                raise InvalidArgument(f"requested model '{name}' is not available")
-            if number != _LATEST:
-                chosen = [pair for pair in chosen if pair[0].number == number]
-            if not chosen:
-                raise InvalidArgument(
-                    f"requested model version is not available for model '{name}'"
-                )
-        else:
-            chosen = [pair for model in self._models for pair in self._ready(model)]
-        response = kserve_pb2.ModelStatisticsResponse()
-        for served, runtime in chosen:
-            message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
-            sizes = {} if memory_of is None else memory_of(served)
-            for device, size in sorted(sizes.items()):
-                kind, _, device_id = device.partition(" ")
-                usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
-                usage.id = int(device_id) if device_id.isdigit() else 0
-            response.model_stats.append(message)
-        return response
-
-    def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
-        """Return the statistics of a model that its next request will load: all counts are zero."""
-        known = self.find_on_demand(name)
-        assert known is not None, "out, but not loaded on demand"
-        response = kserve_pb2.ModelStatisticsResponse()
-        for version in known.found.versions:
-            if number in (_LATEST, version):
-                response.model_stats.add(name=known.found.plain_name, version=str(version))
-        return response
-
-    def index(
-        self, found: Mapping[str, FoundName], *, ready_only: bool
-    ) -> kserve_pb2.RepositoryIndexResponse:
-        """Return every version with its state; for a model without versions, name and reason.
-
-        found: the models in the repositories. A deleted model is listed only while a version is in
-        service.
-        """
-        names = set(found)
-        names.update(name for name, model in self._models.items() if model.in_service)
-        desired = self._desired
-        names |= desired.unrestored | desired.awaited.keys()
-        response = kserve_pb2.RepositoryIndexResponse()
-        for name in sorted(names):
-            model = self._models.get(name, ServedModel(name))
-            plain = desired.awaited.get(name, model.plain_name)
-            shown, reason, problem = found.get(name, FoundName(plain))
-            if name in desired.awaited and model.unloaded:
-                if not ready_only:
-                    response.models.add(name=shown, state=VersionState.LOADING.value)
-                continue
-            if reason:
-                # As on Triton, show the reason even if the model was loaded while its name was
-                # unique.
-                model = ServedModel(name, reason=reason)
-            on_demand = desired.on_demand.get(name)
-            if on_demand is not None and model.unloaded:
-                _show_on_demand(response, shown, on_demand, ready_only=ready_only)
-                continue
-            if not model.versions and not ready_only:
-                reason = model.reason or desired.refusals.get(name, "") or problem
-                entry = response.models.add(name=shown, reason=reason)
-                entry.state = VersionState.UNAVAILABLE.value if reason else ""
-            for number, served in sorted(model.versions.items()):
-                if ready_only and served.life.state is not VersionState.READY:
-                    continue
-                entry = response.models.add(name=shown, version=str(number))
-                entry.state, entry.reason = served.life.state.value, served.life.reason
-        return response
-
     def all_serving(self) -> bool:
         """Return whether all loaded versions could execute a request: Triton's strict readiness."""
         desired = self._desired
-        if desired.unrestored or self._is_awaiting():
+        if desired.last_loads.unrestored or self._is_awaiting():
             return False
         return all(
             model.versions
@@ -425,70 +369,43 @@ class Catalogue:
         states = (VersionState.LOADING, VersionState.UNLOADING)
         return served.name in self._desired.moving and served.life.state in states
 
-    def _resolve(self, name: str) -> str:
-        if name not in self._namespaced:
-            # Every request passes here: without namespaces, build no list.
-            return name
-        names = self.qualified_names(name)
+    def _has_ready(self, name: str) -> bool:
+        model = self._models.get(name)
+        return model is not None and bool(model.ready_versions())
+
+    def _error(self, name: str, names: list[str], number: int) -> NereidError:
+        """Return the error of a request that no ready version serves. names: qualified names."""
         if len(names) > 1:
-            raise InvalidArgument(
+            return InvalidArgument(
                 f"There are {len(names)} identifiers of model '{name}' in global map, model"
                 " namespace must be provided to resolve ambiguity.",
                 accepted=True,
             )
         if not names:
-            raise NotFound(
-                f"Identifier of model '{name}' is not found in global map", accepted=True
-            )
-        return names[0]
-
-    def _find(self, name: str, number: int) -> ServedVersion:
-        prefix = f"Request for unknown model: '{name}'"
-        model = self._models.get(name)
-        on_demand = self._desired.on_demand.get(name)
-        if on_demand is not None and on_demand.error and not self._has_ready(name, number):
-            raise on_demand.error.with_traceback(None)
+            text = f"Identifier of model '{name}' is not found in global map"
+            return NotFound(text, accepted=True)
+        on_demand = self._desired.on_demand.get(names[0])
+        if on_demand is not None and on_demand.error is not None:
+            return on_demand.error.with_traceback(None)
+        prefix = f"Request for unknown model: '{names[0]}'"
+        model = self._models.get(names[0])
         if model is None:
-            raise NotFound(f"{prefix} is not found", accepted=True)
-        if number == _LATEST:
-            ready = [v for v in model.versions.values() if v.life.state is VersionState.READY]
-            if not ready:
-                raise NotFound(f"{prefix} has no available versions", accepted=True)
-            return max(ready, key=lambda served: served.number)
-        served = model.versions.get(number)
-        if served is None:
-            raise NotFound(f"{prefix} version {number} is not found", accepted=True)
-        if served.life.state is not VersionState.READY:
-            raise Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
-        return served
+            return NotFound(f"{prefix} is not found", accepted=True)
+        if number == LATEST:
+            return NotFound(f"{prefix} has no available versions", accepted=True)
+        if number not in model.versions:
+            return NotFound(f"{prefix} version {number} is not found", accepted=True)
+        return Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
 
 
 def _is_being_added(served: ServedVersion) -> bool:
     return served.is_addition and served.life.state is VersionState.LOADING
 
 
-def _show_on_demand(
-    response: kserve_pb2.RepositoryIndexResponse,
-    shown: str,
-    model: OnDemandModel,
-    *,
-    ready_only: bool,
-) -> None:
-    """Show a model on demand as READY, since its requests succeed; while it loads, as LOADING."""
-    state = VersionState.UNAVAILABLE if model.error is not None else VersionState.READY
-    reason = model.reason
-    if model.wanted:
-        state, reason = VersionState.LOADING, ""
-    if ready_only and state is not VersionState.READY:
-        return
-    for number in model.found.versions:
-        response.models.add(name=shown, version=str(number), state=state.value, reason=reason)
-
-
 def parse_version(text: str) -> int:
     """Return the version that a request names, parsed as in Triton; -1 means the latest version."""
     if not text:
-        return _LATEST
+        return LATEST
     number = parse_c_integer(text)
     if number is None or not -_MAX_VERSION - 1 <= number <= _MAX_VERSION:
         raise InvalidArgument(

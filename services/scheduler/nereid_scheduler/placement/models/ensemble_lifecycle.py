@@ -20,6 +20,7 @@ from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.dependencies import is_ensemble, step_model, step_models
 from nereid_scheduler.core.models.lifecycle import UNLOADED, LoadStatus, VersionState
 from nereid_scheduler.core.models.revision import revision_of
+from nereid_scheduler.placement.models.catalogue import LATEST
 from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.ensembles.graphs.step_validation import check_steps
 
@@ -82,17 +83,13 @@ class Ensembles:
     def find_model(self, step: Step) -> ModelVersion:
         """Return the version that runs a step now: a ready one, or one that is being unloaded."""
         model = self._catalogue.model(step.model)
-        versions = [] if model is None else _eligible_versions(model, step.version)
+        versions = [] if model is None else model.chosen_versions(step.version or LATEST)
         running = [served for served in versions if served.runtime is not None]
-        ready = [served for served in running if served.life.state is VersionState.READY]
-        if ready or running:
-            latest = max(ready or running, key=lambda served: served.number)
-            assert latest.runtime is not None, "chosen for its runtime"
-            return latest.runtime
+        if running:
+            ready = [served for served in running if served.life.state is VersionState.READY]
+            return max(ready or running, key=lambda served: served.number).ready_runtime
         version = str(step.version) if step.version > 0 else ""
-        found = self._catalogue.find(step.model, version).runtime
-        assert found is not None, "ready, but not in service"
-        return found
+        return self._catalogue.require(step.model, version).ready_runtime
 
     def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime
@@ -161,17 +158,11 @@ class Ensembles:
         ]
 
 
-def _eligible_versions(model: ServedModel, number: int) -> list[ServedVersion]:
-    return [
-        version for version in model.versions.values() if number <= 0 or version.number == number
-    ]
-
-
 def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVersion | None:
-    eligible = _eligible_versions(model, number)
-    ready = [version for version in eligible if version.life.state is VersionState.READY]
-    if ready:
-        return max(ready, key=lambda served: served.number)
+    ready = model.ready_version(number or LATEST)
+    if ready is not None:
+        return ready
+    eligible = model.chosen_versions(number or LATEST)
     if any(version.life.state in _PENDING for version in eligible):
         return None
     start = f"ensemble '{ensemble}' depends on '{model.name}'"

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from nereid.core.errors import Internal
-from nereid_scheduler.control.reconciler.next_action import FINDING, Action, Do, next_action
-from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid_scheduler.control.reconciler.next_action import FINDING, Action, Decision, next_action
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
@@ -20,10 +20,10 @@ from tests.support.scheduler.world import found, serve
 
 # Ensembles with the models of their steps; the last two contain each other.
 STEPS = {"a": "", "b": "", "e": "ab", "f": "ea", "x": "ya", "y": "x"}
-FOUND_WITHOUT = {Why.INITIAL, Why.POLLED}
-WHYS = [
-    Why.INITIAL, Why.TAKEN_OVER, Why.BY_NAME, Why.BY_NAME, Why.ON_DEMAND, Why.POLLED,
-    Why.UNLOADED, Why.RELEASED, Why.MOVED,
+FOUND_WITHOUT = {Reason.INITIAL, Reason.POLLED}
+REASONS = [
+    Reason.INITIAL, Reason.TAKEN_OVER, Reason.BY_NAME, Reason.BY_NAME, Reason.ON_DEMAND,
+    Reason.POLLED, Reason.UNLOADED, Reason.RELEASED, Reason.MOVED,
 ]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ class World:
         self.random = random.Random(seed)
         self.desired = DesiredModels()
         self.catalogue = Catalogue(desired=self.desired)
-        self.pending: list[tuple[DesiredModel, Action]] = []
+        self.pending: list[tuple[DesiredModel, Decision]] = []
         self.asked: list[DesiredModel] = []
 
     def find(self, name: str) -> FoundModel:
@@ -40,57 +40,59 @@ class World:
         return found(name, *STEPS[name], error=error)
 
     def ask(self) -> None:
-        name, why = self.random.choice([*STEPS]), self.random.choice(WHYS)
-        override = Override("{}") if why is Why.BY_NAME and self.random.random() < 0.5 else None
-        model = self.find(name) if why in FOUND_WITHOUT else None
-        awaited_as = name if why is Why.TAKEN_OVER else ""
-        added = self.desired.add(name, why, model, override=override, awaited_as=awaited_as)
+        name, reason = self.random.choice([*STEPS]), self.random.choice(REASONS)
+        override = (
+            Override("{}") if reason is Reason.BY_NAME and self.random.random() < 0.5 else None
+        )
+        model = self.find(name) if reason in FOUND_WITHOUT else None
+        awaited_as = name if reason is Reason.TAKEN_OVER else ""
+        added = self.desired.add(name, reason, model, override=override, awaited_as=awaited_as)
         self.asked.append(added)
 
     def reconcile(self) -> None:
         while due := self.desired.take_due():
             for model in due:
-                action = next_action(model, self.desired, self.catalogue)
-                if action.do is Do.ADD_STEPS:
-                    self.asked += self.desired.add_steps(model, action.steps)
-                elif action.do is Do.HAND_OVER:
+                decision = next_action(model, self.desired, self.catalogue)
+                if decision.action is Action.ADD_STEPS:
+                    self.asked += self.desired.add_steps(model, decision.steps)
+                elif decision.action is Action.HAND_OVER:
                     self.desired.end(model)
-                elif action.do is not Do.WAIT:
-                    self.desired.begin(model, finds=action.do in FINDING)
-                    self.pending.append((model, action))
-                    if action.do is Do.LOAD:
+                elif decision.action is not Action.WAIT:
+                    self.desired.begin(model, finds=decision.action in FINDING)
+                    self.pending.append((model, decision))
+                    if decision.action is Action.LOAD:
                         self.desired.on_load_begun(model)
         busy = Counter(
             model.name
-            for model, action in self.pending
-            if action.do not in {Do.FIND_RECORDED, Do.READ_FILES}
+            for model, decision in self.pending
+            if decision.action not in {Action.FIND_RECORDED, Action.READ_FILES}
         )
         assert all(count == 1 for count in busy.values())
 
     def act(self) -> None:
         """Carry out any of the actions that are pending."""
-        model, action = self.pending.pop(self.random.randrange(len(self.pending)))
-        if action.do is Do.FIND:
-            self.desired.on_found(model, [self.find(each) for each in action.names])
-        elif action.do is Do.FIND_RECORDED:
+        model, decision = self.pending.pop(self.random.randrange(len(self.pending)))
+        if decision.action is Action.FIND:
+            self.desired.on_found(model, [self.find(each) for each in decision.names])
+        elif decision.action is Action.FIND_RECORDED:
             record = ModelRecord(model.name, loaded=True, files={"f": "digest"})
             outline = self.find(model.name) if self.random.random() < 0.8 else None
             self.desired.on_record(model, outline, self.random.choice([None, record]))
-        elif action.do is Do.READ_FILES:
+        elif decision.action is Action.READ_FILES:
             self.desired.on_found(model, [self.find(model.name)])
         else:
-            self._finish(model, action.do)
+            self._finish(model, decision.action)
 
-    def _finish(self, model: DesiredModel, do: Do) -> None:
-        if do is Do.LOAD:
+    def _finish(self, model: DesiredModel, action: Action) -> None:
+        if action is Action.LOAD:
             assert model.found is not None
             failed = self.random.random() < 0.2
             state = "failed" if failed else "ready"
             serve(self.catalogue, model.name, state=state, draft=model.found.draft)
-            self.desired.on_load_ended(model, failed=failed, retried=False)
-        elif do is Do.REFUSE:
+            self.desired.last_loads.end(model.name, failed=failed, retried=False)
+        elif action is Action.REFUSE:
             self.desired.on_refused(model)
-        elif do is Do.UNLOAD:
+        elif action is Action.UNLOAD:
             self.desired.on_unload(model)
             for each in self.catalogue.running(model.name):
                 each.life.begin_unload()

@@ -7,11 +7,11 @@ import pytest
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid_scheduler.control.reconciler.next_action import (
     Action,
-    Do,
+    Decision,
     is_unload_remembered,
     next_action,
 )
-from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel, NoVersion
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
@@ -32,115 +32,120 @@ class World:
         state = "ready" if ready else "loading"
         return serve(self.catalogue, model.name, state=state, draft=model.draft)
 
-    def next(self, model: DesiredModel) -> Action:
+    def next(self, model: DesiredModel) -> Decision:
         return next_action(model, self.desired, self.catalogue)
 
-    def due(self) -> list[tuple[str, Do]]:
+    def due(self) -> list[tuple[str, Action]]:
         """Of all models whose next action may have changed."""
-        return [(each.name, self.next(each).do) for each in self.desired.take_due()]
+        return [(each.name, self.next(each).action) for each in self.desired.take_due()]
 
     def load(self, model: DesiredModel, *, failed: bool = False) -> None:
-        assert self.next(model).do is Do.LOAD
+        assert self.next(model).action is Action.LOAD
         self.desired.on_load_begun(model)
         assert model.found is not None
         self.serve(model.found)
-        self.desired.on_load_ended(model, failed=failed, retried=False)
+        self.desired.last_loads.end(model.name, failed=failed, retried=False)
         self.desired.end(model)
 
     def compose(self, model: DesiredModel) -> dict[str, DesiredModel]:
         """Have the models of an ensemble's steps loaded first, which can be found."""
-        action = self.next(model)
-        assert action.do is Do.ADD_STEPS
-        return {each.name: each for each in self.desired.add_steps(model, action.steps)}
+        decision = self.next(model)
+        assert decision.action is Action.ADD_STEPS
+        return {each.name: each for each in self.desired.add_steps(model, decision.steps)}
 
 
 def test_a_client_loads_a_model_and_loads_it_again_when_it_has_changed() -> None:
     it = World()
-    model = it.desired.add("m", Why.BY_NAME)
-    assert it.next(model) == Action(Do.FIND, names=("m",))
+    model = it.desired.add("m", Reason.BY_NAME)
+    assert it.next(model) == Decision(Action.FIND, names=("m",))
     it.desired.on_found(model, [found("m")])
     it.load(model)
-    again = it.desired.add("m", Why.BY_NAME)
+    again = it.desired.add("m", Reason.BY_NAME)
     it.desired.on_found(again, [found("m")])
-    assert it.next(again).do is Do.KEEP
-    overridden = it.desired.add("m", Why.BY_NAME, override=Override("{}"))
+    assert it.next(again).action is Action.KEEP
+    overridden = it.desired.add("m", Reason.BY_NAME, override=Override("{}"))
     it.desired.on_found(overridden, [found("m")])
-    assert it.next(overridden).do is Do.LOAD
+    assert it.next(overridden).action is Action.LOAD
     it.load(overridden, failed=True)
     # What failed is tried again without a change.
-    assert it.next(again).do is Do.LOAD
+    assert it.next(again).action is Action.LOAD
 
 
 def test_a_model_that_is_not_ready_is_loaded_again() -> None:
     it = World()
-    model = it.desired.add("m", Why.BY_NAME, found("m"))
+    model = it.desired.add("m", Reason.BY_NAME, found("m"))
     it.load(model)
     it.serve(found("m"), ready=False)
-    assert it.next(it.desired.add("m", Why.BY_NAME, found("m"))).do is Do.LOAD
+    assert it.next(it.desired.add("m", Reason.BY_NAME, found("m"))).action is Action.LOAD
 
 
 @pytest.mark.parametrize(
-    ("why", "error", "text"),
+    ("reason", "error", "text"),
     [
-        (Why.BY_NAME, NoVersion("no version", ()), "load failed for model 'm': no version\n"),
+        (Reason.BY_NAME, NoVersion("no version", ()), "load failed for model 'm': no version\n"),
         (
-            Why.BY_NAME,
+            Reason.BY_NAME,
             Internal("bad"),
             "failed to load 'm', failed to poll from model repository: bad",
         ),
-        (Why.INITIAL, Internal("bad"), "bad"),
-        (Why.STEP, Internal("bad"), "bad"),
+        (Reason.INITIAL, Internal("bad"), "bad"),
+        (Reason.STEP, Internal("bad"), "bad"),
     ],
 )
-def test_a_model_that_cannot_be_read_is_refused(why: Why, error: NereidError, text: str) -> None:
+def test_a_model_that_cannot_be_read_is_refused(
+    reason: Reason, error: NereidError, text: str
+) -> None:
     it = World()
-    action = it.next(it.desired.add("m", why, found("m", error=error)))
-    assert action.do is Do.REFUSE
-    assert action.error is not None
-    assert action.error.message == text
+    decision = it.next(it.desired.add("m", reason, found("m", error=error)))
+    assert decision.action is Action.REFUSE
+    assert decision.error is not None
+    assert decision.error.message == text
 
 
-@pytest.mark.parametrize("why", [Why.STEP, Why.ON_DEMAND])
-def test_what_is_served_already_is_kept(why: Why) -> None:
+@pytest.mark.parametrize("reason", [Reason.STEP, Reason.ON_DEMAND])
+def test_what_is_served_already_is_kept(reason: Reason) -> None:
     it = World()
-    model = it.desired.add("m", why, found("m"))
-    assert it.next(model).do is Do.LOAD
+    model = it.desired.add("m", reason, found("m"))
+    assert it.next(model).action is Action.LOAD
     it.serve(found("m"), ready=False)
-    assert it.next(model).do is Do.KEEP
+    assert it.next(model).action is Action.KEEP
 
 
 def test_a_step_that_does_not_exist_is_its_ensembles_error() -> None:
     it = World()
-    assert it.next(it.desired.add("m", Why.STEP, missing("m"))).do is Do.KEEP
+    assert it.next(it.desired.add("m", Reason.STEP, missing("m"))).action is Action.KEEP
 
 
 def test_unloads_and_moves() -> None:
     it = World()
     actions = {
-        why: it.next(it.desired.add("m", why)).do for why in (Why.UNLOADED, Why.RELEASED, Why.MOVED)
+        reason: it.next(it.desired.add("m", reason)).action
+        for reason in (Reason.UNLOADED, Reason.RELEASED, Reason.MOVED)
     }
     assert actions == {
-        Why.UNLOADED: Do.UNLOAD, Why.RELEASED: Do.UNLOAD, Why.MOVED: Do.HAND_OVER
-    }  # fmt: skip
+        Reason.UNLOADED: Action.UNLOAD,
+        Reason.RELEASED: Action.UNLOAD,
+        Reason.MOVED: Action.HAND_OVER,
+    }
 
 
 def test_a_model_that_is_taken_over_is_loaded_as_its_record_says() -> None:
     it = World()
-    model = it.desired.add("m", Why.TAKEN_OVER, awaited_as="m")
-    assert it.next(model).do is Do.FIND_RECORDED
+    model = it.desired.add("m", Reason.TAKEN_OVER, awaited_as="m")
+    assert it.next(model).action is Action.FIND_RECORDED
     it.desired.on_record(model, found("m"), ModelRecord("m", loaded=True, files={"f": "digest"}))
-    assert it.next(model).do is Do.READ_FILES
+    assert it.next(model).action is Action.READ_FILES
     it.desired.on_found(model, [found("m")])
-    assert it.next(model).do is Do.LOAD
+    assert it.next(model).action is Action.LOAD
     it.serve(found("m"))
-    assert it.next(model).do is Do.KEEP
+    assert it.next(model).action is Action.KEEP
 
 
 def test_a_model_that_is_not_to_be_taken_over_is_left() -> None:
     it = World()
-    model = it.desired.add("m", Why.TAKEN_OVER, awaited_as="m")
+    model = it.desired.add("m", Reason.TAKEN_OVER, awaited_as="m")
     it.desired.on_record(model, None, None)
-    assert it.next(model).do is Do.KEEP
+    assert it.next(model).action is Action.KEEP
     it.desired.end(model)
     assert not it.desired.awaited
 
@@ -151,21 +156,21 @@ def test_a_model_that_is_not_to_be_taken_over_is_left() -> None:
 def test_the_models_of_an_ensembles_steps_are_found_and_loaded_before_it() -> None:
     it = World()
     it.serve(found("served"))
-    outer = it.desired.add("outer", Why.BY_NAME)
+    outer = it.desired.add("outer", Reason.BY_NAME)
     it.desired.on_found(outer, [found("outer", "inner", "served", "nowhere")])
-    assert it.next(outer) == Action(Do.FIND, names=("inner", "nowhere"))
+    assert it.next(outer) == Decision(Action.FIND, names=("inner", "nowhere"))
     it.desired.on_found(outer, [found("inner", "leaf", "served"), missing("nowhere")])
-    assert it.next(outer) == Action(Do.FIND, names=("leaf",))
+    assert it.next(outer) == Decision(Action.FIND, names=("leaf",))
     it.desired.on_found(outer, [found("leaf")])
     steps = it.compose(outer)
     assert [*steps] == ["nowhere", "leaf", "inner"]
-    due = {"nowhere": Do.KEEP, "leaf": Do.LOAD, "inner": Do.WAIT, "outer": Do.WAIT}
+    due = {"nowhere": Action.KEEP, "leaf": Action.LOAD, "inner": Action.WAIT, "outer": Action.WAIT}
     assert dict(it.due()) == due
     it.desired.end(steps["nowhere"])
     it.load(steps["leaf"])
-    assert dict(it.due()) == {"inner": Do.LOAD, "outer": Do.WAIT}
+    assert dict(it.due()) == {"inner": Action.LOAD, "outer": Action.WAIT}
     it.load(steps["inner"])
-    assert it.due() == [("outer", Do.LOAD)]
+    assert it.due() == [("outer", Action.LOAD)]
     it.load(outer)
     assert it.due() == []
 
@@ -173,7 +178,7 @@ def test_the_models_of_an_ensembles_steps_are_found_and_loaded_before_it() -> No
 def test_an_ensemble_of_served_models_is_loaded_at_once() -> None:
     it = World()
     it.serve(found("a"))
-    model = it.desired.add("e", Why.BY_NAME, found("e", "a"))
+    model = it.desired.add("e", Reason.BY_NAME, found("e", "a"))
     assert it.compose(model) == {}
     it.load(model)
 
@@ -181,30 +186,32 @@ def test_an_ensemble_of_served_models_is_loaded_at_once() -> None:
 @pytest.mark.parametrize("served", [False, True])
 def test_an_ensemble_that_contains_itself_is_refused(served: bool) -> None:
     it = World()
-    model = it.desired.add("e", Why.BY_NAME, found("e", "i"))
+    model = it.desired.add("e", Reason.BY_NAME, found("e", "i"))
     if served:
         it.serve(found("i", "e"))
     else:
         it.desired.on_found(model, [found("i", "e")])
-    action = it.next(model)
-    assert action.do is Do.REFUSE
-    assert isinstance(action.error, InvalidArgument)
-    assert action.error.message == (
+    decision = it.next(model)
+    assert decision.action is Action.REFUSE
+    assert isinstance(decision.error, InvalidArgument)
+    assert decision.error.message == (
         "load failed for model 'e': circular dependency between ensembles: e -> ... -> i -> e\n"
     )
 
 
 def test_loads_that_would_wait_for_each_other_are_refused() -> None:
     it = World()
-    one = it.desired.add("one", Why.BY_NAME, found("one", "two"), override=Override("{}"))
-    two = it.desired.add("two", Why.BY_NAME, found("two", "one"), override=Override("{}"))
+    one = it.desired.add("one", Reason.BY_NAME, found("one", "two"), override=Override("{}"))
+    two = it.desired.add("two", Reason.BY_NAME, found("two", "one"), override=Override("{}"))
     it.desired.on_found(one, [found("two")])
     it.compose(one)
     it.desired.on_found(two, [found("one")])
-    action = it.next(two)
-    assert action.do is Do.REFUSE
-    assert action.error is not None
-    assert "circular dependency between ensembles: two -> ... -> one -> two" in action.error.message
+    decision = it.next(two)
+    assert decision.action is Action.REFUSE
+    assert decision.error is not None
+    assert (
+        "circular dependency between ensembles: two -> ... -> one -> two" in decision.error.message
+    )
     it.desired.end(two)
     (step,) = one.needs or ()
     it.load(step)
@@ -213,7 +220,7 @@ def test_loads_that_would_wait_for_each_other_are_refused() -> None:
 
 def test_a_cycle_among_the_steps_alone_waits_for_nothing_for_ever() -> None:
     it = World()
-    model = it.desired.add("e", Why.BY_NAME, found("e", "a"))
+    model = it.desired.add("e", Reason.BY_NAME, found("e", "a"))
     it.desired.on_found(model, [found("a", "b"), found("b", "a")])
     steps = it.compose(model)
     for name in ("a", "b"):
@@ -249,10 +256,10 @@ def test_an_unload_of_a_model_that_others_need_is_remembered() -> None:
         return is_unload_remembered(name, it.desired, it.catalogue, (), brought=True)
 
     assert not is_unload_remembered("unknown", it.desired, it.catalogue, ("*",), brought=False)
-    it.desired.add("awaited", Why.TAKEN_OVER, awaited_as="awaited")
+    it.desired.add("awaited", Reason.TAKEN_OVER, awaited_as="awaited")
     assert not remembered("awaited")
     assert is_unload_remembered("awaited", it.desired, it.catalogue, (), brought=False)
     it.serve(found("e", "step"))
     assert remembered("step")
-    it.desired.defer(found("lazy"))
+    it.desired.on_demand.defer(found("lazy"))
     assert remembered("lazy")

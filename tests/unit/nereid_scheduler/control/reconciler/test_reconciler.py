@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from nereid_scheduler.core.models.model_record import ModelRecord
@@ -28,7 +28,7 @@ UP, FAILED = LoadStatus.UP, LoadStatus.FAILED
 async def test_a_model_is_found_loaded_and_kept_for_all_who_ask() -> None:
     it = World()
     it.repositories.models["m"] = found("m")
-    asked = [it.ask("m", Why.BY_NAME) for _ in range(3)]
+    asked = [it.ask("m", Reason.BY_NAME) for _ in range(3)]
     served = await it.loader.report(UP)
     assert [await ended(each) for each in asked] == [None] * 3
     assert it.loader.begun.empty()
@@ -39,7 +39,7 @@ async def test_a_model_is_found_loaded_and_kept_for_all_who_ask() -> None:
 
 async def test_a_load_goes_on_when_nobody_waits_for_it_any_more() -> None:
     it = World()
-    gone, other = (it.ask("m", Why.ON_DEMAND, found("m")) for _ in range(2))
+    gone, other = (it.ask("m", Reason.ON_DEMAND, found("m")) for _ in range(2))
     gone.cancel()
     served = await it.loader.report(UP)
     assert await ended(other) is None
@@ -49,7 +49,7 @@ async def test_a_load_goes_on_when_nobody_waits_for_it_any_more() -> None:
 async def test_a_load_that_fails_is_tried_again_and_its_error_is_each_waiters() -> None:
     it = World(retries=1)
     it.repositories.models["m"] = found("m")
-    asked = [it.ask("m", Why.BY_NAME) for _ in range(2)]
+    asked = [it.ask("m", Reason.BY_NAME) for _ in range(2)]
     for text in ("first", "second", "third", "fourth"):
         # One that failed is loaded again for the next who asks.
         await it.loader.report(FAILED, text)
@@ -65,11 +65,11 @@ async def test_a_load_that_fails_leaves_the_old_version_in_service() -> None:
     await it.serve("m")
     (old,) = it.catalogue.running("m")
     changed = replace(found("m"), digest=b"e", file_digests={1: b"e"})
-    outcome = it.ask("m", Why.POLLED, changed)
+    outcome = it.ask("m", Reason.POLLED, changed)
     await it.loader.report(FAILED, "bad")
     assert isinstance(await ended(outcome), InvalidArgument)
     assert it.catalogue.running("m") == [old]
-    it.ask("m", Why.POLLED, replace(changed, digest=b"f"))
+    it.ask("m", Reason.POLLED, replace(changed, digest=b"f"))
     new = await it.loader.report(UP)
     await turns()
     assert (it.catalogue.running("m"), old.life.state) == ([new], VersionState.UNLOADING)
@@ -83,9 +83,9 @@ async def test_an_unload_does_not_wait_for_a_load_that_never_ends(*, serves: boo
     old = it.catalogue.running("m")
     changed = replace(found("m"), digest=b"e", file_digests={1: b"e"})
     it.repositories.models["m"] = changed
-    load = it.ask("m", Why.BY_NAME)
+    load = it.ask("m", Reason.BY_NAME)
     loading = await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
-    unload = it.ask("m", Why.UNLOADED)
+    unload = it.ask("m", Reason.UNLOADED)
     await turns()
     assert loading.life.state is VersionState.UNLOADING
     it.loader.waiters.notify_all()
@@ -100,7 +100,7 @@ async def test_an_unload_does_not_wait_for_a_load_that_never_ends(*, serves: boo
     assert it.loader.versions == []
     assert {each.life.state for each in (*old, loading)} == {VersionState.UNAVAILABLE}
     # The next load begins anew.
-    again = it.ask("m", Why.BY_NAME)
+    again = it.ask("m", Reason.BY_NAME)
     served = await it.loader.report(UP)
     assert await ended(again) is None
     assert it.catalogue.running("m") == [served]
@@ -110,14 +110,14 @@ async def test_only_failures_that_nobody_else_reports_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     it = World()
-    for why in (Why.POLLED, Why.ON_DEMAND):
-        refused = found(why.name, error=Internal("bad"))
-        assert await ended(it.ask(why.name, why, refused)) is not None
+    for reason in (Reason.POLLED, Reason.ON_DEMAND):
+        refused = found(reason.name, error=Internal("bad"))
+        assert await ended(it.ask(reason.name, reason, refused)) is not None
     # A version that fails says why itself.
     await it.serve("served")
     changed = replace(found("served"), digest=b"e", file_digests={1: b"e"})
     for model in (found("failed"), changed):
-        outcome = it.ask(model.name, Why.POLLED, model)
+        outcome = it.ask(model.name, Reason.POLLED, model)
         await it.loader.report(FAILED, "bad")
         assert await ended(outcome) is not None
     assert [each.args[0] for each in caplog.records if isinstance(each.args, tuple)] == ["POLLED"]
@@ -126,7 +126,7 @@ async def test_only_failures_that_nobody_else_reports_are_logged(
 async def test_the_models_of_steps_are_loaded_before_their_ensemble() -> None:
     it = World()
     it.repositories.models |= {"e": found("e", "s"), "s": found("s")}
-    outcome = it.ask("e", Why.BY_NAME)
+    outcome = it.ask("e", Reason.BY_NAME)
     assert (await it.loader.report(UP)).name == "s"
     assert (await it.loader.report(UP)).name == "e"
     assert await ended(outcome) is None
@@ -134,13 +134,13 @@ async def test_the_models_of_steps_are_loaded_before_their_ensemble() -> None:
 
 async def test_what_cannot_be_read_is_refused() -> None:
     it = World()
-    error = await ended(it.ask("m", Why.BY_NAME))
+    error = await ended(it.ask("m", Reason.BY_NAME))
     assert error is not None
     assert "failed to poll from model repository: no such model" in error.message
     assert it.catalogue.model("m") is None
     # As on Triton, a model none of whose versions is to be served is known.
     it.repositories.models["n"] = found("n", error=NoVersion("none", ()))
-    assert await ended(it.ask("n", Why.BY_NAME)) is not None
+    assert await ended(it.ask("n", Reason.BY_NAME)) is not None
     assert it.states("n") == []
     assert it.catalogue.model("n") is not None
 
@@ -153,7 +153,7 @@ async def test_what_cannot_be_read_at_the_start_is_shown(
     error: NereidError, shown: list[VersionState]
 ) -> None:
     it = World()
-    assert await ended(it.ask("m", Why.INITIAL, found("m", error=error))) is error
+    assert await ended(it.ask("m", Reason.INITIAL, found("m", error=error))) is error
     assert it.states("m") == shown
 
 
@@ -161,7 +161,7 @@ async def test_what_cannot_be_read_at_the_start_is_shown(
 async def test_a_bug_is_an_internal_error_and_stops_nothing(bug: Exception) -> None:
     it = World()
     it.repositories.models |= {"m": bug, "n": found("n")}
-    bad, good = (it.ask(each, Why.BY_NAME) for each in "mn")
+    bad, good = (it.ask(each, Reason.BY_NAME) for each in "mn")
     error = await ended(bad)
     assert isinstance(error, Internal)
     assert str(bug) not in error.message
@@ -176,7 +176,7 @@ async def test_a_bug_in_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> No
         raise error
 
     for error in (Unavailable("refused"), RuntimeError("a bug")):
-        await asyncio.wait([it.reconciler.spawn(fail(error))])
+        await asyncio.wait([it.reconciler.tasks.spawn(fail(error))])
     assert [each.getMessage() for each in caplog.records] == [
         "unexpected error in a load or unload"
     ]
@@ -188,7 +188,7 @@ async def test_an_action_that_cannot_begin_ends_its_model(
     it = World()
     await it.serve("m")
     monkeypatch.setattr(it.loader, "unload", lambda _: 1 / 0)
-    assert isinstance(await ended(it.ask("m", Why.UNLOADED)), Internal)
+    assert isinstance(await ended(it.ask("m", Reason.UNLOADED)), Internal)
     assert not it.desired.is_busy("m")
 
 
@@ -197,9 +197,9 @@ async def test_an_action_that_cannot_begin_ends_its_model(
 
 async def test_an_unload_waits_for_the_load_and_is_over_before_the_last_request() -> None:
     it = World()
-    load = it.ask("m", Why.POLLED, found("m"))
-    unload = it.ask("m", Why.UNLOADED)
-    again = it.ask("m", Why.POLLED, found("m"))
+    load = it.ask("m", Reason.POLLED, found("m"))
+    unload = it.ask("m", Reason.UNLOADED)
+    again = it.ask("m", Reason.POLLED, found("m"))
     await turns()
     assert it.states("m") == [VersionState.LOADING]
     await it.loader.report(UP)
@@ -212,7 +212,7 @@ async def test_an_unload_waits_for_the_load_and_is_over_before_the_last_request(
 async def test_a_model_makes_way_when_its_memory_is_free() -> None:
     it = World()
     await it.serve("m")
-    outcome = it.ask("m", Why.RELEASED)
+    outcome = it.ask("m", Reason.RELEASED)
     await turns()
     assert (it.states("m"), outcome.done()) == ([VersionState.UNLOADING], False)
     it.loader.requests_done.set()
@@ -226,13 +226,13 @@ async def test_a_model_makes_way_when_its_memory_is_free() -> None:
 async def test_loads_and_unloads_of_clients_are_recorded_and_end_loads_on_demand() -> None:
     it = World(alone=False)
     it.repositories.models |= {"e": found("e", "s"), "s": found("s")}
-    loads = [it.ask("e", Why.BY_NAME), it.ask("e", Why.BY_NAME)]
+    loads = [it.ask("e", Reason.BY_NAME), it.ask("e", Reason.BY_NAME)]
     for _ in "es":
         await it.loader.report(UP)
     assert [await ended(each) for each in loads] == [None, None]
-    override = it.ask("s", Why.BY_NAME, override=Override("{}", {"f": b""}))
+    override = it.ask("s", Reason.BY_NAME, override=Override("{}", {"f": b""}))
     await turns()
-    assert await ended(it.ask("s", Why.UNLOADED)) is None
+    assert await ended(it.ask("s", Reason.UNLOADED)) is None
     assert await ended(override) is None
     assert it.records.written == [
         ("loaded", "s", None, False),
@@ -250,11 +250,11 @@ async def test_a_load_with_some_success_is_recorded_and_one_with_none_is_not() -
         "m": replace(found("m"), versions=(1, 2), file_digests={1: b"", 2: b""}),
         "n": found("n"),
     }
-    some = it.ask("m", Why.BY_NAME)
+    some = it.ask("m", Reason.BY_NAME)
     await it.loader.report(UP)
     await it.loader.report(FAILED, "bad")
     assert await ended(some) is not None
-    none = it.ask("n", Why.BY_NAME)
+    none = it.ask("n", Reason.BY_NAME)
     await it.loader.report(FAILED, "bad")
     assert await ended(none) is not None
     assert it.records.written == [("loaded", "m", None, True)]
@@ -262,7 +262,7 @@ async def test_a_load_with_some_success_is_recorded_and_one_with_none_is_not() -
 
 async def test_a_model_that_has_changed_is_loaded_where_it_was() -> None:
     it = World(alone=False)
-    outcome = it.ask("m", Why.POLLED, found("m"))
+    outcome = it.ask("m", Reason.POLLED, found("m"))
     served = await it.loader.report(UP)
     assert await ended(outcome) is None
     assert served.hosts == frozenset({"host"})
@@ -272,7 +272,7 @@ async def test_a_model_that_has_changed_is_loaded_where_it_was() -> None:
 
 async def test_a_step_that_cannot_be_read_is_not_loaded_on_demand_any_more() -> None:
     it = World(alone=False)
-    assert await ended(it.ask("s", Why.STEP, found("s", error=Internal("bad")))) is not None
+    assert await ended(it.ask("s", Reason.STEP, found("s", error=Internal("bad")))) is not None
     assert it.on_demand.calls == [("forget", "s")]
 
 
@@ -291,7 +291,7 @@ async def test_a_model_is_taken_over_as_the_records_say() -> None:
     it.repositories.models |= {"unloaded": found("unloaded"), "other": found("other")}
     it.moves.away = {"away"}
     names = ("recorded", "files", "unloaded", "away", "other")
-    asked = [it.ask(each, Why.TAKEN_OVER, awaited_as=each) for each in names]
+    asked = [it.ask(each, Reason.TAKEN_OVER, awaited_as=each) for each in names]
     taken_over = {(await it.loader.report(UP)).name for _ in range(3)}
     assert [await ended(each) for each in asked] == [None] * 5
     assert taken_over == {"recorded", "files", "other"}
@@ -303,9 +303,9 @@ async def test_a_model_is_taken_over_as_the_records_say() -> None:
 async def test_what_clients_do_counts_more_than_a_search_for_a_record() -> None:
     it = World(alone=False)
     it.records.readable.clear()
-    search = it.ask("m", Why.TAKEN_OVER, awaited_as="m")
+    search = it.ask("m", Reason.TAKEN_OVER, awaited_as="m")
     await it.records.reads.wait()
-    assert await ended(it.ask("m", Why.UNLOADED)) is None
+    assert await ended(it.ask("m", Reason.UNLOADED)) is None
     assert await ended(search) is None
     it.records.readable.set()
     await turns()
@@ -316,7 +316,7 @@ async def test_what_clients_do_counts_more_than_a_search_for_a_record() -> None:
 async def test_records_that_make_no_sense_end_each_search() -> None:
     it = World(alone=False)
     it.records.known = RuntimeError("a bug")
-    asked = [it.ask(each, Why.TAKEN_OVER, awaited_as=each) for each in "mn"]
+    asked = [it.ask(each, Reason.TAKEN_OVER, awaited_as=each) for each in "mn"]
     assert [type(await ended(each)) for each in asked] == [Internal, Internal]
     assert not it.desired.awaited
 
@@ -324,10 +324,10 @@ async def test_records_that_make_no_sense_end_each_search() -> None:
 async def test_a_model_is_given_away_and_forgotten_after_its_last_request() -> None:
     it = World(alone=False)
     await it.serve("m", "n")
-    refused = it.ask("r", Why.INITIAL, FoundModel("r", Path("/r"), error=Internal("bad")))
+    refused = it.ask("r", Reason.INITIAL, FoundModel("r", Path("/r"), error=Internal("bad")))
     assert await ended(refused) is not None
     it.moves.away = {"m", "r"}
-    asked = [it.ask(each, Why.MOVED) for each in ("m", "r", "nowhere")]
+    asked = [it.ask(each, Reason.MOVED) for each in ("m", "r", "nowhere")]
     assert [await ended(each) for each in asked] == [None] * 3
     await it.reconciler.finish_hand_overs(0)
     assert (it.states("m"), it.loader.limits_s) == ([VersionState.UNLOADING], [7])
@@ -341,7 +341,7 @@ async def test_a_model_that_comes_back_while_it_is_given_away_is_kept() -> None:
     it = World(alone=False)
     await it.serve("m")
     it.moves.away = {"m"}
-    await ended(it.ask("m", Why.MOVED))
+    await ended(it.ask("m", Reason.MOVED))
     it.moves.away = set()
     it.loader.requests_done.set()
     await it.reconciler.finish_hand_overs(LIMIT_S)
@@ -351,7 +351,7 @@ async def test_a_model_that_comes_back_while_it_is_given_away_is_kept() -> None:
 async def test_a_model_that_moves_while_it_is_loaded_is_given_away() -> None:
     it = World(alone=False)
     it.repositories.models["m"] = found("m")
-    load = it.ask("m", Why.BY_NAME)
+    load = it.ask("m", Reason.BY_NAME)
     served = await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
     it.moves.away = {"m"}
     served.life.report("executor", UP)
@@ -368,13 +368,13 @@ async def test_a_model_that_moves_while_it_is_loaded_is_given_away() -> None:
 async def test_the_end_cancels_what_is_pending_and_begins_nothing() -> None:
     it = World(alone=False)
     await it.serve("m")
-    it.ask("n", Why.INITIAL, found("n"))
+    it.ask("n", Reason.INITIAL, found("n"))
     await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
-    await it.reconciler.close()
-    for why in (Why.UNLOADED, Why.MOVED):
-        it.ask("m", why)
+    await it.reconciler.tasks.close()
+    for reason in (Reason.UNLOADED, Reason.MOVED):
+        it.ask("m", reason)
     await turns()
     assert (it.states("m"), it.states("n")) == ([VersionState.READY], [VersionState.LOADING])
-    never = it.reconciler.spawn(it.loader.requests_done.wait())
+    never = it.reconciler.tasks.spawn(it.loader.requests_done.wait())
     await asyncio.wait([never])
     assert never.cancelled()

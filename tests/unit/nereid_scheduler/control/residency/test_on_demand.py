@@ -9,11 +9,12 @@ import pytest
 
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid_scheduler.control.residency.on_demand import PARAMETER, OnDemand
+from nereid_scheduler.control.residency.on_demand import PARAMETER, OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
-from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.desired_models import Reason
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.placement.models.catalogue import Missing, OnDemand
 from tests.support.scheduler.reconciler_world import ReconcilerWorld, ended, turns
 from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S, until
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 UP, FAILED = LoadStatus.UP, LoadStatus.FAILED
-LATEST = -1
 
 
 class Session:
@@ -39,7 +39,7 @@ class World(ReconcilerWorld):
 
     def __init__(self, *names: str, budget: int = 0, timeout_s: float = 600.0) -> None:
         self.timeout_s = timeout_s
-        self.residency = Residency({"cpu": budget} if budget else {})
+        self.budgets = {"cpu": budget} if budget else {}
         # By name: how many requests wait for its load.
         self.held: list[str] = []
         self.saved: list[Mapping[str, Any]] = []
@@ -51,13 +51,15 @@ class World(ReconcilerWorld):
         for each in names:
             self.defer(each)
 
-    def open_on_demand(self) -> OnDemand:
-        return OnDemand(
+    def open_on_demand(self) -> OnDemandLoads:
+        self.residency = Residency(self.budgets, self.desired.pending_loads)
+        return OnDemandLoads(
             self.desired,
             self.catalogue,
             cast("Any", self.loader),
-            residency=self.residency,
-            popularity=Popularity(60.0),
+            self.residency,
+            Popularity(60.0),
+            enabled=True,
             timeout_s=self.timeout_s,
             held_models=lambda: self.held,
             record_sizes=self.record,
@@ -72,13 +74,16 @@ class World(ReconcilerWorld):
 
     def request(self, name: str) -> bool:
         self.held.append(name)
-        waits: bool = self.on_demand.request(name, LATEST)
-        return waits
+        found = self.catalogue.resolve(name, "")
+        if not isinstance(found, OnDemand):
+            return False
+        self.on_demand.request(found.model)
+        return True
 
     async def load(self, name: str) -> None:
         assert self.request(name)
         assert (await self.loader.report(UP)).name == name
-        await until(lambda: not self.desired.on_demand[name].wanted)
+        await until(lambda: name not in self.desired.pending_loads)
         self.held.remove(name)
 
     def error(self, name: str) -> str:
@@ -88,17 +93,17 @@ class World(ReconcilerWorld):
 
 async def test_the_first_request_begins_one_load() -> None:
     it = World("m")
-    assert not it.on_demand.request("other", LATEST)
-    assert not it.on_demand.request("m", 7)
+    assert not it.request("other")
+    assert isinstance(it.catalogue.resolve("m", "7"), Missing)
     assert it.request("m")
     assert it.request("m")
     assert (await it.loader.report(UP)).hosts is None
-    await until(lambda: not it.desired.on_demand["m"].wanted)
+    await until(lambda: "m" not in it.desired.pending_loads)
     assert it.loader.changes
     assert it.on_demand.counts.loads == 1
     assert it.desired.on_demand["m"].since_ms
     # It is in service: there is no load to wait for.
-    assert it.on_demand.request("m", LATEST)
+    assert not it.request("m")
     assert it.on_demand.counts.loads == 1
 
 
@@ -133,26 +138,26 @@ async def test_a_load_that_failed_is_tried_again_after_a_while() -> None:
 
 async def test_calls_about_a_model_wait_until_it_is_in_service() -> None:
     it = World("m", "n")
-    calls = [asyncio.create_task(it.on_demand.ensure("m", LATEST)) for _ in range(2)]
+    calls = [asyncio.create_task(it.on_demand.ensure("m", "")) for _ in range(2)]
     await it.loader.report(UP)
     await asyncio.wait_for(asyncio.gather(*calls), LIMIT_S)
-    await it.on_demand.ensure("m", LATEST)
-    await it.on_demand.ensure("other", LATEST)
-    failing = asyncio.create_task(it.on_demand.ensure("n", LATEST))
+    await it.on_demand.ensure("m", "")
+    await it.on_demand.ensure("other", "")
+    failing = asyncio.create_task(it.on_demand.ensure("n", ""))
     await it.loader.report(FAILED, "bad")
     with pytest.raises(NereidError, match="bad"):
         await asyncio.wait_for(failing, LIMIT_S)
 
 
-@pytest.mark.parametrize("why", [Why.BY_NAME, Why.UNLOADED])
-async def test_what_clients_load_or_unload_is_not_loaded_on_demand_any_more(why: Why) -> None:
+@pytest.mark.parametrize("reason", [Reason.BY_NAME, Reason.UNLOADED])
+async def test_what_clients_load_or_unload_is_not_loaded_on_demand_any_more(reason: Reason) -> None:
     it = World("m")
     assert it.request("m")
-    asked = it.ask("m", why)
+    asked = it.ask("m", reason)
     await it.loader.report(UP)
     assert await ended(asked) is None
     assert it.desired.on_demand == {}
-    assert not it.on_demand.request("m", LATEST)
+    assert not it.request("m")
 
 
 # ---- budgets
@@ -188,7 +193,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_given_up() -> None:
     await until(lambda: it.residency.waiting)
     it.held.remove("given_up")
     await until(lambda: not it.residency.waiting)
-    assert not it.desired.on_demand["given_up"].wanted
+    assert "given_up" not in it.desired.pending_loads
     assert it.states("busy") == [VersionState.READY]
 
 
@@ -210,6 +215,20 @@ async def test_another_executor_loads_what_a_lost_one_had_if_requests_need_it() 
     await until(lambda: it.loader.moved)
     assert it.loader.moved == [("busy", frozenset({"other"}))]
     await until(lambda: it.states("idle") == [VersionState.UNAVAILABLE])
+
+
+async def test_a_model_of_a_lost_executor_is_released_once_nobody_uses_it() -> None:
+    it = World("m", budget=100)
+    await it.load("m")
+    (served,) = it.catalogue.running("m")
+    cast("Any", served.runtime).in_use = True
+    it.loader.sessions = []
+    it.on_demand.on_executors()
+    await until(lambda: it.residency.waiting == ["m"])
+    assert it.states("m") == [VersionState.READY]
+    cast("Any", served.runtime).in_use = False
+    await until(lambda: it.states("m") == [VersionState.UNAVAILABLE])
+    assert "m" not in it.desired.pending_loads
 
 
 async def test_an_executor_that_joins_is_tried_after_failures_elsewhere() -> None:
@@ -234,7 +253,7 @@ async def test_an_ensemble_is_loaded_after_the_models_of_its_steps() -> None:
     loaded = [(await it.loader.report(UP)).name for _ in range(4)]
     assert sorted(loaded[:2]) == ["a", "b"]
     assert loaded[2:] == ["inner", "outer"]
-    await until(lambda: not it.desired.on_demand["outer"].wanted)
+    await until(lambda: "outer" not in it.desired.pending_loads)
     assert it.error("outer") == ""
 
 
@@ -280,4 +299,4 @@ async def test_the_end_cancels_what_is_pending() -> None:
     assert it.request("e")
     await turns()
     await it.on_demand.close()
-    assert it.desired.on_demand["e"].wanted
+    assert "e" in it.desired.pending_loads

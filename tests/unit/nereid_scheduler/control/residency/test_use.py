@@ -9,8 +9,9 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.control.residency.policies.policy import Usage
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.residency.use import ModelUse
-from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
+from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.on_demand_models import OnDemandModel
 from nereid_scheduler.placement.loads.loader import Loader
 from nereid_scheduler.versions.model_version import ModelVersion
 from tests.support.scheduler.world import CommandStream, LoaderWorld
@@ -100,7 +101,7 @@ async def test_what_is_in_service_and_what_it_takes() -> None:
     assert it.use.memory("a") == {"e": {"cpu": [5]}}
     assert it.use.memory("out") == {}
     it.held = ["out", "out", "unknown"]
-    assert it.use.held() == {"out"}
+    assert it.use.held() == {"out": 2}
 
 
 async def test_what_an_ensemble_needs_is_busy() -> None:

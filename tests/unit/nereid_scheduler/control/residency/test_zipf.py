@@ -11,7 +11,8 @@ from itertools import count
 import pytest
 
 from benchmarks.model_cache import trace
-from nereid_scheduler.control.residency.policies.policy import Actions, Residency, Status, Usage
+from nereid_scheduler.control.residency.policies.model_memory import Status
+from nereid_scheduler.control.residency.policies.policy import Actions, Residency, Usage
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 
 MODELS, SLOTS, REQUESTS = 200, 10, 2_000
@@ -51,7 +52,7 @@ class World:
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
-            assert self._residency.used("a", "cpu") <= SLOTS
+            assert self._residency.memory.used("a", "cpu") <= SLOTS
 
     def request(self, model: str) -> None:
         self._open.setdefault(model, deque()).append(self.now)

@@ -12,7 +12,7 @@ from nereid.core.errors import InvalidArgument
 from nereid_scheduler.control.shards.members.membership import Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
 from nereid_scheduler.control.shards.model_moves import ModelMoves
-from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.models.catalogue import Catalogue
@@ -86,10 +86,10 @@ class World:
         for name in names:
             serve(self.catalogue, name, draft=self.repositories.models[name].draft)
 
-    def due(self, why: Why) -> list[str]:
+    def due(self, reason: Reason) -> list[str]:
         """What has been asked for, for this reason."""
         due = [each for each in self.desired.take_due() if not each.superseded]
-        return sorted(each.name for each in due if each.why is why)
+        return sorted(each.name for each in due if each.reason is reason)
 
 
 async def test_each_scheduler_loads_its_own_models() -> None:
@@ -111,9 +111,9 @@ async def test_models_of_other_owners_are_given_away_and_its_own_are_taken_over(
     it.serve(OTHERS[0], MINE[0])
     it.moves.move_models(frozenset(), frozenset())
     due = it.desired.take_due()
-    assert [each.name for each in due if each.why is Why.MOVED] == [OTHERS[0]]
-    assert sorted(each.name for each in due if each.why is Why.TAKEN_OVER) == MINE[1:]
-    assert {each.name: each.found is None for each in due if each.why is Why.TAKEN_OVER} == (
+    assert [each.name for each in due if each.reason is Reason.MOVED] == [OTHERS[0]]
+    assert sorted(each.name for each in due if each.reason is Reason.TAKEN_OVER) == MINE[1:]
+    assert {each.name: each.found is None for each in due if each.reason is Reason.TAKEN_OVER} == (
         dict.fromkeys(MINE[1:], False)
     )
     # Its requests wait for a moment.
@@ -124,7 +124,7 @@ async def test_models_of_other_owners_are_given_away_and_its_own_are_taken_over(
 async def test_in_explicit_mode_only_what_members_had_is_taken_over() -> None:
     it = World("explicit")
     lost = frozenset({MINE[0], OTHERS[0]})
-    it.desired.add(OTHERS[1], Why.TAKEN_OVER, awaited_as=OTHERS[1])
+    it.desired.add(OTHERS[1], Reason.TAKEN_OVER, awaited_as=OTHERS[1])
     it.moves.move_models(lost, frozenset())
     assert MINE[0] in it.desired.awaited
     assert OTHERS[1] not in it.desired.awaited
@@ -132,7 +132,7 @@ async def test_in_explicit_mode_only_what_members_had_is_taken_over() -> None:
     assert it.moves.has_moved(OTHERS[0])
     await until(lambda: not it.moves.has_moved(OTHERS[0]))
     it.moves.move_models(lost, frozenset())
-    assert it.due(Why.TAKEN_OVER) == [MINE[0]]
+    assert it.due(Reason.TAKEN_OVER) == [MINE[0]]
 
 
 async def test_where_a_model_is() -> None:

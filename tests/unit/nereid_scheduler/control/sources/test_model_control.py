@@ -68,7 +68,7 @@ async def test_the_first_loads(mode: str, initial: tuple[str, ...], loaded: set[
     assert await it.loaded(len(loaded)) == loaded
     assert await it.control.first_loads()
     assert it.desired.requested == set(initial) - {"*"}
-    await it.reconciler.close()
+    await it.reconciler.tasks.close()
 
 
 async def test_a_first_load_that_fails_is_reported() -> None:
@@ -135,8 +135,7 @@ async def test_clients_load_and_unload() -> None:
     await it.loaded(3)
     await in_time(load)
     await in_time(it.control.load("t"))
-    index = await it.control.index(ready_only=True)
-    assert [each.name for each in index.models] == ["e", "s", "t"]
+    assert sorted(await it.control.found_names()) == ["e", "s", "t"]
     await in_time(it.control.unload("e", dependents=True))
     # But for what was loaded by name.
     states = [it.states(each)[0] for each in "est"]
@@ -180,7 +179,7 @@ async def test_who_waits_when_the_scheduler_stops_is_refused() -> None:
     it = World("m")
     pending = asyncio.create_task(it.control.load("m"))
     await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
-    await it.reconciler.close()
+    await it.reconciler.tasks.close()
     for call in (pending, it.control.load("m"), it.control.unload("m")):
         with pytest.raises(Unavailable, match="the scheduler is stopping"):
             await asyncio.wait_for(call, LIMIT_S)
@@ -190,7 +189,7 @@ async def test_a_repository_that_cannot_be_read_has_no_index() -> None:
     it = World()
     it.repositories.models["m"] = OSError(5, "Input/output error")
     with pytest.raises(Internal, match="a model repository cannot be read: Input/output error"):
-        await it.control.index(ready_only=False)
+        await it.control.found_names()
 
 
 # ---- polling
@@ -212,6 +211,6 @@ async def test_polls_load_what_is_new_or_has_changed_and_unload_what_is_gone(
     it.repositories.models = {**new, "changed": changed}
     assert await it.loaded(2) == {"changed", "new"}
     await until(lambda: it.states("gone") == [VersionState.UNLOADING])
-    await it.reconciler.close()
+    await it.reconciler.tasks.close()
     assert set(it.on_demand.deferred) == {"lazy"}
     assert it.on_demand.retained == {"same", "new", "lazy", "changed"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
-from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
@@ -20,9 +20,9 @@ def found(error: NereidError | None = None, digest: bytes = b"d", path: str = "/
 
 def test_of_one_model_one_generation_is_due_after_another_and_of_several_all() -> None:
     desired = DesiredModels()
-    first = desired.add("m", Why.BY_NAME)
-    second = desired.add("m", Why.UNLOADED)
-    other = desired.add("n", Why.BY_NAME)
+    first = desired.add("m", Reason.BY_NAME)
+    second = desired.add("m", Reason.UNLOADED)
+    other = desired.add("n", Reason.BY_NAME)
     assert desired.take_due() == [first, other]
     assert desired.take_due() == []
     desired.begin(first, finds=True)
@@ -40,11 +40,11 @@ def test_who_asked_learns_once_what_became_of_it() -> None:
     asked: list[NereidError | None] = []
     called: list[None] = []
     desired = DesiredModels(on_due=lambda: called.append(None))
-    for why in (Why.BY_NAME, Why.MOVED):
-        model = desired.add("m", why, on_end=asked.append)
+    for reason in (Reason.BY_NAME, Reason.MOVED):
+        model = desired.add("m", reason, on_end=asked.append)
         assert called
         called.clear()
-        error = Internal("bad") if why is Why.BY_NAME else None
+        error = Internal("bad") if reason is Reason.BY_NAME else None
         desired.take_due()
         desired.end(model, error)
         desired.end(model)
@@ -54,7 +54,7 @@ def test_who_asked_learns_once_what_became_of_it() -> None:
 
 def test_what_is_busy_is_not_due() -> None:
     desired = DesiredModels()
-    model = desired.add("m", Why.BY_NAME)
+    model = desired.add("m", Reason.BY_NAME)
     desired.begin(model, finds=True)
     assert desired.take_due() == []
     desired.on_found(model, [found()])
@@ -63,58 +63,67 @@ def test_what_is_busy_is_not_due() -> None:
 
 def test_a_model_moves_beside_whatever_is_done_with_it() -> None:
     desired = DesiredModels(["m"])
-    model = desired.add("m", Why.INITIAL, found())
+    model = desired.add("m", Reason.INITIAL, found())
     desired.begin(model, finds=True)
     desired.on_load_begun(model)
-    moved = desired.add("m", Why.MOVED)
+    moved = desired.add("m", Reason.MOVED)
     assert desired.take_due() == [moved]
     desired.end(moved)
     assert (moved.ended, model.ended, desired.requested) == (True, False, set())
     # It is loaded anew if it comes back.
-    assert desired.has_changed(found())
-    assert not desired.has_failed("m")
+    assert desired.last_loads.has_changed(found())
+    assert not desired.last_loads.has_failed("m")
 
 
 def test_loads_by_name_are_remembered_until_the_unload() -> None:
     desired = DesiredModels()
     desired.require(["flag"])
-    bad, good = (desired.add("m", Why.BY_NAME) for _ in range(2))
+    bad, good = (desired.add("m", Reason.BY_NAME) for _ in range(2))
     desired.on_found(bad, [found(Internal("bad"))])
     assert desired.requested == {"flag"}
-    assert desired.refusals == {"m": "Internal: bad"}
+    assert desired.last_loads.refusals == {"m": "Internal: bad"}
     desired.end(bad)
     desired.on_found(good, [found()])
     assert desired.requested == {"flag", "m"}
-    assert desired.refusals == {}
-    desired.on_unload(desired.add("m", Why.RELEASED))
+    assert desired.last_loads.refusals == {}
+    desired.on_unload(desired.add("m", Reason.RELEASED))
     assert "m" in desired.requested
-    desired.on_unload(desired.add("m", Why.UNLOADED))
+    desired.on_unload(desired.add("m", Reason.UNLOADED))
     assert "m" not in desired.requested
 
 
 def test_names_that_are_in_no_repository_have_no_refusal() -> None:
     desired = DesiredModels()
-    model = desired.add("m", Why.BY_NAME)
+    model = desired.add("m", Reason.BY_NAME)
     desired.on_found(model, [FoundModel("m", error=Internal("no such model"))])
-    assert desired.refusals == {}
+    assert desired.last_loads.refusals == {}
 
 
 def test_a_load_notes_what_it_loads_and_whether_it_fails() -> None:
     desired = DesiredModels()
-    model = desired.add("m", Why.POLLED, found())
-    assert desired.has_changed(found())
+    model = desired.add("m", Reason.POLLED, found())
+    assert desired.last_loads.has_changed(found())
     desired.on_load_begun(model)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (False, True)
-    desired.on_load_ended(model, failed=True, retried=True)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (True, True)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        False,
+        True,
+    )
+    desired.last_loads.end(model.name, failed=True, retried=True)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        True,
+        True,
+    )
     desired.on_load_begun(model)
-    desired.on_load_ended(model, failed=False, retried=False)
-    assert (desired.has_changed(found()), desired.has_failed("m")) == (False, False)
+    desired.last_loads.end(model.name, failed=False, retried=False)
+    assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+        False,
+        False,
+    )
 
 
 def test_a_model_that_is_found_for_a_request_is_loaded_where_it_fits() -> None:
     desired = DesiredModels()
-    model = desired.add("m", Why.ON_DEMAND, hosts=frozenset({"e"}))
+    model = desired.add("m", Reason.ON_DEMAND, hosts=frozenset({"e"}))
     desired.on_found(model, [found(), replace(found(), name="step")])
     assert model.found is not None
     assert model.found.hosts == frozenset({"e"})
@@ -125,49 +134,52 @@ def test_a_model_that_is_found_for_a_request_is_loaded_where_it_fits() -> None:
 
 
 def refuse(
-    desired: DesiredModels, why: Why, model: FoundModel, record: ModelRecord | None = None
+    desired: DesiredModels, reason: Reason, model: FoundModel, record: ModelRecord | None = None
 ) -> None:
-    desired.on_refused(desired.add("m", why, model, record=record))
+    desired.on_refused(desired.add("m", reason, model, record=record))
 
 
 def test_a_refused_model_is_not_polled_again_without_a_change() -> None:
-    for why in (Why.INITIAL, Why.POLLED, Why.ON_DEMAND, Why.STEP):
+    for reason in (Reason.INITIAL, Reason.POLLED, Reason.ON_DEMAND, Reason.STEP):
         desired = DesiredModels()
-        refuse(desired, why, found(InvalidArgument("bad")))
-        assert (desired.has_changed(found()), desired.has_failed("m")) == (False, True)
-        expected = {} if why is Why.INITIAL else {"m": "Invalid argument: bad"}
-        assert desired.refusals == expected
+        refuse(desired, reason, found(InvalidArgument("bad")))
+        assert (desired.last_loads.has_changed(found()), desired.last_loads.has_failed("m")) == (
+            False,
+            True,
+        )
+        expected = {} if reason is Reason.INITIAL else {"m": "Invalid argument: bad"}
+        assert desired.last_loads.refusals == expected
 
 
 def test_a_name_in_two_repositories_is_looked_at_again() -> None:
     desired = DesiredModels()
-    refuse(desired, Why.INITIAL, found(NotUnique("twice")))
-    assert desired.has_changed(found())
+    refuse(desired, Reason.INITIAL, found(NotUnique("twice")))
+    assert desired.last_loads.has_changed(found())
 
 
 def test_a_model_that_clients_had_loaded_and_that_is_gone_is_shown() -> None:
     desired = DesiredModels()
     gone = FoundModel("m", error=Internal("gone"))
-    refuse(desired, Why.RECORDED, gone, record=ModelRecord("m", loaded=True))
-    assert desired.unrestored == {"m"}
-    assert desired.refusals == {"m": "Internal: gone"}
+    refuse(desired, Reason.RECORDED, gone, record=ModelRecord("m", loaded=True))
+    assert desired.last_loads.unrestored == {"m"}
+    assert desired.last_loads.refusals == {"m": "Internal: gone"}
     # As soon as it is found again it is no secret any more.
-    desired.on_load_begun(desired.add("m", Why.BY_NAME, found()))
-    assert (desired.unrestored, desired.refusals) == (set(), {})
+    desired.on_load_begun(desired.add("m", Reason.BY_NAME, found()))
+    assert (desired.last_loads.unrestored, desired.last_loads.refusals) == (set(), {})
 
 
 def test_a_refused_load_by_name_was_noted_when_it_was_found() -> None:
     desired = DesiredModels()
-    refuse(desired, Why.BY_NAME, found(Internal("bad")))
-    refuse(desired, Why.BY_NAME, found())
-    assert desired.has_changed(found())
+    refuse(desired, Reason.BY_NAME, found(Internal("bad")))
+    refuse(desired, Reason.BY_NAME, found())
+    assert desired.last_loads.has_changed(found())
 
 
 # ---- searches
 
 
 def search(desired: DesiredModels) -> DesiredModel:
-    model = desired.add("m", Why.RECORDED, found(), record=WITH_FILES, awaited_as="m")
+    model = desired.add("m", Reason.RECORDED, found(), record=WITH_FILES, awaited_as="m")
     assert model.searching
     assert desired.awaited == {"m": "m"}
     desired.take_due()
@@ -178,9 +190,9 @@ def search(desired: DesiredModels) -> DesiredModel:
 def test_a_load_waits_for_a_record_unless_it_brings_a_configuration() -> None:
     desired = DesiredModels()
     recorded = search(desired)
-    plain = desired.add("m", Why.BY_NAME)
-    first = desired.add("m", Why.BY_NAME, override=Override("{}"))
-    second = desired.add("m", Why.UNLOADED)
+    plain = desired.add("m", Reason.BY_NAME)
+    first = desired.add("m", Reason.BY_NAME, override=Override("{}"))
+    second = desired.add("m", Reason.UNLOADED)
     assert desired.take_due() == [first]
     desired.end(first)
     assert desired.take_due() == [second]
@@ -194,12 +206,12 @@ def test_a_load_waits_for_a_record_unless_it_brings_a_configuration() -> None:
 
 
 def test_what_a_client_does_counts_more_than_a_record_that_cannot_be_read() -> None:
-    for why in (Why.UNLOADED, Why.BY_NAME):
+    for reason in (Reason.UNLOADED, Reason.BY_NAME):
         desired = DesiredModels()
         recorded = search(desired)
-        model = desired.add("m", why, found(), override=Override("{}"))
+        model = desired.add("m", reason, found(), override=Override("{}"))
         assert not recorded.superseded
-        if why is Why.UNLOADED:
+        if reason is Reason.UNLOADED:
             desired.on_unload(model)
         else:
             desired.on_load_begun(model)
@@ -221,10 +233,10 @@ def test_a_model_that_another_scheduler_owns_is_not_awaited() -> None:
 def test_a_record_that_names_no_files_is_loaded_as_found() -> None:
     desired = DesiredModels()
     record = replace(WITH_FILES, by_name=True, files={})
-    model = desired.add("m", Why.RECORDED, found(), record=record)
+    model = desired.add("m", Reason.RECORDED, found(), record=record)
     assert not model.searching
     assert desired.requested == {"m"}
-    taken_over = desired.add("m", Why.TAKEN_OVER)
+    taken_over = desired.add("m", Reason.TAKEN_OVER)
     assert taken_over.searching
     desired.on_record(taken_over, found(), None)
     assert not taken_over.searching
@@ -232,23 +244,6 @@ def test_a_record_that_names_no_files_is_loaded_as_found() -> None:
 
 
 # ---- what the catalogue shows
-
-
-def test_a_model_on_demand_is_tried_again_when_it_has_changed() -> None:
-    desired = DesiredModels()
-    desired.defer(found())
-    model = desired.on_demand["m"]
-    assert (model.name, model.reason) == ("m", "not in memory; the next request loads it")
-    assert (model.has(-1), model.has(3), model.has(2)) == (True, True, False)
-    model.error = Unavailable("no memory")
-    assert model.reason == "Unavailable: no memory"
-    desired.defer(found())
-    assert model.error is not None
-    desired.defer(found(digest=b"other"))
-    assert model.error is None
-    assert desired.on_demand == {"m": model}
-    desired.end_deferring("m")
-    assert desired.on_demand == {}
 
 
 def test_models_that_move_and_records_that_are_awaited() -> None:

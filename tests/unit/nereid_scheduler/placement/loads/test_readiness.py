@@ -54,7 +54,7 @@ class MeshRequest:
         self.instance = RemoteInstance(
             9, "m_0", "one", stream=CommandStream(), reports_readiness=reports_readiness
         )
-        hosted = HostedVersion({9: self.instance}, completed=True)
+        hosted = HostedVersion({9: self.instance}, was_ever_ready=True)
         self.session.hosted[self.served] = hosted
         self.placed = PlacedInstance(
             self.instance, self.served, self.session, Slot("m_0", pb.Device.CPU, 0)

@@ -4,14 +4,18 @@ import pytest
 
 from nereid.core.errors import InvalidArgument, NotFound, Unavailable
 from nereid.pb import model_config_pb2
-from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.placement.models.catalogue import (
     Catalogue,
-    FoundName,
+    Loading,
+    Missing,
+    OnDemand,
+    Ready,
     ServedModel,
     ServedVersion,
     parse_version,
 )
+from tests.support.scheduler.world import found as repository_model
 from tests.support.scheduler.world import served_model, served_version
 
 
@@ -23,7 +27,7 @@ def model(name: str, **states: str) -> ServedModel:
 
 
 def found(catalogue: Catalogue, name: str, version: str = "") -> int:
-    return catalogue.find(name, version).number
+    return catalogue.require(name, version).number
 
 
 def test_a_request_without_a_version_gets_the_latest_ready_one() -> None:
@@ -43,7 +47,7 @@ def test_a_version_that_is_missing_or_not_ready_is_refused_in_tritons_words() ->
         ("m", "1", Unavailable, "Request for unknown model: 'm' version 1 is not at ready state"),
     ):
         with pytest.raises(error) as error_info:
-            catalogue.find(name, version)
+            catalogue.require(name, version)
         assert error_info.value.message == text
 
 
@@ -65,7 +69,7 @@ def test_a_version_is_loading_until_its_first_load_is_over(
     catalogue = Catalogue(
         [model("new", v1="failed", v2="loading"), model("old", v1="ready", v2="loading")]
     )
-    assert catalogue.is_loading(name, version) is loading
+    assert isinstance(catalogue.resolve(name, version), Loading) is loading
 
 
 @pytest.mark.parametrize(
@@ -81,58 +85,12 @@ def test_readiness(state: str, strict: bool, settled: bool) -> None:
     catalogue = Catalogue([model("good", v1="ready"), model("m", v1="ready", v2=state)])
     assert catalogue.all_serving() is strict
     assert catalogue.all_settled() is settled
-    assert catalogue.is_ready("m", "2") is strict
-    assert not catalogue.is_ready("m", "3")
+    assert isinstance(catalogue.resolve("m", "3"), Missing)
 
 
 def test_a_model_without_versions_is_not_ready() -> None:
     assert Catalogue([]).all_serving()
     assert not Catalogue([model("m")]).all_serving()
-
-
-def test_the_index_names_states_and_reasons() -> None:
-    refused = ServedModel("bare", reason="no versions")
-    catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
-    entries = [
-        (e.name, e.version, e.state, e.reason)
-        for e in catalogue.index(
-            {"bare": FoundName("bare"), "m": FoundName("m")}, ready_only=False
-        ).models
-    ]
-    assert entries == [
-        ("bare", "", "UNAVAILABLE", "no versions"),
-        ("m", "1", "UNAVAILABLE", "because"),
-        ("m", "2", "UNKNOWN", ""),
-        ("m", "3", "READY", ""),
-    ]
-    (twice,) = catalogue.index(
-        {"m": FoundName("m", "in two repositories")}, ready_only=False
-    ).models
-    assert (twice.version, twice.state, twice.reason) == ("", "UNAVAILABLE", "in two repositories")
-    assert [e.version for e in catalogue.index({}, ready_only=True).models] == ["3"]
-
-
-def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
-    desired = DesiredModels()
-    desired.refusals |= {"m": "bad", "unread": "bad"}
-    catalogue = Catalogue([model("m", v1="ready")], desired)
-    names = {name: FoundName(name) for name in ("m", "unread", "untouched")}
-    entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
-    assert entries == [("m", "READY", ""), ("unread", "UNAVAILABLE", "bad"), ("untouched", "", "")]
-    assert catalogue.all_serving()
-
-
-def test_the_index_says_why_a_repository_could_not_be_read() -> None:
-    desired = DesiredModels()
-    desired.refusals |= {"refused": "bad"}
-    catalogue = Catalogue([model("m", v1="ready")], desired)
-    names = {name: FoundName(name, problem="away") for name in ("m", "refused", "untouched")}
-    entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
-    assert entries == [
-        ("m", "READY", ""),
-        ("refused", "UNAVAILABLE", "bad"),
-        ("untouched", "UNAVAILABLE", "away"),
-    ]
 
 
 def test_executors_check_the_files_of_object_stores() -> None:
@@ -155,14 +113,66 @@ def test_an_invalid_version_is_refused(text: str) -> None:
         parse_version(text)
 
 
-def test_a_model_that_is_to_be_found_is_shown_as_loading_and_its_requests_wait() -> None:
+def test_requests_wait_for_a_model_that_is_to_be_found() -> None:
     desired = DesiredModels()
-    desired.add("space::m", Why.TAKEN_OVER, awaited_as="m")
+    desired.add("space::m", Reason.TAKEN_OVER, awaited_as="m")
     catalogue = Catalogue([model("other", v1="ready")], desired)
-    assert catalogue.is_loading("m", "1")
-    assert not catalogue.is_loading("n", "")
+    assert isinstance(catalogue.resolve("m", "1"), Loading)
+    assert isinstance(catalogue.resolve("n", ""), Missing)
     assert not catalogue.all_settled()
     assert not catalogue.all_serving()
-    shown = {(each.name, each.state) for each in catalogue.index({}, ready_only=False).models}
-    assert shown == {("m", "LOADING"), ("other", "READY")}
-    assert [each.name for each in catalogue.index({}, ready_only=True).models] == ["other"]
+    desired.await_records(awaited=True)
+    assert isinstance(catalogue.resolve("n", ""), Loading)
+    assert isinstance(catalogue.resolve("other", ""), Ready)
+
+
+def test_a_name_in_several_namespaces_is_ambiguous() -> None:
+    versions = [served_version(f"{space}::m", namespace=space) for space in "ab"]
+    models = [ServedModel(each.name, {1: each}, namespace=each.namespace) for each in versions]
+    catalogue = Catalogue(models)
+    with pytest.raises(InvalidArgument, match="There are 2 identifiers of model 'm'"):
+        catalogue.require("m", "")
+    assert catalogue.ready_versions("m") == []
+    assert catalogue.ready_versions("a::m") == [versions[0]]
+    for each in versions:
+        each.life.begin_unload()
+        each.life.end_unload()
+    with pytest.raises(NotFound, match="Identifier of model 'm' is not found"):
+        catalogue.require("m", "")
+
+
+def on_demand(catalogue: Catalogue, name: str, version: str = "") -> bool | None:
+    """Whether its load is pending; `None` if requests do not load it."""
+    found = catalogue.resolve(name, version)
+    return found.is_pending if isinstance(found, OnDemand) else None
+
+
+def test_requests_load_a_model_of_which_no_version_is_ready() -> None:
+    desired = DesiredModels()
+    desired.on_demand.defer(repository_model("m", namespace=""))
+    catalogue = Catalogue(desired=desired)
+    assert on_demand(catalogue, "m") is False
+    assert on_demand(catalogue, "m", "1") is False
+    assert isinstance(catalogue.resolve("m", "2"), Missing)
+    desired.pending_loads.begin("m")
+    assert on_demand(catalogue, "m") is True
+    # While the other version is loaded,
+    catalogue.set_model(model("m", v1="loading", v3="ready"))
+    assert on_demand(catalogue, "m", "1") is True
+    assert isinstance(catalogue.resolve("m", ""), Ready)
+    # and once it has failed.
+    desired.pending_loads.end("m", None)
+    assert isinstance(catalogue.resolve("m", "1"), Loading)
+    catalogue.set_model(model("m", v1="failed", v3="ready"))
+    assert isinstance(catalogue.resolve("m", "1"), Missing)
+
+
+def test_a_load_on_demand_that_failed_is_the_error_of_its_model() -> None:
+    desired = DesiredModels()
+    desired.on_demand.defer(repository_model("m"))
+    desired.on_demand["m"].error = Unavailable("no memory")
+    catalogue = Catalogue(desired=desired)
+    for version in ("", "1", "2"):
+        with pytest.raises(Unavailable, match="no memory"):
+            catalogue.require("m", version)
+    assert on_demand(catalogue, "m") is False

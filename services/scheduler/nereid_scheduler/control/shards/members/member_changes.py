@@ -44,7 +44,7 @@ class MemberChanges:
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
         self._started = False
-        self.settles_at_s: float | None = None
+        self.move_due_at_s: float | None = None
 
     @property
     def started(self) -> bool:
@@ -60,15 +60,15 @@ class MemberChanges:
         self._started = False
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
-        """Return what is due now, after a change; set `settles_at_s` if something is due later."""
+        """Return what is due now, after a change; set `move_due_at_s` if something is due later."""
         if not self._started:
             return Due.NOTHING
         if change.left and not self.stood_still(now_s):
-            self.settles_at_s = None
+            self.move_due_at_s = None
             return Due.TAKE_OVER
         if change.joined or change.left:
             times = self._times
-            self.settles_at_s = now_s + (times.start_wait_s if change.left else times.settle_s)
+            self.move_due_at_s = now_s + (times.start_wait_s if change.left else times.settle_s)
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
@@ -77,8 +77,8 @@ class MemberChanges:
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
-        """Return what is due now that the time `settles_at_s` has come."""
-        self.settles_at_s = None
+        """Return what is due now that the time `move_due_at_s` has come."""
+        self.move_due_at_s = None
         return Due.MOVE
 
     def on_beat(self, now_s: float) -> float:

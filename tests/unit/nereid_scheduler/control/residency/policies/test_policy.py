@@ -2,11 +2,11 @@
 
 import pytest
 
+from nereid_scheduler.control.residency.policies.model_memory import Status
 from nereid_scheduler.control.residency.policies.policy import (
     Actions,
     Load,
     Residency,
-    Status,
     Usage,
 )
 
@@ -46,7 +46,7 @@ def test_models_are_packed_onto_the_first_executor_that_has_enough() -> None:
     of = residency(2, "b", "a")
     for model, executor in (("m", "a"), ("n", "a"), ("o", "b")):
         assert of.request(model, AB, IDLE).loads == [Load(model, executor)]
-    assert of.used("a", "cpu") == 2
+    assert of.memory.used("a", "cpu") == 2
     assert of.executors_of("o") == ("b",)
     assert of.executors_of("unknown") == ()
 
@@ -133,17 +133,17 @@ def test_what_fits_beside_models_that_are_kept() -> None:
 def test_what_models_leave_of_the_budgets() -> None:
     of = Residency({"cpu": 5, "gpu": 3})
     of.add_executor("a", IDLE)
-    assert of.free("a") == {}
+    assert of.memory.free("a") == {}
     load(of, "m")
     of.pin("p", {"a": {"cpu": 2, "gpu 1": 1}, "b": {"cpu": 1}})
-    assert of.free("a") == {"cpu": 2, "gpu 1": 2}
+    assert of.memory.free("a") == {"cpu": 2, "gpu 1": 2}
     # What turned out to be larger.
     of.pin("q", {"a": {"cpu": 9}})
-    assert of.free("a") == {"cpu": 0, "gpu 1": 2}
+    assert of.memory.free("a") == {"cpu": 0, "gpu 1": 2}
     unlimited = Residency({"gpu": 3})
     unlimited.add_executor("a", IDLE)
     load(unlimited, "m")
-    assert unlimited.free("a") == {}
+    assert unlimited.memory.free("a") == {}
 
 
 def test_first_come_first_served() -> None:
@@ -175,7 +175,7 @@ def test_a_model_that_turns_out_larger_has_others_make_way() -> None:
     assert of.request("o", A, IDLE).loads == [Load("o", "a")]
     actions = of.loaded("o", {"a": {"cpu": 2}}, used_at(m=2, n=1, o=3))
     assert actions.unloads == ["n"]
-    assert of.used("a", "cpu") == 4
+    assert of.memory.used("a", "cpu") == 4
     assert of.unloaded("n", IDLE) == Actions()
 
 
@@ -310,7 +310,7 @@ def test_a_popular_model_remains_while_a_less_popular_one_is_loaded() -> None:
         # It does not come to an end.
         (Usage(2, busy=True, popularity=1), True),
         # It waits for the ensemble that the other one is to be loaded for.
-        (Usage(2, busy=True, popularity=1, kept=True), False),
+        (Usage(2, busy=True, popularity=1, needed_by_ensemble=True), False),
         # It is as popular.
         (Usage(2, busy=True, popularity=3), False),
     ],

@@ -23,11 +23,11 @@ def changes_at(now_s: float) -> MemberChanges:
 def test_nothing_is_due_before_the_start(change: Change) -> None:
     changes = MemberChanges(TIMES, 0.0)
     assert changes.on_change(change, 0.0, lambda: False) is Due.NOTHING
-    assert changes.settles_at_s is None
+    assert changes.move_due_at_s is None
 
 
 @pytest.mark.parametrize(
-    ("change", "regrouped", "due", "settles_at_s"),
+    ("change", "regrouped", "due", "move_due_at_s"),
     [
         (JOINED, False, Due.NOTHING, 10.5),
         (LEFT, False, Due.TAKE_OVER, None),
@@ -38,30 +38,30 @@ def test_nothing_is_due_before_the_start(change: Change) -> None:
     ids=["joined", "left", "regrouped", "peers", "nothing"],
 )
 def test_what_a_change_asks_for(
-    change: Change, regrouped: bool, due: Due, settles_at_s: float | None
+    change: Change, regrouped: bool, due: Due, move_due_at_s: float | None
 ) -> None:
     changes = changes_at(10.0)
     assert changes.on_change(change, 10.0, lambda: regrouped) is due
-    assert changes.settles_at_s == settles_at_s
+    assert changes.move_due_at_s == move_due_at_s
 
 
 def test_members_that_come_one_after_the_other_are_given_models_once() -> None:
     changes = changes_at(0.0)
     changes.on_change(JOINED, 0.0, lambda: False)
     changes.on_change(JOINED, 0.3, lambda: False)
-    assert changes.settles_at_s == pytest.approx(0.8)
+    assert changes.move_due_at_s == pytest.approx(0.8)
     # What they have meanwhile puts nothing off.
     changes.on_change(PEERS, 0.4, lambda: False)
-    assert changes.settles_at_s == pytest.approx(0.8)
+    assert changes.move_due_at_s == pytest.approx(0.8)
     assert changes.on_settled() is Due.MOVE
-    assert changes.settles_at_s is None
+    assert changes.move_due_at_s is None
 
 
 def test_a_loss_does_what_was_put_off() -> None:
     changes = changes_at(0.0)
     changes.on_change(JOINED, 0.0, lambda: False)
     assert changes.on_change(LEFT, 0.1, lambda: False) is Due.TAKE_OVER
-    assert changes.settles_at_s is None
+    assert changes.move_due_at_s is None
 
 
 @pytest.mark.parametrize("beats_first", [True, False])
@@ -72,7 +72,7 @@ def test_a_scheduler_that_stood_still_waits_for_its_peers(beats_first: bool) -> 
     if beats_first:
         assert changes.on_beat(5.0) == pytest.approx(5.8)
     assert changes.on_change(LEFT, 5.1, lambda: False) is Due.NOTHING
-    assert changes.settles_at_s == pytest.approx(7.1)
+    assert changes.move_due_at_s == pytest.approx(7.1)
     # A while after it goes on it is as all others.
     changes.on_beat(5.2)
     changes.on_beat(6.1)
