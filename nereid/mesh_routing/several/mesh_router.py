@@ -103,6 +103,7 @@ class MeshRouter:
         self._tensors = tensors
         self._limit_s = reconnect_limit_s
         self._callbacks = callbacks
+        self._report_end = callbacks.on_end
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
         self._closed = False
@@ -186,10 +187,11 @@ class MeshRouter:
 
     def on_end(self, pending: PendingRequest, status: int) -> None:
         """Forget a request that has ended."""
-        request_id = pending.request.id
-        self._held.pop(request_id, None)
-        self._returns.pop(request_id, None)
-        self._callbacks.on_end(pending, status)
+        if self._held:
+            self._held.pop(pending.request.id, None)
+        if self._returns:
+            self._returns.pop(pending.request.id, None)
+        self._report_end(pending, status)
 
     def _on_down(self, route: Route) -> None:
         """Send the link's requests again unless a response has arrived."""
