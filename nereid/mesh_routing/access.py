@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid import rpc
 from nereid.core.methods import INFER_PATH, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from nereid.mesh_routing.router.pending_requests import TensorSharing
     from nereid.mesh_routing.router.route import OpenLink, SchedulerLink
+    from nereid.mesh_routing.router.router import Callbacks, Router
+
+
+class MeshAccess(Protocol):
+    """Access to the schedulers, for one router and for control calls."""
+
+    def channels(self) -> Sequence[rpc.Channel]:
+        """Return channels for a call that any scheduler can serve, the best channel first."""
+
+    def make_router(
+        self, tensors: TensorSharing, reconnect_limit_s: float, callbacks: Callbacks
+    ) -> Router:
+        """Return a router. reconnect_limit_s: maximum wait of a request for a scheduler."""
 
 
 class OneScheduler:
@@ -25,17 +40,11 @@ class OneScheduler:
         """Return the channel to the only scheduler."""
         return self._channels
 
-    def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
-        """Report the only scheduler's address immediately. The address is the empty text."""
-        on_addresses([""])
-
-    def open_link(self, _: str) -> OpenLink:
-        """Return the function that opens the link to the only scheduler."""
-        return self._open_link
-
-    def close_channel(self, address: str) -> None:
-        """Raise an error: the address never disappears, so nobody calls this."""
-        raise AssertionError(address)
+    def make_router(
+        self, tensors: TensorSharing, reconnect_limit_s: float, callbacks: Callbacks
+    ) -> Router:
+        """Return a router to the only scheduler."""
+        return OnlySchedulerRouter(self._open_link, tensors, reconnect_limit_s, callbacks)
 
 
 class _LinkCodec:

@@ -15,12 +15,11 @@ import pytest
 from nereid.backends import Response
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, FlowControl, InferRequest, InferResponse
-from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, Status
+from nereid.rpc import Status
 from nereid.version import is_compiled
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
@@ -37,6 +36,7 @@ from tests.protocols.explorer import Action, Channel, World, explore, explore_ra
 from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.mesh.fake_link import IGNORE
 from tests.support.scheduler.samples import model_of
 from tests.support.scheduler.world import HEAD, TENSORS, serve
 
@@ -216,8 +216,7 @@ class DecoupledWorld(World):
             )
             return self.link
 
-        schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
-        self.client = MeshRouter(schedulers, TensorMemory(0), reconnect_limit_s=1e9)
+        self.client = OnlySchedulerRouter(open_link, TensorMemory(0), 1e9, IGNORE)
         self.client.open()
         self.first_id = self.client.pending.last_id + 1
         self._greet()

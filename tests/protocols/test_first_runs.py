@@ -20,7 +20,7 @@ import pytest
 from nereid.core.errors import Aborted
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse, Ownership
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.several.mesh_router import MeshRouter
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.version import is_compiled
@@ -44,6 +44,7 @@ from nereid_scheduler.versions.waits.recalls import Recalls
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.mesh.fake_link import IGNORE
 from tests.support.scheduler.samples import model_of
 from tests.support.scheduler.world import HEAD, TENSORS, serve
 
@@ -639,7 +640,7 @@ class FirstRunsWorld(World):
 
         clock: Any = self.loop
         schedulers: Any = Schedulers()
-        self.router = MeshRouter(schedulers, TensorMemory(0), reconnect_limit_s=1e9, clock=clock)
+        self.router = MeshRouter(schedulers, TensorMemory(0), 1e9, IGNORE, clock)
         self.router.open()
         self.first_id = self.router.pending.last_id + 1
 

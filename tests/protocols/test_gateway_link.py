@@ -30,9 +30,10 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.mesh_routing.access import dial_scheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.mesh_routing.router.route import Route
+from nereid.mesh_routing.several.mesh_router import MeshRouter
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.mappings import SegmentLostError
@@ -41,7 +42,7 @@ from nereid_scheduler.admission.admission import Admission, stopping_response
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
-from nereid_scheduler.control.shards.model_moves import NO_MOVES
+from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
@@ -51,6 +52,7 @@ from tests.protocols.explorer import Action, Channel, World, explore, explore_ra
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.forms import pure_only
+from tests.support.mesh.fake_link import IGNORE
 from tests.support.scheduler.samples import head_of, model_of
 from tests.support.scheduler.world import serve
 
@@ -449,7 +451,7 @@ class _Process:
         if self.world.mesh.shared:
             self.owners.add_owner(self)
         self.catalogue = Catalogue()
-        has_moved = self._has_moved if several else NO_MOVES.has_moved
+        has_moved = self._has_moved if several else ONE_OWNER.has_moved
         self.admission = self.world.parts.admission(
             self.catalogue, LoadQueue(10.0, 0), has_moved=has_moved
         )
@@ -559,7 +561,8 @@ class _Process:
 class Parts:
     """The machines of both sides."""
 
-    router: type[MeshRouter] = MeshRouter
+    one: type[OnlySchedulerRouter] = OnlySchedulerRouter
+    several: type[MeshRouter] = MeshRouter
     table: type[PendingRequests] = PendingRequests
     links: type[GatewayLinks] = GatewayLinks
     admission: type[Admission] = Admission
@@ -605,7 +608,7 @@ class LinkWorld(World):
         for address in addresses:
             self.processes[address] = _Process(self, address)
         self.tensors = _Tensors()
-        self.client: MeshRouter
+        self.client: Any
         self.gateway.run(self._open_client)
         self.first_id = self.client.pending.last_id + 1
         if mesh.schedulers > 1:
@@ -615,11 +618,12 @@ class LinkWorld(World):
             first.loop.run(first.take_model)
 
     def _open_client(self) -> None:
-        schedulers: Any = self
-        self.client = self.parts.router(
-            schedulers, self.tensors, reconnect_limit_s=_LIMIT_S, clock=self.gateway
-        )
-        self.client.pending = self.parts.table(self.tensors, self.client)
+        make: Any = partial(self.parts.several, self)
+        if self.mesh.schedulers == 1:
+            make = partial(self.parts.one, self.open_link("a"))
+        self.client = make(self.tensors, _LIMIT_S, IGNORE, self.gateway)
+        on_end = self.client.pending._on_end
+        self.client.pending = self.parts.table(self.tensors, self.client, on_end)
         self.client.open()
 
     # ---- the Schedulers of a router
@@ -858,7 +862,7 @@ class LinkWorld(World):
             assert asked.ended or asked.id in self.client.pending.requests, f"{number} is forgotten"
         if self.client.links_up:
             timers = [each.text for each in self.gateway.timeouts()]
-            left = [each for each in timers if "alone" in each]
+            left = [each for each in timers if "no_scheduler" in each]
             assert not left, f"{left} may pass though a scheduler is connected"
         open_ = sum(not each.ended for each in self.asked)
         assert len(self.client.pending.requests) == self.client.pending.pending_bytes == open_
@@ -883,8 +887,11 @@ class LinkWorld(World):
             assert len(process.links) == links == (not self.closed), f"{process} has {links} links"
             for session in process.links.sessions:
                 assert session.pending == 0, f"{process} waits for a response"
-        assert not self.client._held, "a request is held"
-        assert not self.client.pending._lenders, "a lender is left"
+        assert not self.client.pending.waiting(), "a request waits"
+        assert not self.client.pending._route_of_segment, "a segment is not released"
+        if self.mesh.schedulers > 1:
+            assert not self.client._held, "a request is held"
+            assert not self.client._returns, "a request was returned"
         if self.mesh.schedulers > 1 and not self.closed:
             owner = self.client._table.owner("m")
             assert owner is not None
@@ -903,7 +910,6 @@ class LinkWorld(World):
         for asked in self.asked:
             pending = asked.pending
             route = pending.route
-            attempts = pending.attempts
             requests.append(
                 (
                     len(asked.responses),
@@ -912,9 +918,8 @@ class LinkWorld(World):
                     asked.paused,
                     pending.request.resent,
                     route and route.address,
-                    attempts.returns,
                     tuple((e.wire.dialled, e.returned, e.responded) for e in asked.copies),
-                    attempts.lost_responses,
+                    pending.lost_responses,
                     asked.begun,
                 )
             )
@@ -957,18 +962,27 @@ class LinkWorld(World):
             if each.dialled or each.accepted
         ]
         client = self.client
+        router: tuple[Hashable, ...]
+        if self.mesh.schedulers == 1:
+            routes = [client._route]
+            router = client.links_up, client._leaving
+        else:
+            routes = list(client._links)
+            router = (
+                *(
+                    (str(key), each.live, each.leaving, each.rank, each.models)
+                    for key, each in client._table._schedulers.items()
+                ),
+                *(state.announcements for state in client._links.values()),
+                *map(self.number_of, client._held),
+                *((self.number_of(each), it.count) for each, it in client._returns.items()),
+            )
+        segments = client.pending._route_of_segment
         table = (
-            tuple(
-                (str(key), each.live, each.leaving, each.rank, each.models, key.announcements)
-                for key, each in client._table._schedulers.items()
-            ),
+            router,
             client._unreachable,
-            tuple(map(self.number_of, client._held)),
-            tuple((name, str(route)) for name, route in client.pending._lenders.items()),
-            tuple(
-                self.texts(route._link._link._items)  # type: ignore[attr-defined]
-                for route in client._routes.values()
-            ),
+            tuple((name, str(route)) for name, route in segments.items()),
+            tuple(self.texts(route._link._link._items) for route in routes),
         )
         return (
             tuple(requests),
@@ -1031,31 +1045,45 @@ def test_every_request_ends_once_in_random_orders(world: str) -> None:
 # ---- deliberate defects
 
 
-class _MarksReturned(MeshRouter):
+class _MarksReturned(OnlySchedulerRouter):
     """What was returned counts as what may have begun."""
 
-    def _on_moved(self, route: Any, pending: Any, announcements: int) -> None:
+    def take_back(self, pending: Any, link: Any) -> bool:
         pending.request.resent = True
-        super()._on_moved(route, pending, announcements)
+        return super().take_back(pending, link)
 
 
-class _KeepsReturned(MeshRouter):
-    """What a scheduler returned is not for it when it comes back."""
+class _MarksMoved(MeshRouter):
+    """The same, among several."""
 
-    def _on_down(self, route: Any) -> None:
-        returned = [each.attempts for each in self._held.values()]
-        before = [each.returned_by for each in returned]
-        super()._on_down(route)
-        for attempts, returned_by in zip(returned, before, strict=True):
-            attempts.returned_by = returned_by
+    def take_back(self, pending: Any, link: Any) -> bool:
+        pending.request.resent = True
+        return super().take_back(pending, link)
 
 
-class _NeverMarks(MeshRouter):
+class _NeverMarks(PendingRequests):
     """What may have begun is sent again as if it had not."""
 
-    def _dispatch(self, pending: Any) -> None:
-        pending.request.resent = False
-        super()._dispatch(pending)
+    def on_link_down(self, link: Any) -> Any:
+        unfinished = super().on_link_down(link)
+        for pending in unfinished:
+            pending.request.resent = False
+        return unfinished
+
+
+class _KeepsWaiting(OnlySchedulerRouter):
+    """What waits is not sent to the next process."""
+
+    def on_frame_end(self, link: Any) -> None:
+        self.pending.set_common_route(link if self._accepts(link) else None)
+
+
+class _SendsToLeaving(OnlySchedulerRouter):
+    """A scheduler that shuts down gets what it returned."""
+
+    def take_back(self, pending: Any, link: Any) -> bool:
+        link.send(pending.request)
+        return super().take_back(pending, link)
 
 
 class _SendsBegun(PendingRequests):
@@ -1065,10 +1093,10 @@ class _SendsBegun(PendingRequests):
         """Do nothing."""
 
 
-class _KeepsTimer(MeshRouter):
+class _KeepsTimer(OnlySchedulerRouter):
     """The limit passes though the link has come back."""
 
-    def _stop_timers(self, route: Any) -> None:
+    def _stop_timer(self) -> None:
         """Do nothing."""
 
 
@@ -1115,13 +1143,13 @@ class _MovesTwice(MeshRouter):
         route.send(pending.request)
 
 
-class _KeepsLenders(PendingRequests):
-    """Who lent a segment is not forgotten with the link."""
+class _KeepsSegments(PendingRequests):
+    """A segment that was released is not forgotten."""
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        kept = dict(self._lenders)
+        kept = dict(self._route_of_segment)
         super().release_segments(segment_names)
-        self._lenders = kept
+        self._route_of_segment = kept
 
 
 class _Kept(set[str]):
@@ -1153,11 +1181,13 @@ class _NeverExpires(OrphanedRequests):
 
 
 _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
-    "a returned request is marked": (Parts(router=_MarksReturned), {}),
-    "a returned request waits for ever": (Parts(router=_KeepsReturned), {}),
-    "no mark on what may have begun": (Parts(router=_NeverMarks), {}),
+    "a returned request is marked": (Parts(one=_MarksReturned), {}),
+    "a moved request is marked": (Parts(several=_MarksMoved), {"schedulers": 2}),
+    "no mark on what may have begun": (Parts(table=_NeverMarks), {}),
+    "what waits is forgotten": (Parts(one=_KeepsWaiting), {}),
+    "returned and kept": (Parts(one=_SendsToLeaving), {}),
     "no fence behind a response": (Parts(table=_SendsBegun), {"responses": 2}),
-    "a timer that is not stopped": (Parts(router=_KeepsTimer), {}),
+    "a timer that is not stopped": (Parts(one=_KeepsTimer), {}),
     "a model that is not resumed": (Parts(table=_NeverResumes), {"responses": 2, "requests": 1}),
     "a double release": (Parts(links=_ReleasesTwice), {"shared": True}),
     "what nobody claims stays": (
@@ -1168,11 +1198,11 @@ _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
         Parts(admission=_KeepsOlderLinks),
         {"instances": 2, "disruptions": "silence", **_SMALL},
     ),
-    "a lost wake-up": (Parts(router=_KeepsHeld), {"schedulers": 2}),
-    "a lost wake-up in a frame": (Parts(router=_CountsTheFrame), {"schedulers": 2, "requests": 1}),
-    "sent by what was known": (Parts(router=_KeepsHeads), {"schedulers": 2, "requests": 4}),
-    "moved and kept": (Parts(router=_MovesTwice), {"schedulers": 2}),
-    "a lender is left": (Parts(table=_KeepsLenders), {"schedulers": 2, "shared": True}),
+    "a lost wake-up": (Parts(several=_KeepsHeld), {"schedulers": 2}),
+    "a lost wake-up in a frame": (Parts(several=_CountsTheFrame), {"schedulers": 2, "requests": 1}),
+    "sent by what was known": (Parts(several=_KeepsHeads), {"schedulers": 2, "requests": 4}),
+    "moved and kept": (Parts(several=_MovesTwice), {"schedulers": 2}),
+    "a segment is left": (Parts(table=_KeepsSegments), {"schedulers": 2, "shared": True}),
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.wire.messages import Ownership
-from nereid.mesh_routing.table.routing_table import RoutingTable
+from nereid.mesh_routing.several.table.routing_table import RoutingTable
 from nereid.version import is_compiled
 from nereid_executor.instances.claims.model_claims import ModelClaims, Rank
 from nereid_scheduler.control.shards.members.member_changes import Due, MemberChanges

@@ -17,11 +17,9 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse
-from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, SegmentPool
 from nereid.version import is_compiled
 from nereid_executor.backends.python.direct.output_segments import OutputSegments
@@ -38,6 +36,7 @@ from tests.protocols.explorer import Action, Channel, World, explore, explore_ra
 from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.mesh.fake_link import IGNORE
 from tests.support.scheduler.samples import head_of, model_of
 from tests.support.scheduler.world import serve
 
@@ -240,8 +239,7 @@ class LeaseWorld(World):
             callbacks["on_up"]()
             return self.link
 
-        schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
-        self.client = MeshRouter(schedulers, self.memory, reconnect_limit_s=1e9)
+        self.client = OnlySchedulerRouter(open_link, self.memory, 1e9, IGNORE)
         self.client.pending = self.parts.table(self.memory, self.client)
         self.first_id = self.client.pending.last_id + 1
         self.memory.start(self.client.pending.release_segments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
-from nereid.mesh_routing.scheduler_channels import SchedulerChannels
+from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels
 from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid.rpc.net.scheduler_addresses import AddressSpec
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import InferRequest, InferResponse
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
     from nereid_gateway.core.infer_step import RequestHandle
     from tests.simulation.surroundings import Surroundings

@@ -10,9 +10,9 @@ from nereid_executor.batch.lifecycle.executions import NoExecutions
 from nereid_executor.batch.timeline import NoTimeline as NoExecutorTimeline
 from nereid_gateway.plane.timeline import NoTimeline as NoGatewayTimeline
 from nereid_scheduler.control.repository.recorded_models import NoRecordedModels
-from nereid_scheduler.control.shards.model_moves import NoMoves
 from nereid_scheduler.control.state.model_records import NoModelRecords
 from nereid_scheduler.core.measurements.timeline import NoTimeline as NoSchedulerTimeline
+from nereid_scheduler.core.models.model_owners import OneOwner
 from nereid_scheduler.versions.reruns.first_runs import NoFirstRuns
 from nereid_scheduler.versions.state_transfers import NoTransfers
 from nereid_scheduler.versions.waiting_batches import NoWaitingBatches
@@ -27,21 +27,7 @@ NEVER_CALLED = {
     NoGatewayTimeline: {"gather"},
     # There is no record that it could find.
     NoRecordedModels: {"find"},
-    # Calls of the shard, which there is not either.
-    NoMoves: {
-        "all_named",
-        "learn_model",
-        "loading",
-        "location",
-        "move_models",
-        "named",
-        "on_member_lost",
-        "owner",
-        "plain_name",
-        "scan",
-        "served",
-        "update_groups",
-    },
+    OneOwner: set[str](),
     # The state has no documents.
     NoModelRecords: {"parse", "read_override"},
     NoSchedulerTimeline: set[str](),

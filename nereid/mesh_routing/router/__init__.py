@@ -1,3 +1,3 @@
-"""Routes of requests to schedulers, and the table of requests that wait for a response."""
+"""Table of the requests that wait for a response, and the link to a mesh's only scheduler."""
 
 # layout: compiled, covered

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import INTERNAL_MESSAGE, Cancelled, Internal, Unavailable
@@ -61,24 +60,12 @@ class TensorSharing(Protocol):
         """Return the error to deliver in place of a response whose segment is lost."""
 
 
-@dataclass(slots=True)
-class Attempts:
-    """Record of events that delayed a request. Most requests have none."""
-
-    lost_responses: int = 0
-    returns: int = 0
-    # The route over which a scheduler returned the request last, and the number of announcements
-    # that the scheduler had made before. `None` after a disconnection.
-    returned_by: tuple[Route, int] | None = None
-    held_until: float = 0.0
-
-
 class PendingRequest:
     """A pending request, through which the sender can cancel it or pause its responses."""
 
     __slots__ = (
-        "_attempts",
         "_client",
+        "lost_responses",
         "on_response",
         "request",
         "responses",
@@ -98,18 +85,11 @@ class PendingRequest:
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
-        # `None` while the request is held.
+        # `None` while the request waits for a scheduler.
         self.route = route
         # Number of delivered responses that had `more` set.
         self.responses = 0
-        self._attempts: Attempts | None = None
-
-    @property
-    def attempts(self) -> Attempts:
-        """Record of the request's attempts; it is created when it is first used."""
-        if self._attempts is None:
-            self._attempts = Attempts()
-        return self._attempts
+        self.lost_responses = 0
 
     def cancel(self) -> None:
         """Cancel the request: no more responses are delivered. No-op after the last response."""
@@ -124,13 +104,10 @@ class RequestRouter(Protocol):
     """Interface of the router, which decides where the requests of a table go."""
 
     def place(self, pending: PendingRequest) -> Route | None:
-        """Return the route of a new request; None if the request is held or has failed."""
+        """Return the route of a new request; None if the request waits or has failed."""
 
     def send_again(self, pending: PendingRequest) -> None:
         """Send a request again because its response was lost."""
-
-    def drop_held(self, pending: PendingRequest) -> None:
-        """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
         """Accept a returned request. If this returns False, the client gets the error."""
@@ -156,13 +133,13 @@ class PendingRequests:
         self._tensors = tensors
         self._router = router
         # Route of all new requests; `None` if the router chooses a route for each.
-        self._only_route: Route | None = None
+        self._common_route: Route | None = None
         self.pending_bytes = 0
         self.requests: dict[int, PendingRequest] = {}
         # Ids begin at a random value, so that they are unique in the mesh.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Key: the segment of a response that is being read.
-        self._lenders: dict[str, Route] = {}
+        # Key: the segment of a response that is being read. Value: where the response came from.
+        self._route_of_segment: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
         self._frame_end_due = False
 
@@ -173,7 +150,7 @@ class PendingRequests:
 
         on_response may be called before this method returns.
         """
-        route = self._only_route
+        route = self._common_route
         request_id = request.id = self.last_id = self.last_id + 1
         requests = self.requests
         pending = PendingRequest(self, request, on_response, size_bytes, route)
@@ -198,9 +175,7 @@ class PendingRequests:
         self.pending_bytes -= pending.size_bytes
         # Drop the lease now: other code may hold the request for longer.
         pending.request.lease = None
-        if pending.route is None:
-            self._router.drop_held(pending)
-        else:
+        if pending.route is not None:
             pending.route.send(Cancel(request_id))
         self._on_end(pending, Cancelled.code)
         self.check_drained()
@@ -213,13 +188,13 @@ class PendingRequests:
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
         """Give responses' segments back to executors, except after a broken link."""
-        by_lender: dict[Route, list[str]] = {}
+        by_route: dict[Route, list[str]] = {}
         for segment_name in segment_names:
-            lender = self._lenders.pop(segment_name, None)
-            if lender is not None:
-                by_lender.setdefault(lender, []).append(segment_name)
-        for lender, names in by_lender.items():
-            lender.send(Release(tuple(names)))
+            route = self._route_of_segment.pop(segment_name, None)
+            if route is not None:
+                by_route.setdefault(route, []).append(segment_name)
+        for route, names in by_route.items():
+            route.send(Release(tuple(names)))
 
     def refuse(
         self, request: InferRequest, on_response: OnResponse, error: NereidError
@@ -245,25 +220,40 @@ class PendingRequests:
             self._drained = None
         return True
 
-    def set_only_route(self, route: Route | None) -> None:
-        """Send all new requests over this route; with None, the router chooses a route for each."""
-        self._only_route = route
+    def set_common_route(self, route: Route | None) -> bool:
+        """Send all new requests over this route; return whether it is another one than before.
+
+        With None, the router chooses a route for each.
+        """
+        changed = route is not self._common_route
+        self._common_route = route
+        return changed
+
+    def waiting(self) -> list[PendingRequest]:
+        """Return the requests that are at no scheduler, in the order of their arrival."""
+        # Requests may belong to the same sequence.
+        waiting = [number for number, each in self.requests.items() if each.route is None]
+        return [self.requests[number] for number in sorted(waiting)]
 
     def request_frame_end(self) -> None:
         """Ask for a call of the router's on_frame_end() after the current frame."""
         self._frame_end_due = True
 
     def on_link_down(self, link: Route) -> list[PendingRequest]:
-        """Return the requests of a broken link that can be sent again.
+        """Mark and return the requests of a broken link that can be sent again.
 
         Requests that have had a response fail, because clients would get that response twice.
         """
-        self._lenders = {
-            name: lender for name, lender in self._lenders.items() if lender is not link
+        self._route_of_segment = {
+            name: route for name, route in self._route_of_segment.items() if route is not link
         }
         lost = [pending for pending in self.requests.values() if pending.route is link]
         self._fail_begun(lost)
-        return [pending for pending in lost if pending.request.id in self.requests]
+        unfinished = [pending for pending in lost if pending.request.id in self.requests]
+        for pending in unfinished:
+            pending.request.resent = True
+            pending.route = None
+        return unfinished
 
     def _fail_begun(self, lost: list[PendingRequest]) -> None:
         for pending in lost:
@@ -336,7 +326,7 @@ class PendingRequests:
         """Deliver a response with shared memory; return False if the request is sent again."""
         request = pending.request
         if response.segment_name:
-            self._lenders[response.segment_name] = link
+            self._route_of_segment[response.segment_name] = link
             try:
                 self._tensors.open_response(response)
             except SegmentLostError as error:
@@ -359,16 +349,16 @@ class PendingRequests:
     ) -> bool:
         """Send a request again whose executor died before the response was opened."""
         request = pending.request
-        attempts = pending.attempts
-        attempts.lost_responses += 1
+        pending.lost_responses += 1
         extra = request_log_extra(request.request_id, request.trace_context)
         _log.warning("response lost with its executor: %s", error, extra=extra)
-        if pending.responses or attempts.lost_responses > _MAX_LOST_RESPONSES:
+        if pending.responses or pending.lost_responses > _MAX_LOST_RESPONSES:
             return False
         self.release_segments((response.segment_name,))
         self.requests[request.id] = pending
         self.pending_bytes += pending.size_bytes
         request.resent = True
+        pending.route = None
         self._router.send_again(pending)
         return True
 

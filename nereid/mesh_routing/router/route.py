@@ -1,4 +1,4 @@
-"""Link to one scheduler, and interfaces that the process around the router implements."""
+"""Link to one scheduler, and interfaces of what it is made of."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from nereid.core.wire.messages import FromScheduler, ToScheduler
-    from nereid.rpc import Channel
 
 
 class SchedulerLink(Protocol):
@@ -60,30 +59,6 @@ class Clock(Protocol):
         ...
 
 
-class Schedulers(Protocol):
-    """Source of the schedulers' addresses and of links to them."""
-
-    def watch(
-        self,
-        on_addresses: Callable[[list[str]], None],
-        live_addresses: Callable[[], list[str]],
-    ) -> None:
-        """Call on_addresses with all addresses, now or soon, and again after every change."""
-
-    def open_link(self, address: str) -> OpenLink:
-        """Return a function that opens links to the scheduler at this address."""
-
-    def close_channel(self, address: str) -> None:
-        """Close the channel to an address that no scheduler has any more."""
-
-
-class MeshAccess(Schedulers, Protocol):
-    """Access to the schedulers, for one router and for control calls."""
-
-    def channels(self) -> Sequence[Channel]:
-        """Return channels for a call that any scheduler can serve, the best channel first."""
-
-
 class Route:
     """Link to one scheduler, with the link's state."""
 
@@ -98,14 +73,8 @@ class Route:
         self.address = address
         # True after the scheduler's greeting: requests can be sent.
         self.up = False
+        # True if the scheduler shares memory with this process.
         self.shares = False
-        self.domain = ""
-        self.retired = False
-        # Numbers of announcements in earlier frames, and in the frame that is being read.
-        self.announcements = 0
-        self.unread_announcements = 0
-        # Runs after the link broke. When it expires, the scheduler's models are forgotten.
-        self.timer: Timer | None = None
         self._link = open_link(
             on_items=partial(on_items, self),
             on_up=lambda: None,

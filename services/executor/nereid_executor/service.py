@@ -47,7 +47,7 @@ from nereid_executor.session.session import SessionContext
 from nereid_executor.settings import visible_gpus
 
 if TYPE_CHECKING:
-    from nereid.mesh_routing.scheduler_channels import SchedulerChannels
+    from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels
     from nereid.observability.metrics_page import Page
     from nereid.rpc import Channel, ThreadStreams
     from nereid_executor.backends.registry import BackendRegistry
@@ -211,7 +211,7 @@ class ExecutorService:
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None
-        from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
+        from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
         memory = settings.shm_limit_bytes, settings.shm_idle_secs

@@ -27,7 +27,7 @@ from nereid_gateway import settings as gateway_settings
 from nereid_gateway.service import GatewayService
 
 if TYPE_CHECKING:
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
     from nereid.process.service_process import Shutdown
     from nereid.rpc.net.shared_ports import InheritedPorts
@@ -51,7 +51,7 @@ async def serve(
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
         # Most gateways connect to a single scheduler.
-        from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
+        from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)
         open_channel = partial(_open_channel, settings, replaceable=True)

@@ -47,7 +47,8 @@ from nereid_gateway.server.server import HttpServer
 
 if TYPE_CHECKING:
     from nereid.core.wire.messages import Notice, ToScheduler
-    from nereid.mesh_routing.router.route import MeshAccess, OpenLink, SchedulerLink
+    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.router.route import OpenLink, SchedulerLink
     from nereid.process.gateway_group import GatewayGroup
     from nereid.rpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts

@@ -20,12 +20,13 @@ from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
-from nereid_scheduler.control.shards.model_moves import NO_MOVES, ModelMoves
+from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.core.memory.budgets import budgets_of
 from nereid_scheduler.core.models.desired_models import DesiredModels
+from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.placement.loads.loader import Loader
 from nereid_scheduler.placement.models.catalogue import Catalogue
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import Notice
     from nereid.pb import nereid_pb2 as pb
+    from nereid_scheduler.core.models.model_owners import ModelOwners
     from nereid_scheduler.environment import Environment
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.settings import Settings
@@ -43,14 +45,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Parts that manage one scheduler's models. Without other schedulers, `shard` is `None`."""
+    """Parts that manage one scheduler's models. Only one of several has a shard, and moves."""
 
     repositories: Repositories
     desired: DesiredModels
     catalogue: Catalogue
     loader: Loader
     load_queue: LoadQueue
-    moves: ModelMoves
+    owners: ModelOwners
+    moves: ModelMoves | None
     shard: Shard | None
     on_demand: OnDemandLoads
     reconciler: Reconciler
@@ -94,7 +97,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
     repositories = _open_repositories(settings)
-    moves: ModelMoves = NO_MOVES
+    moves: ModelMoves | None = None
     shard: Shard | None = None
     if membership is not None:
         owned = OwnedModels(membership.name)
@@ -135,7 +138,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     recorded: RecordedModels = NO_RECORDED_MODELS
     if state.models is not None and rules.mode == EXPLICIT:
         recorded = RecordedModels(repositories, state.models, files_allowed=rules.allow_model_files)
-    sources = Sources(on_demand, recorded, moves)
+    owners: ModelOwners = ONE_OWNER if moves is None else moves
+    sources = Sources(on_demand, recorded, owners)
     reconciler = Reconciler(desired, catalogue, loader, repositories, rules, sources)
     control = ModelControl(repositories, catalogue, desired, reconciler, rules, sources)
     return ModelParts(
@@ -144,6 +148,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         catalogue,
         loader,
         load_queue,
+        owners,
         moves,
         shard,
         on_demand,

@@ -101,7 +101,7 @@ class SchedulerService:
             lambda: len(self._gateways),
             on_handed_over=self._on_handed_over,
         )
-        moves, on_demand = models.moves, models.on_demand
+        on_demand = models.on_demand
         # Set when the first loads have begun. Records that are read later wait for it.
         self._models_begun = asyncio.Event()
         self._admission = Admission(
@@ -110,7 +110,7 @@ class SchedulerService:
             environment.traces,
             models.loader.nested_calls,
             first_runs=models.loader.first_runs,
-            has_moved=moves.has_moved,
+            has_moved=models.owners.has_moved,
             load_on_demand=on_demand.request,
             orphan_limit_s=settings.recovery.orphan_s,
             timeline=environment.timeline,
@@ -152,7 +152,7 @@ class SchedulerService:
             counts=self._counts,
             drain=self._drains.drain,
             strict=settings.strict_readiness,
-            is_elsewhere=moves.is_elsewhere,
+            is_elsewhere=models.owners.is_elsewhere,
             ensure=on_demand.ensure,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
@@ -163,9 +163,10 @@ class SchedulerService:
             },
         )
         self._remote_control: RemoteControl | None = None
-        if models.shard is not None:
+        if models.shard is not None and models.moves is not None:
+            limit_s = settings.recovery.forwarded_call_s
             self._remote_control = RemoteControl(
-                models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
+                models.shard, models.moves, self._own_handlers, limit_s
             )
         self._started = False
         self.failed_start = False
@@ -222,15 +223,16 @@ class SchedulerService:
             documents or {}, SIZES, self._models.on_demand.restore_sizes
         )
         records = self._model_records(documents or {})
-        if self._models.shard is None:
+        moves, shard = self._models.moves, self._models.shard
+        if moves is None or shard is None:
             await self._models.control.start(records)
             await self._listen()
         else:
-            await self._models.moves.scan()
+            await moves.scan()
             await self._listen()
-            await self._models.shard.start()
+            await shard.start()
             await self._models.control.start(records)
-            self._models.shard.update()
+            shard.update()
         self._models_begun.set()
         self._started = True
         if self._remote_control is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import tritonclient.http.aio
 
 from nereid.core.wire.messages import CachedModels, Ownership
-from nereid.mesh_routing.scheduler_channels import SchedulerChannels
+from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels
 from nereid.rpc import SocketChannel
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid_gateway.service import GatewayService

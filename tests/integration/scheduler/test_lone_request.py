@@ -7,14 +7,13 @@ from typing import Any
 
 from nereid import rpc
 from nereid.core.wire.messages import CachedModels, FromScheduler, InferResponse, ToScheduler
-from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid_gateway.service import joined
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from tests.support.mesh.fake_link import UnsharedTensors
+from tests.support.mesh.fake_link import IGNORE, UnsharedTensors
 from tests.support.scheduler.world import AdmissionWorld, request
 
 
@@ -59,8 +58,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     session = GatewaySession(world.admission)
     session.link = scheduler_end
     scheduler_end.on_items = session.on_items
-    mesh = OneScheduler(joined(gateway_end), rpc.LocalChannel(rpc.Handlers()))
-    client = MeshRouter(mesh, UnsharedTensors(), reconnect_limit_s=None)
+    client = OnlySchedulerRouter(joined(gateway_end), UnsharedTensors(), None, IGNORE)
     client.open()
     scheduler_end.send_now(CachedModels(()))
     model, stream = world.ready(), Stream()

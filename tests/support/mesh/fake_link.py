@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from nereid.core.wire.messages import Cancel, InferRequest, Release
+from nereid.mesh_routing.router.router import Callbacks
+from nereid.shm.mappings import SegmentLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,9 @@ class FakeLink:
         return [-item.id if isinstance(item, Cancel) else item.id for item in sent]  # type: ignore[union-attr]
 
 
+IGNORE: Final = Callbacks(lambda _: None, lambda _: None)
+
+
 class UnsharedTensors:
     """The pending_requests.TensorSharing of a process that shares no memory; keeps what it was
     called with.
@@ -63,17 +68,19 @@ class UnsharedTensors:
     shared = False
 
     def __init__(self) -> None:
-        self.domains: list[str] = []
         self.made_inline: list[InferRequest] = []
+        # True if the segments of all responses are lost.
+        self.lost = False
 
     def on_scheduler_domain(self, domain: str) -> None:
-        self.domains.append(domain)
+        """Do nothing."""
 
     def make_inline(self, request: InferRequest) -> None:
         self.made_inline.append(request)
 
     def open_response(self, response: InferResponse) -> None:
-        raise AssertionError(response)
+        assert self.lost, response
+        raise SegmentLostError("gone")
 
     def lost_response(self, response: InferResponse) -> InferResponse:
         raise AssertionError(response)

@@ -51,7 +51,7 @@ class FakeClock:
 
 
 class FakeSchedulers:
-    """A mesh_routing.route.Schedulers. Links come up when the test says so."""
+    """A mesh_router.Schedulers. Links come up when the test says so."""
 
     def __init__(self) -> None:
         # The last link to each address.

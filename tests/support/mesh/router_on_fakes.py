@@ -12,9 +12,9 @@ from nereid.core.wire.messages import (
     Ownership,
     moved_response,
 )
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.several.mesh_router import MeshRouter
 from nereid.pb import kserve_pb2
-from tests.support.mesh.fake_link import UnsharedTensors
+from tests.support.mesh.fake_link import IGNORE, UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock, FakeSchedulers
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class RouterOnFakes:
         self.router = MeshRouter(
             self.schedulers,
             self.tensors,
-            reconnect_limit_s=LIMIT_S,
-            on_notice=self.notices.append,
+            LIMIT_S,
+            IGNORE._replace(on_notice=self.notices.append),
             clock=self.clock,
         )
         self.router.open()

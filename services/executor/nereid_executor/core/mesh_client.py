@@ -12,7 +12,8 @@ from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.wire.messages import InferResponse, error_status_of
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.mesh_routing.control_calls import call_any, call_scheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
+from nereid.mesh_routing.router.router import Callbacks
 from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.wire.messages import InferRequest, Notice
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.router.pending_requests import PendingRequest, PendingRequests
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.router.router import Router
 
     OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]
@@ -78,7 +80,7 @@ class Mesh:
         memory: tuple[int, float] | None = None,
         schedulers: MeshAccess | None = None,
         *,
-        reconnect_limit_s: float | None = DEFAULT_TIMES.model_call_s,
+        reconnect_limit_s: float = DEFAULT_TIMES.model_call_s,
         on_link_up: Callable[[], None] | None = None,
         on_link_lost: Callable[[], None] | None = None,
     ) -> None:
@@ -90,22 +92,22 @@ class Mesh:
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
         self._tensors = BorrowedTensors(domain)
+        self._on_link_up = on_link_up
+        callbacks = Callbacks(
+            on_notice=self._on_notice,
+            on_link_lost=lambda _: None if on_link_lost is None else on_link_lost(),
+        )
         # References to shared memory are sent only once the scheduler is known to support them.
+        self._router: Router
         if schedulers is None:
             assert channel is not None, "no way to any scheduler"
             open_link = dial_scheduler(channel, domain, for_models=True)
-            schedulers = OneScheduler(open_link, channel)
             # The link ends with the session and is not opened again, so there is no limit.
-            reconnect_limit_s = None
-        self._channels = schedulers.channels
-        self._on_link_up = on_link_up
-        self._router = MeshRouter(
-            schedulers,
-            self._tensors,
-            reconnect_limit_s=reconnect_limit_s,
-            on_notice=None if on_link_up is None else self._on_notice,
-            on_link_lost=None if on_link_lost is None else lambda _link: on_link_lost(),
-        )
+            self._router = OnlySchedulerRouter(open_link, self._tensors, None, callbacks)
+            self._channels = OneScheduler(open_link, channel).channels
+        else:
+            self._router = schedulers.make_router(self._tensors, reconnect_limit_s, callbacks)
+            self._channels = schedulers.channels
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:

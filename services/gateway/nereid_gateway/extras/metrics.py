@@ -25,7 +25,7 @@ from nereid_gateway.server.call_tasks import CallTasks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from nereid.mesh_routing.router.mesh_router import MeshRouter
+    from nereid.mesh_routing.router.router import Router
     from nereid.observability.metrics_page import Family
     from nereid_gateway.core.kept_counts import KeptCounts
     from nereid_gateway.fronts.grpc.front import GrpcFront
@@ -59,7 +59,7 @@ class GatewayMetrics:
         self,
         http: Sequence[HttpServer],
         grpc: GrpcFront,
-        router: MeshRouter,
+        router: Router,
         access: AccessControl | None = None,
         *,
         kept: KeptCounts | None = None,

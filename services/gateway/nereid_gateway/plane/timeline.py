@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.router.pending_requests import OnEnd
-    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
 # A service that sends nothing for this long counts as missing.

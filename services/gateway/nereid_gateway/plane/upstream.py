@@ -15,7 +15,7 @@ from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, U
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.core.sequence_owners import SEQUENCE_ID
 from nereid.core.wire.messages import CachedModels, payload_bytes
-from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.router import Callbacks
 from nereid.rpc.net.limits.budget import OverBudgetError, account_of
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_gateway.core.access.sequence_owners import sequence_owner
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import InferRequest, Notice
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc.net.limits.budget import ByteBudget
     from nereid_gateway.core.infer_step import OnResponse, RequestHandle
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
@@ -60,7 +60,7 @@ class Limits:
 
 
 class Upstream:
-    """InferStep that hands requests to the mesh router."""
+    """InferStep that hands requests to the router."""
 
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
@@ -91,13 +91,10 @@ class Upstream:
         self._limits_addresses = limits_addresses
         # None if no model needs digests of its requests.
         self._digester: Digester | None = None
-        self.router = MeshRouter(
-            mesh,
+        self.router = mesh.make_router(
             tensors,
-            on_notice=self._on_notice,
-            reconnect_limit_s=limits.reconnect_limit_s,
-            on_end=timeline.record_request,
-            on_link_lost=timeline.record_lost_link,
+            limits.reconnect_limit_s,
+            Callbacks(self._on_notice, timeline.record_lost_link, timeline.record_request),
         )
         self.pending = self.router.pending
 

@@ -31,8 +31,8 @@ from nereid.pb import kserve_pb2
 from nereid.timeline.records import LOADING, Wait
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.admission.refusals import client_error, refusal_response
-from nereid_scheduler.control.shards.model_moves import NO_MOVES
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.core.requests.entry import identify_response
 from nereid_scheduler.core.requests.entry_trace import NO_TRACES, RefusedRequest
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
@@ -88,7 +88,7 @@ class Admission:
         nested_calls: NestedCalls = NO_NESTED_CALLS,
         *,
         first_runs: FirstRuns = NO_FIRST_RUNS,
-        has_moved: Callable[[str], bool] = NO_MOVES.has_moved,
+        has_moved: Callable[[str], bool] = ONE_OWNER.has_moved,
         load_on_demand: Callable[[OnDemandModel], object] = lambda _: None,
         max_heads: int = _MAX_HEADS,
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
     from nereid_gateway.plane.control.model_counts import ModelCounts
 

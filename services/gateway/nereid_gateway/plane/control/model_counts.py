@@ -23,7 +23,7 @@ from nereid_gateway.plane.control.group_counts import GroupCounts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nereid.mesh_routing.router.route import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
 # Seconds. If a scheduler is killed, its counts since the last read are lost.

@@ -25,12 +25,12 @@ from nereid_scheduler.control.reconciler.next_action import (
 from nereid_scheduler.control.repository.load_writes import LoadWrites
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS
 from nereid_scheduler.control.rules import POLL
-from nereid_scheduler.control.shards.model_moves import NO_MOVES
 from nereid_scheduler.control.tasks import Tasks
 from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Reason
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
+from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.placement.loads.reload import ModelReload
 from nereid_scheduler.placement.models.catalogue import ServedModel, ServedVersion
 from nereid_scheduler.placement.models.reload_plan import plan_reload
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemandLoads
     from nereid_scheduler.control.rules import ModelControlRules
-    from nereid_scheduler.control.shards.model_moves import ModelMoves
     from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
     from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.model_owners import ModelOwners
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue
 
@@ -62,7 +62,7 @@ class Sources(NamedTuple):
 
     on_demand: OnDemandLoads
     recorded: RecordedModels = NO_RECORDED_MODELS
-    moves: ModelMoves = NO_MOVES
+    moves: ModelOwners = ONE_OWNER
 
 
 class Reconciler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.members.membership import Peer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ModelMoves:
-    """The models of one of several schedulers. Implements shard.ShardModels."""
+    """The models of one of several schedulers. It is a ModelOwners and shard.ShardModels."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
         self,
@@ -116,7 +116,7 @@ class ModelMoves:
         """Return whether another member has a model."""
         return self._holder(plain_name) is not None
 
-    def all_named(self) -> bool:
+    def all_expected_served(self) -> bool:
         """Return whether every model that should be served is served or being loaded somewhere."""
         peers = self._membership.peers.values()
         return self._expected_models() <= self.served().models.union(
@@ -272,32 +272,6 @@ class ModelMoves:
     def _awaited(self) -> dict[str, str]:
         awaited = self._desired.awaited
         return {name: plain for name, plain in awaited.items() if self._owned.owns(name)}
-
-
-class NoMoves(ModelMoves):
-    """The models of a mesh's only scheduler, which owns all models."""
-
-    def __init__(self) -> None:
-        pass
-
-    def has_moved(self, plain_name: str) -> bool:  # noqa: ARG002 - of ModelMoves
-        """Return False."""
-        return False
-
-    def is_elsewhere(self, plain_name: str) -> bool:  # noqa: ARG002 - of ModelMoves
-        """Return False."""
-        return False
-
-    def select(self, found: list[FoundModel]) -> list[FoundModel]:
-        """Return all models."""
-        return found
-
-    def owns(self, name: str) -> bool:  # noqa: ARG002 - of ModelMoves
-        """Return True."""
-        return True
-
-
-NO_MOVES: Final = NoMoves()
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:

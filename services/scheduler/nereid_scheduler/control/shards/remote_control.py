@@ -115,7 +115,7 @@ class RemoteControl:
 
     def _is_takeover_due(self) -> bool:
         """Return whether a lost scheduler's models seem to be at no other scheduler yet."""
-        return bool(self._shard.membership.lost_models) and not self._moves.all_named()
+        return bool(self._shard.membership.lost_models) and not self._moves.all_expected_served()
 
     def _channel_to(self, model: str) -> Channel | None:
         name = self._moves.location(model)
@@ -188,7 +188,7 @@ class RemoteControl:
         return response
 
     async def _server_ready(self, path: str, message: bytes) -> bytes:
-        ready = self._moves.all_named()
+        ready = self._moves.all_expected_served()
         if ready:
             responses = (await self._call_all(path, message)).values()
             ready = all(

@@ -13,11 +13,13 @@ executor has reported that it has begun the run.
     an executor has no response, or     the next executor that has named the run is asked; or a
     leaves                              report is awaited, which may name it; else it ends without
                                         a response
-    another scheduler is lost, or an    in a takeover's grace period each executor is asked to
-    executor joins after that           report what it has begun for the lost scheduler
     no report is awaited any more, or   runs that are not named end without a response
     the grace period is over
     all runs of a request have ended    the request gets the response of its own run, or none
+
+    among several schedulers:
+    another scheduler is lost, or an    in a takeover's grace period each executor is asked to
+    executor joins after that           report what it has begun for the lost scheduler
 
 The module does no I/O; `first_runs` carries the decisions out.
 """

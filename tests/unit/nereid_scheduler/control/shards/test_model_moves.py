@@ -97,10 +97,10 @@ async def test_each_scheduler_loads_its_own_models() -> None:
     await it.moves.scan()
     selected = it.moves.select(it.repositories.scan())
     assert [each.name for each in selected] == MINE
-    assert not it.moves.all_named()
+    assert not it.moves.all_expected_served()
     it.serve(*MINE)
     it.state("b", *OTHERS, number=2)
-    assert it.moves.all_named()
+    assert it.moves.all_expected_served()
     assert it.moves.served().models == frozenset(MINE)
     assert it.moves.named() == tuple(MINE)
 

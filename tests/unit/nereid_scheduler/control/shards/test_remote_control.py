@@ -46,7 +46,7 @@ class World:
         self.shard = SimpleNamespace(name="a", membership=membership, channel_to=self.channels.get)
         moves = SimpleNamespace(
             location=lambda _: self.owner,
-            all_named=lambda: self.named,
+            all_expected_served=lambda: self.named,
             plain_name=lambda name: name,
             learn_model=self._learn,
             loading=lambda _: nullcontext(),

@@ -16,8 +16,9 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.mesh_routing.control_calls import UNREACHABLE
-from nereid.mesh_routing.router.mesh_router import NO_OWNER, MeshRouter
+from nereid.mesh_routing.several.mesh_router import NO_OWNER, MeshRouter
 from nereid.shm.mappings import SegmentLostError
+from tests.support.mesh.fake_link import IGNORE
 from tests.support.mesh.fake_schedulers import FakeSchedulers
 from tests.support.mesh.router_on_fakes import LIMIT_S, RouterOnFakes
 
@@ -348,6 +349,42 @@ def test_a_response_to_a_request_that_was_returned_counts() -> None:
     assert it.sent("a") == []
 
 
+def test_a_response_in_the_frame_that_returns_a_request_counts() -> None:
+    it = connected()
+    pending = it.infer("m")
+    response = InferResponse(pending.request.id)
+    it.on_items("a", moved_response(pending.request.id), response)
+    assert it.responses[pending.request.id] == [response]
+    it.own("b", "m", "n", epoch=3)
+    assert it.sent("b") == []
+
+
+def test_requests_wait_while_the_only_scheduler_of_a_name_shuts_down() -> None:
+    it = RouterOnFakes("a")
+    it.on_items("a", CachedModels(()))
+    returned = it.infer("m")
+    it.on_items("a", Ownership("", 0, (), leaving=True), moved_response(returned.request.id))
+    held = it.infer("m")
+    it.sent("a")
+    it.clock.advance(3 * LIMIT_S)
+    it.disconnect("a")
+    it.on_items("a", CachedModels(()))
+    assert it.sent("a") == [returned.request.id, held.request.id]
+    it.clock.advance(3 * LIMIT_S)
+    assert not it.errors(returned) + it.errors(held)
+
+
+def test_a_request_that_fails_by_the_limit_may_cancel_the_next() -> None:
+    it = connected()
+    it.own("a", leaving=True)
+    it.own("b", leaving=True)
+    first, second = it.infer("m"), it.infer("m")
+    first.on_response = lambda _: second.cancel()
+    it.clock.advance(LIMIT_S)
+    assert not it.router.pending.requests
+    assert not it.errors(second)
+
+
 def test_addresses_come_and_go() -> None:
     it = connected()
     kept = it.infer("m")
@@ -437,7 +474,7 @@ async def test_draining_waits_for_held_requests() -> None:
 
 
 async def test_it_runs_by_the_event_loops_clock() -> None:
-    router = MeshRouter(FakeSchedulers(), SharedTensors(), reconnect_limit_s=0.01)
+    router = MeshRouter(FakeSchedulers(), SharedTensors(), 0.01, IGNORE)
     router.open()
     router.open()
     failed = asyncio.Event()

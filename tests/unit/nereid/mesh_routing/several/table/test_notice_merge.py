@@ -10,7 +10,7 @@ from nereid.core.wire.messages import (
     TraceRule,
     TraceRules,
 )
-from nereid.mesh_routing.table.notice_merge import NoticeMerge
+from nereid.mesh_routing.several.table.notice_merge import NoticeMerge
 
 OFF = TraceRule(on=False, rate=1000, limit=-1)
 ON = TraceRule(on=True, rate=1, limit=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nereid.core.wire.messages import Ownership
-from nereid.mesh_routing.table.routing_table import RoutingTable
+from nereid.mesh_routing.several.table.routing_table import RoutingTable
 
 
 def table_of(*keys: str) -> RoutingTable[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import (
     CachedModels,
     Cancel,
@@ -12,17 +13,19 @@ from nereid.core.wire.messages import (
     FlowControl,
     InferRequest,
     InferResponse,
+    LogRules,
     Ownership,
     moved_response,
 )
-from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.router.mesh_router import MeshRouter
-from nereid.rpc import Handlers, LocalChannel
-from tests.support.mesh.fake_link import FakeLink, UnsharedTensors
+from nereid.mesh_routing.control_calls import UNREACHABLE
+from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
+from tests.support.mesh.fake_link import IGNORE, FakeLink, UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock
 
 if TYPE_CHECKING:
     import pytest
+
+    from nereid.core.wire.messages import Notice
 
 
 class OneOnFakeLink:
@@ -32,12 +35,14 @@ class OneOnFakeLink:
         self.link = FakeLink()
         self.clock = FakeClock()
         self.tensors = UnsharedTensors()
+        self.notices: list[Notice] = []
         self.responses: list[InferResponse] = []
-        self.router = MeshRouter(
-            OneScheduler(self.link.open, LocalChannel(Handlers())),
+        self.router = OnlySchedulerRouter(
+            self.link.open,
             self.tensors,
-            reconnect_limit_s=reconnect_limit_s,
-            clock=self.clock,
+            reconnect_limit_s,
+            IGNORE._replace(on_notice=self.notices.append),
+            self.clock,
         )
         self.router.open()
         self.greet()
@@ -120,6 +125,83 @@ def test_who_does_not_wait_for_a_scheduler_ignores_that_it_shuts_down() -> None:
     assert it.link.sent_ids() == [request.id]
     it.link.on_items([moved_response(request.id)])
     assert [each.id for each in it.responses] == [request.id]
+
+
+def test_what_a_scheduler_returns_that_goes_on_is_refused() -> None:
+    """It is one of several, and this gateway was told of it alone."""
+    it = OneOnFakeLink()
+    request = it.infer()
+    it.link.on_items([Ownership("a", 1, ("other",)), moved_response(request.id)])
+    assert [each.error and each.error.code for each in it.responses] == [14]
+
+
+def test_after_the_limit_requests_fail_until_the_scheduler_is_back() -> None:
+    it = OneOnFakeLink()
+    it.infer()
+    it.link.on_down()
+    it.clock.advance(70)
+    it.infer()
+    assert [each.error and each.error.message for each in it.responses] == [UNREACHABLE] * 2
+    it.greet()
+    later = it.infer()
+    it.clock.advance(70)
+    assert it.link.sent_ids()[1:] == [later.id]
+    assert len(it.responses) == 2
+
+
+def test_nothing_is_sent_after_its_end() -> None:
+    it = OneOnFakeLink()
+    sent = it.infer()
+    it.router.close(Unavailable("the server is shutting down"))
+    it.greet()
+    it.link.on_down()
+    it.router.open()
+    refused = it.infer()
+    assert it.link.closed
+    assert it.link.sent_ids() == [sent.id]
+    assert [(each.id, each.error and each.error.message) for each in it.responses] == [
+        (sent.id, "the server is shutting down"),
+        (refused.id, UNREACHABLE),
+    ]
+    never_opened = OnlySchedulerRouter(it.link.open, it.tensors, 1.0, IGNORE, it.clock)
+    never_opened.close()
+    assert not never_opened.links_up
+
+
+def test_a_lost_response_is_made_by_the_next_process_if_the_scheduler_shuts_down() -> None:
+    it = OneOnFakeLink()
+    it.tensors.lost = True
+    first, second = it.infer(), it.infer()
+    it.link.on_items([InferResponse(first.id, segment_name="9.1")])
+    it.link.on_items([LEAVING, InferResponse(second.id, segment_name="9.2")])
+    requests = [each for each in it.link.sent if isinstance(each, InferRequest)]
+    assert requests == [first, second, first]
+    it.link.sent.clear()
+    it.link.on_down()
+    it.greet()
+    assert it.link.sent == [first, second]
+    assert first.resent
+    assert second.resent
+
+
+def test_greetings_and_rules_are_passed_on_whenever_they_come() -> None:
+    it = OneOnFakeLink()
+    it.greet()
+    rules = LogRules(0, True, True, True, "default")
+    it.link.on_items([rules])
+    assert it.notices == [CachedModels(()), CachedModels(()), rules]
+    assert it.router.links_up == 1
+    assert it.link.sent == []
+
+
+def test_a_scheduler_that_shares_memory_gets_what_lies_in_it() -> None:
+    it = OneOnFakeLink()
+    it.link.on_down()
+    held = it.infer()
+    it.tensors.shared = True
+    it.greet()
+    assert it.link.sent == [held]
+    assert it.tensors.made_inline == []
 
 
 def test_no_two_clients_number_their_requests_alike() -> None:

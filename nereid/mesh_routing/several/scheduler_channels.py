@@ -6,12 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nereid.mesh_routing.access import dial_scheduler
+from nereid.mesh_routing.several.mesh_router import MeshRouter
 from nereid.rpc.net.scheduler_addresses import watch_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from nereid.mesh_routing.router.pending_requests import TensorSharing
     from nereid.mesh_routing.router.route import OpenLink
+    from nereid.mesh_routing.router.router import Callbacks, Router
     from nereid.rpc import Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
 
@@ -37,6 +40,12 @@ class SchedulerChannels:
         """Return channels for a call that any scheduler can serve, connected ones first."""
         addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
         return [self._channels[address] for address in addresses if address in self._channels]
+
+    def make_router(
+        self, tensors: TensorSharing, reconnect_limit_s: float, callbacks: Callbacks
+    ) -> Router:
+        """Return a router among all schedulers."""
+        return MeshRouter(self, tensors, reconnect_limit_s, callbacks)
 
     def watch(
         self,

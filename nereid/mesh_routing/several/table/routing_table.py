@@ -93,7 +93,7 @@ class RoutingTable(Generic[Key]):
                 if scheduler.live and scheduler.leaving is leaving:
                     yield key
 
-    def only(self) -> Key | None:
+    def single_accepting(self) -> Key | None:
         """Return the scheduler if there is only one and it accepts requests; otherwise None."""
         if len(self._schedulers) != 1:
             return None
@@ -101,7 +101,7 @@ class RoutingTable(Generic[Key]):
         return key if scheduler.accepts else None
 
     @property
-    def is_lone(self) -> bool:
+    def has_only_unnamed_scheduler(self) -> bool:
         """True if the mesh has one scheduler, which has no name and announces no models."""
         return [scheduler.rank[1] for scheduler in self._schedulers.values()] == [""]
 

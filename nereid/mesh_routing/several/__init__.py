@@ -1,0 +1,1 @@
+"""Routing among several schedulers: their channels, announcements of models, and moved requests."""
