@@ -31,9 +31,6 @@ class Capabilities:
     #: True if the model accepts surrogates (`surrogateescape`) in place of bytes that are not
     #: UTF-8, so that no request is refused because of such bytes.
     escapes_bytes: bool = False
-    #: True if another thread may call execute() while the instance's own thread is idle. `nereid
-    #: serve --join all` can then avoid handing batches over between threads.
-    any_thread: bool = False
     #: True if the model neither writes to its inputs nor keeps or returns them, and does not use
     #: its outputs again. A state that the model wrote for a sequence then becomes its next input
     #: without a copy. Small requests that are executed alone and have the same head then get their

@@ -72,7 +72,7 @@ class IdentityModel:
             for tensor in config.input
             if tensor.allow_ragged_batch
         }
-        self.capabilities = Capabilities(any_thread=True, ragged_outputs=ragged_outputs)
+        self.capabilities = Capabilities(ragged_outputs=ragged_outputs)
         # Maps an optional input to one row of zeros. Variable dimensions are 1, as on Triton.
         self._absent = {
             tensor.name: np.zeros(

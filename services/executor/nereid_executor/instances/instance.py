@@ -47,7 +47,6 @@ from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid_executor.backends.direct_serving import DirectServing, StreamContext
 from nereid_executor.batch.batch_runner import BatchRunner
 from nereid_executor.batch.batch_serving import serve_batches
-from nereid_executor.batch.inline_execution import InlineExecution, InlineRule
 from nereid_executor.batch.request_runner import RequestRunner
 from nereid_executor.batch.timeline import NO_TIMELINE
 from nereid_executor.batch.warmup import WarmupTurns, warm_up
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Model, ReadinessReporter, RequestModel
     from nereid.config.recovery import RecoveryTimes
     from nereid.observability.tracing import Tracer
-    from nereid.rpc import ThreadStream, ThreadStreams
     from nereid_executor.backends.registry import BackendRegistry
     from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
     from nereid_executor.batch.timeline import ExecutorTimeline
@@ -140,9 +138,7 @@ class Instance:
         # Bytes of memory that the load took, by device.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
-        self._stream: BlockingStream | ThreadStream | None = None
-        # Executes batches on the event loop in place of the thread; `None` if that is not possible.
-        self._inline: InlineExecution | None = None
+        self._stream: BlockingStream | None = None
         # Runner of a RequestModel; `None` for any other model.
         self._requests: RequestRunner | None = None
         # The RequestModel while it is warmed up.
@@ -330,11 +326,6 @@ class Instance:
         )
         self.has_states = runner.has_states
         self._received = runner.received
-        self._inline = None
-        limit_ns = tenure.endpoint.inline_limit_ns
-        # A model with states may have to replay many requests, which would block the event loop.
-        if limit_ns and capabilities_of(model).any_thread and not runner.has_states:
-            self._inline = InlineExecution(runner, InlineRule(limit_ns))
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
@@ -452,15 +443,8 @@ class Instance:
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Serve one stream until it ends, or until stop() and the end of the current batch."""
-        threads = self._serving.endpoint.thread_streams
-        # The stream must have a socket if it is read while batches execute.
-        if threads is None or runner.received.depth > 1:
-            stream: Any = self._connect()
-        else:
-            stream = self._connect_in_process(threads)
-        rule = None if self._inline is None else self._inline.rule
-        with closing(stream):
-            serve_batches(stream, runner, self._serving.stopping.is_set, rule)
+        with closing(self._connect()) as stream:
+            serve_batches(stream, runner, self._serving.stopping.is_set)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
         """Serve one stream until it ends. If the model can serve the stream itself, it does."""
@@ -475,12 +459,6 @@ class Instance:
             self._enter(InstanceState.CONNECTING)
         with closing(self._connect()) as stream:
             runner.serve(stream, self._serving.stopping.is_set)
-
-    def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
-        inline = None if self._inline is None else self._inline.execute
-        self._stream = stream = threads.open(EXECUTE_PATH, self._metadata(), inline)
-        self._enter(InstanceState.SERVING)
-        return stream
 
     def _connect(self) -> BlockingStream:
         endpoint = self._serving.endpoint
