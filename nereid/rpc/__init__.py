@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
     from nereid.rpc.grpc.client_connection import ClientStream
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Handlers, StreamHandler, UnaryHandler
-    from nereid.rpc.grpc.in_process_channel import LocalChannel
     from nereid.rpc.grpc.server import Server, ServerOptions
     from nereid.rpc.grpc.status import (
         ConnectionLostError,
@@ -39,7 +38,6 @@ __all__ = [
     "ConnectionLostError",
     "Handlers",
     "Link",
-    "LocalChannel",
     "NotConnectedError",
     "NotProcessedError",
     "RpcError",
@@ -61,7 +59,6 @@ _NAMES = {
     "grpc.channel": ("Channel", "ChannelOptions", "SocketChannel", "StreamHandle"),
     "grpc.client_connection": ("ClientStream",),
     "grpc.handlers": ("AsyncUnaryHandler", "Handlers", "StreamHandler", "UnaryHandler"),
-    "grpc.in_process_channel": ("LocalChannel",),
     "grpc.server": ("Server", "ServerOptions"),
     "grpc.status": (
         *("ConnectionLostError", "NotConnectedError", "NotProcessedError", "RpcError", "Status"),

@@ -20,7 +20,7 @@ from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, Status
+from nereid.rpc import Handlers, Status
 from nereid.version import is_compiled
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
@@ -37,6 +37,7 @@ from tests.protocols.explorer import Action, Channel, World, explore, explore_ra
 from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.scheduler.samples import model_of
 from tests.support.scheduler.world import HEAD, TENSORS, serve
 

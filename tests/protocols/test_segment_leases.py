@@ -21,7 +21,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, SegmentPool
 from nereid.version import is_compiled
 from nereid_executor.backends.python.direct.output_segments import OutputSegments
@@ -38,6 +38,7 @@ from tests.protocols.explorer import Action, Channel, World, explore, explore_ra
 from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.scheduler.samples import head_of, model_of
 from tests.support.scheduler.world import serve
 

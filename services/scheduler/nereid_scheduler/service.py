@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, Unavailable
@@ -50,7 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from nereid.core.wire.messages import FromScheduler, Notice
-    from nereid.rpc import Call, Channel, Link
+    from nereid.rpc import AsyncUnaryHandler, Call, Link
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.state.state import Documents, SchedulerState
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.requests.entry import Entry
@@ -78,21 +78,20 @@ class SchedulerService:
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
-        cache_channel: Channel | None = None,
         state: SchedulerState | None = None,
         ports: MeshPorts | None = None,
     ) -> None:
         """Create a scheduler that does not listen yet.
 
-        open_cache_link: opens a link to a cache in this process. If it is `None`, the cache is at
+        open_cache_link: opens a link to a cache in this process. If it is `None`, the links lead to
         the address in the settings; without an address there is no cache. on_failed_start: called
         if a model could not be loaded at the start and --exit-on-error is set. cache_in_memory:
-        whether the cache in this process keeps its values in memory, not in Redis. cache_channel:
-        channel for calls to a cache in this process. state: state of the scheduler; `None` means
-        that the settings describe it. ports: network connections; `None` means sockets.
+        whether the cache in this process keeps its values in memory, not in Redis. state: state of
+        the scheduler; `None` means that the settings describe it. ports: network connections;
+        `None` means sockets.
         """
         environment = open_environment(
-            settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
+            settings, open_cache_link, state, ports, cache_in_memory=cache_in_memory
         )
         self._settings, self._environment = settings, environment
         self._mesh_settings = MeshSettings(
@@ -168,14 +167,11 @@ class SchedulerService:
             ensure=on_demand.ensure if settings.lazy_loading else None,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
-        self._own_handlers = Handlers(
-            unary=self._control.handlers(),
-            async_unary={**repository_handlers(models.control), **self._control.async_handlers()},
-        )
+        self._own_control = {**repository_handlers(models.control), **self._control.handlers()}
         self._remote_control: RemoteControl | None = None
         if models.shard is not None:
             self._remote_control = RemoteControl(
-                models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
+                models.shard, moves, self._own_control, settings.recovery.forwarded_call_s
             )
         # ---- state of the service
         self._started = False
@@ -193,7 +189,7 @@ class SchedulerService:
         return await self._remote_control.read_facts()
 
     def handlers(self) -> Handlers:
-        """Return the handlers of all RPCs of the scheduler, for a server or a LocalChannel."""
+        """Return the handlers of all RPCs of the scheduler, for a server."""
         executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
@@ -202,7 +198,8 @@ class SchedulerService:
             EXECUTE_PATH: executors.accept_execute,
         }
         if self._models.shard is None or self._remote_control is None:
-            return replace(self._own_handlers, stream=streams)
+            own = {path: _accepting(respond) for path, respond in self._own_control.items()}
+            return Handlers(async_unary=own, stream=streams)
         streams[PEER_PATH] = self._accept_peer
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
@@ -394,3 +391,12 @@ class SchedulerService:
     def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._models.loader.sessions:
             session.send(command)
+
+
+def _accepting(respond: Respond) -> AsyncUnaryHandler:
+    async def handle(call: Call, message: bytes) -> bytes:
+        # Accepting the call tells the caller that the scheduler is alive, however long models take.
+        call.accept()
+        return await respond(message)
+
+    return handle

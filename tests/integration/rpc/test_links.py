@@ -16,7 +16,6 @@ from nereid.rpc import (
     ChannelOptions,
     Handlers,
     Link,
-    LocalChannel,
     NotConnectedError,
     Server,
     SocketChannel,
@@ -24,6 +23,7 @@ from nereid.rpc import (
     dial_link,
     memory_links,
 )
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))

@@ -15,6 +15,7 @@ from nereid_gateway.service import joined
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from tests.support.mesh.fake_link import UnsharedTensors
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.scheduler.world import AdmissionWorld, request
 
 
@@ -59,7 +60,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     session = GatewaySession(world.admission)
     session.link = scheduler_end
     scheduler_end.on_items = session.on_items
-    mesh = OneScheduler(joined(gateway_end), rpc.LocalChannel(rpc.Handlers()))
+    mesh = OneScheduler(joined(gateway_end), LocalChannel(rpc.Handlers()))
     client = MeshRouter(mesh, UnsharedTensors(), reconnect_limit_s=None)
     client.open()
     scheduler_end.send_now(CachedModels(()))

@@ -1,4 +1,7 @@
-"""Composition root of a process with gateway, scheduler and cache, which are linked in memory."""
+"""Composition root of a process with gateway, scheduler and cache.
+
+Requests and cached responses take links in memory, control calls the services' unix sockets.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import nereid.process.uncollected  # noqa: F401 - must come before the other imp
 from nereid import rpc
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
+from nereid.mesh_auth.roles import Role
 from nereid.mesh_routing.access import OneScheduler
 from nereid.observability.tracers import open_tracer
 from nereid.process.inherited_ports import read_ports
@@ -47,32 +51,34 @@ async def serve(
     cache: CacheService | None = None
     open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
-    cache_channel: rpc.Channel | None = None
     if cache_settings.cache_config:
         cache = CacheService(
             make_store(store_config),
             open_tracer(cache_settings, "cache"),
             state=make_state(store_config),
         )
-        cache_channel = rpc.LocalChannel(cache.handlers())
         open_cache_link = partial(_link_to, cache)
     scheduler = SchedulerService(
         scheduler_settings,
         open_cache_link,
         shutdown.request,
         cache_in_memory=isinstance(store_config, LocalConfig),
-        cache_channel=cache_channel,
     )
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
-    channel = rpc.LocalChannel(scheduler.handlers())
+    # The first address is the scheduler's unix socket (planning.py).
+    address = scheduler_settings.scheduler_address[0]
+    options = gateway_settings.mesh_channel(address, Role.GATEWAY, rpc.ChannelOptions())
+    channel = rpc.SocketChannel(address, options)
     gateway = GatewayService(
         gateway_settings,
         mesh=OneScheduler(joined(gateway_end), channel),
         ports=read_ports(os.environ),
     )
     try:
+        if cache is not None:
+            await cache.listen(cache_settings)
         await shutdown.await_start(scheduler.start())
         scheduler.attach(scheduler_end)
         await gateway.start()
@@ -87,6 +93,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
+    await channel.close()
     await scheduler.drain(max(0.0, deadline - loop.time()))
     if cache is not None:
         await cache.close()

@@ -131,6 +131,10 @@ class _Mesh:
             children = [self._joined(gateway, schedulers[0])]
         return children + self._executors(address)
 
+    @property
+    def _cache_address(self) -> str:
+        return f"unix:{self.directory}/cache.sock"
+
     def gateways(self) -> tuple[str, ...]:
         """Return the names of the children that together serve the edges."""
         if self.serve.join != "none":
@@ -162,10 +166,11 @@ class _Mesh:
         )
         # The scheduler's settings come last, because the last of two flags of the same name counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
-        argv = _merged(settings_argv(self.cache), argv)
+        cache = replace(self.cache, cache_listen=self._cache_address)
+        argv = _merged(settings_argv(cache), argv)
         members: list[Any] = [gateway, scheduler]
-        if self.cache.cache_config:
-            members.insert(0, self.cache)
+        if cache.cache_config:
+            members.insert(0, cache)
         return self._child(JOINED, argv, _GATEWAY_STAGE, members)
 
     def _separate(
@@ -177,12 +182,9 @@ class _Mesh:
         if self.cache.cache_config:
             cache = replace(
                 self._of_role(self.cache, Role.SCHEDULER),
-                cache_listen=f"unix:{self.directory}/cache.sock",
+                cache_listen=self._cache_address,
                 metrics_port=-1,
             )
-            schedulers = [
-                replace(scheduler, cache_address=cache.cache_listen) for scheduler in schedulers
-            ]
             children.append(self._child(CACHE, settings_argv(cache), _LAST_STAGE, [cache]))
         for number, each in enumerate(schedulers):
             argv = settings_argv(each)
@@ -218,6 +220,8 @@ class _Mesh:
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
         )
+        if self.cache.cache_config:
+            scheduler = replace(scheduler, cache_address=self._cache_address)
         if count == 1:
             address = f"unix:{self.directory}/scheduler.sock"
             return [replace(scheduler, scheduler_address=(address, *outside))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.pages.counts_report import CountsReport
     from nereid_scheduler.pages.mesh_settings import MeshSettings
     from nereid_scheduler.pages.metrics import SchedulerMetrics
@@ -72,11 +72,15 @@ class Control:
         self._strict = strict
         self.stopping = False
 
-    def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """Return, by path, handlers of the calls that may query models or wait for a record."""
+    def handlers(self) -> dict[str, Respond]:
+        """Return the functions that respond to calls, by path."""
         pb = kserve_pb2
-        descriptions = {}
-        if self._ensure is not None:
+        if self._ensure is None:
+            descriptions = {
+                SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
+                SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
+            }
+        else:
             descriptions = {
                 SCHEDULER + "ModelMetadata": _async_handler(
                     pb.ModelMetadataRequest, partial(self._describe, self._ensure, self._metadata)
@@ -93,18 +97,6 @@ class Control:
             SCHEDULER + "DrainExecutor": _async_handler(
                 nereid_pb.DrainExecutorRequest, self._drain
             ),
-        }
-
-    def handlers(self) -> dict[str, UnaryHandler]:
-        """Return, by path, handlers of all other calls."""
-        pb = kserve_pb2
-        descriptions = {}
-        if self._ensure is None:
-            descriptions = {
-                SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
-                SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
-            }
-        return descriptions | {
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
             SCHEDULER + "Counts": _handler(nereid_pb.CountsRequest, self._counts.respond),
@@ -201,21 +193,19 @@ def _set_log_setting(
         setting.string_param = value
 
 
-def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> UnaryHandler:
-    def handle(call: Call, message: bytes) -> None:
+def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> Respond:
+    async def handle(message: bytes) -> bytes:
         with _errors_as_statuses():
             response = wire_response(request_type.FromString(message))
-        call.reply(response.SerializeToString())
+        return response.SerializeToString()
 
     return handle
 
 
 def _async_handler(
     request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
-) -> AsyncUnaryHandler:
-    async def handle(call: Call, message: bytes) -> bytes:
-        # Accepting the call tells the caller that the scheduler is alive, however long models take.
-        call.accept()
+) -> Respond:
+    async def handle(message: bytes) -> bytes:
         with _errors_as_statuses():
             response = await wire_response(request_type.FromString(message))
         return response.SerializeToString()

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.sources.model_control import ModelControl
 
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
-def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
+def repository_handlers(control: ModelControl) -> dict[str, Respond]:
     """Return the handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
@@ -65,10 +65,8 @@ def _require_no_repository(name: str) -> None:
         raise Unimplemented("'repository_name' specification is not supported")
 
 
-def _handler(
-    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
-) -> AsyncUnaryHandler:
-    async def handle(_call: Call, message: bytes) -> bytes:
+def _handler(request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> Respond:
+    async def handle(message: bytes) -> bytes:
         try:
             response = await respond(request_type.FromString(message))
         except DecodeError as error:

@@ -17,9 +17,10 @@ from nereid.core.wire.messages import (
 )
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.router.mesh_router import MeshRouter
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from tests.support.mesh.fake_link import FakeLink, UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock
+from tests.support.rpc.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     import pytest
