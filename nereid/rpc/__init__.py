@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         RpcError,
         Status,
     )
-    from nereid.rpc.grpc.thread_streams import ThreadStream, ThreadStreams
     from nereid.rpc.http2.sender import LOW_WATER_BYTES
     from nereid.rpc.links.link import Link
     from nereid.rpc.links.memory_link import memory_links
@@ -50,8 +49,6 @@ __all__ = [
     "Status",
     "StreamHandle",
     "StreamHandler",
-    "ThreadStream",
-    "ThreadStreams",
     "UnaryHandler",
     "accept_link",
     "dial_link",
@@ -69,7 +66,6 @@ _NAMES = {
     "grpc.status": (
         *("ConnectionLostError", "NotConnectedError", "NotProcessedError", "RpcError", "Status"),
     ),
-    "grpc.thread_streams": ("ThreadStream", "ThreadStreams"),
     "http2.sender": ("LOW_WATER_BYTES",),
     "links.link": ("Link",),
     "links.memory_link": ("memory_links",),

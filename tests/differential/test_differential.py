@@ -19,13 +19,6 @@ def test_all_ways_give_what_a_direct_call_gives(tmp_path: Path) -> None:
     assert not report.differences, "\n".join([str(report), *report.differences[:20]])
 
 
-def test_an_executor_beside_the_gateway_gives_what_a_direct_call_gives(tmp_path: Path) -> None:
-    """Compare what one process changes: neither decoding nor Python models' workers."""
-    cases = [case for case in all_cases(seed=1) if case.backend != "python"]
-    report = run(tmp_path, cases, 1, "--join=all", only=frozenset({"grpc", "regions", "together"}))
-    assert not report.differences, "\n".join([str(report), *report.differences[:20]])
-
-
 @pytest.mark.skipif(
     os.environ.get("NEREID_TEST_FORM") == "compiled", reason="compiled modules cannot be changed"
 )
