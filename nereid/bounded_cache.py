@@ -1,10 +1,4 @@
-"""Cache with a size limit, for values that are derived from bytes that clients repeat.
-
-A full cache is emptied and filled again. This bounds the memory without the bookkeeping of an LRU
-cache. Look-ups are those of dict (`get`, `[]`); `remember` adds entries. The cache also gets bytes
-that clients never repeat, and the value of a long key is several times larger than the key. The
-total size of the keys is therefore limited as well.
-"""
+"""Cache with a size limit, for values derived from repeated bytes; a full cache is emptied."""
 
 from __future__ import annotations
 
@@ -14,19 +8,12 @@ from typing import Final, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# Default limit of the total size of keys. It is enough for two thousand different requests to a
-# model with a dozen tensors, if the keys are the requests without their tensors' data.
+# This is enough for two thousand different requests to a model with a dozen tensors.
 _MAX_TOTAL_BYTES: Final = 2 << 20
 
 
 class BoundedCache(dict[Key, Value]):
-    """Cache of at most `max_entries` entries.
-
-    The keys of all entries together have at most `max_total_bytes`.
-
-    If `max_key_bytes` is given, longer keys are not stored, so callers have to derive the value of
-    such a key each time.
-    """
+    """Cache limited in entries and in total key size; it stores no keys that are too long."""
 
     __slots__ = ("_max_entries", "_max_key_bytes", "_max_total_bytes", "_total_bytes")
 
@@ -63,7 +50,6 @@ class BoundedCache(dict[Key, Value]):
 
 
 def _size_bytes(key: Hashable) -> int:
-    """Return the total length of the texts in a key."""
     if isinstance(key, bytes | str):
         return len(key)
     return sum(map(_size_bytes, key)) if isinstance(key, tuple) else 0

@@ -1,8 +1,7 @@
 """Contract of repository agents, which check, decrypt or replace a model's files before a load.
 
-A model asks for agents by name (model_repository_agents in its configuration). A package provides
-agents as entry points of the group nereid.repository_agents. Each entry point names a class that is
-derived from RepositoryAgent. Agents run in threads of executors.
+A model asks for agents by name (model_repository_agents). An entry point of the group
+nereid.repository_agents names a class derived from RepositoryAgent.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 class AgentModel:
     """Version of a model that is about to be loaded, or that was unloaded.
 
-    directory: the model's directory, with this version's folder and all files outside version
-        folders. Folders of other versions may be missing.
-    parameters: parameters that the model's configuration gives the agent.
+    Folders of other versions may be missing from the directory.
     """
 
     name: str
@@ -35,30 +32,19 @@ class RefusedError(Exception):
 
 
 class RepositoryAgent:
-    """Agent of one executor.
-
-    Each executor creates one object of the class. Several threads may call its methods at once.
-    """
+    """Agent of one executor, whose methods several threads may call at once."""
 
     def before_load(self, model: AgentModel) -> Path | None:
         """Check or replace a model's files; return the directory to load from, or None.
 
-        The executor calls this once, before it reads a version's file and loads instances of the
-        version. It loads the model from the returned directory in place of model.directory; None
-        means that it loads from model.directory itself.
-
-        The method must not change the content of model.directory, because other loads use the
-        directory, too.
-
-        Raises:
-            RefusedError: the model must not be loaded. After any other exception the model is not
-                loaded either, but clients do not see the exception's text: it is only in the
-                executor's log.
+        This is called once, before a version's file is read. None means model.directory, whose
+        content must not change, because other loads use it. Raises RefusedError if the model must
+        not be loaded. After any other exception it is not loaded either, but clients do not see the
+        text.
         """
 
     def after_unload(self, model: AgentModel) -> None:
         """Clean up after a version for which before_load() returned.
 
-        The executor calls this once, after it has unloaded the version's last instance or could not
-        load it. model.directory is the same as in the call of before_load().
+        This is called once, after the version's last instance was unloaded or could not be loaded.
         """

@@ -1,9 +1,7 @@
 """Import nothing from the folder that a process is started in, like `python -P`.
 
-`python -m` puts that folder first on the path: a numpy.py in the folder would be imported in place
-of numpy, and a checkout in place of the installed packages. Programs that users may start without
--P import this module first. In any other program, such as a test, importing it does nothing.
-Folders in PYTHONPATH stay on the path.
+`python -m` puts that folder first on the path, where a numpy.py would replace numpy. Programs
+import this module first. In other programs the import does nothing. PYTHONPATH stays.
 """
 
 from __future__ import annotations

@@ -7,28 +7,19 @@ from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# One of the modules that setup.py compiles. Either all of them are compiled or none, so checking
-# one module is enough.
+# Either all modules of setup.py are compiled or none.
 _COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:
-    """Return whether the modules that setup.py compiles are compiled in this installation.
-
-    docs/operators/deploy.md describes the compiled form.
-    """
+    """Return whether this installation is compiled (docs/operators/deploy.md)."""
     spec = util.find_spec(_COMPILED_MODULE)
     return spec is not None and not (spec.origin or "").endswith(".py")
 
 
 def version(pyproject: Path = _PYPROJECT) -> str:
-    """Return the version of the installed distribution.
-
-    In a checkout that is not installed, the result is the version in pyproject.toml, or "unknown"
-    if there is no such file.
-    """
-    # Import tomllib only when needed. A service does not need it at its start, because it calls
-    # only is_compiled().
+    """Return the installed version; in a mere checkout, that of pyproject.toml, or "unknown"."""
+    # A service calls only is_compiled(), so its start does not need these modules.
     import tomllib  # noqa: PLC0415
     from importlib import metadata  # noqa: PLC0415
 

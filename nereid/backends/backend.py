@@ -25,33 +25,30 @@ def _always() -> bool:
 class InstanceSpec:
     """One instance to load: its model, its device and its settings."""
 
-    # The complete and valid configuration.
     config: model_config_pb2.ModelConfig
     version: int
-    # The directory of the version. Its parent is the directory of the model.
+    # Directory of the version. Its parent is the model's directory.
     version_path: Path
-    # Name of the instance, unique in the executor.
+    # The name is unique in the executor.
     name: str
-    # CUDA's number of the GPU to run on; `None` means that the instance runs on the CPU.
+    # CUDA's number; `None` means that the instance runs on the CPU.
     gpu: int | None = None
-    # The settings of the backend (--backend-config).
+    # Settings from --backend-config.
     settings: Mapping[str, str] = field(default_factory=dict)
-    # Number of threads that the model's operators should use, so that all instances share the
-    # cores; 0 if it is unknown. Parameters in the configuration take precedence.
+    # Threads for the model's operators; 0 if unknown. The configuration takes precedence.
     threads: int = 0
-    # Number that the scheduler gave the instance.
     number: int = 0
-    # Client for requests to other models; `None` if the model cannot make any.
+    # `None` if the model cannot send requests to other models.
     mesh: MeshClient | None = None
-    # Function that returns whether the instance is still wanted. A load that takes long should call
-    # it repeatedly, and raise an error once it returns false.
+    # Returns whether the instance is still wanted. A long load calls it repeatedly, and raises an
+    # error once it returns false.
     is_wanted: Callable[[], bool] = _always
 
 
 class Model(Protocol):
     """A loaded model that executes batches; only its instance's thread calls it.
 
-    An attribute `capabilities` (Capabilities) declares what the model can do beyond these methods.
+    An optional attribute `capabilities` (Capabilities) declares more.
     """
 
     description: ModelDescription
@@ -69,8 +66,7 @@ class Model(Protocol):
 class Backend(Protocol):
     """The functions of a backend's module.
 
-    The module is imported on first use, because model runtimes are large. An attribute
-    `capabilities` (BackendCapabilities) declares what the backend can do beyond these functions.
+    An optional attribute `capabilities` (BackendCapabilities) declares more.
     """
 
     def uses_gpus(self) -> bool:
@@ -94,7 +90,4 @@ class ModelCodeBackend(Backend, Protocol):
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """Describe the model like describe(), but kill the process if it takes longer than limit_s.
-
-        `None` sets no limit.
-        """
+        """Describe the model, but kill the process after limit_s; `None` sets no limit."""

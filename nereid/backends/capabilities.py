@@ -1,8 +1,4 @@
-"""Declarations of what a model and a backend can do beyond the basic contract.
-
-A model or a backend has its declaration as an attribute `capabilities`. The defaults suit a plain
-model, which needs no declaration. The executor reads each declaration once, after the load.
-"""
+"""Declarations of what a model and a backend can do; they are read once, after the load."""
 
 from __future__ import annotations
 
@@ -15,32 +11,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Capabilities of a loaded model."""
+    """Capabilities of a loaded model. The defaults suit a plain model."""
 
-    #: True if the model is a RequestModel. It then gets the requests of a batch one by one and
-    #: responds to each in its own time, any number of times if its configuration says `decoupled`.
+    #: True for a RequestModel. It gets the requests of a batch one by one. If its configuration
+    #: says `decoupled`, it may respond to each any number of times.
     executes_requests: bool = False
-    #: True if the RequestModel is a ReadinessReporter as well.
     decides_readiness: bool = False
-    #: Number of batches that a PipelinedModel accepts before one of them must be collected; 0 for
-    #: any other model.
+    #: Batches that a PipelinedModel accepts before one must be collected; 0 for other models.
     pipeline_depth: int = 0
-    #: True if BYTES inputs are to arrive as `str`. Requests whose elements are not UTF-8 are then
-    #: refused.
+    #: True if BYTES inputs arrive as `str`. Requests whose elements are not UTF-8 are then refused.
     bytes_as_text: bool = False
-    #: True if the model accepts surrogates (`surrogateescape`) in place of bytes that are not
-    #: UTF-8, so that no request is refused because of such bytes.
+    #: True if the model accepts surrogates (`surrogateescape`) for bytes that are not UTF-8.
     escapes_bytes: bool = False
-    #: True if the model neither writes to its inputs nor keeps or returns them, and does not use
-    #: its outputs again. A state that the model wrote for a sequence then becomes its next input
-    #: without a copy. Small requests that are executed alone and have the same head then get their
-    #: inputs in the same arrays each time.
+    #: True if the model does not write to, keep or return its inputs, and does not reuse its
+    #: outputs. A sequence's state then becomes the next input without a copy. Small requests with
+    #: the same head may get their inputs in the same arrays each time.
     leaves_arrays: bool = False
     #: Key: an output. Value: the ragged input whose shapes split the output. Outputs that a
-    #: `batch_output` of the configuration names need no entry.
+    #: `batch_output` names need no entry.
     ragged_outputs: Mapping[str, str] = field(default_factory=dict)
-    #: Bytes of host memory that the model takes. `None` means that the executor measures the growth
-    #: of its own process during the load.
+    #: If `None`, the executor measures its own growth during the load.
     memory_bytes: int | None = None
 
 

@@ -12,10 +12,9 @@ class TensorDescription(NamedTuple):
     """One input or output, as a model file states it."""
 
     name: str
-    # A KServe datatype, such as FP32 or BYTES.
+    # KServe datatype, such as FP32 or BYTES.
     datatype: str
-    # Dimensions, including the batch dimension; -1 is a variable dimension. `None` if the file
-    # states no rank.
+    # Includes the batch dimension; -1 is a variable dimension. `None` if the file states no rank.
     dims: tuple[int, ...] | None
     optional: bool = False
 
@@ -25,10 +24,8 @@ class ModelDescription(NamedTuple):
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
-    # The whole configuration, if the model completes it itself. Nothing is added to such a
-    # configuration.
+    # The whole configuration if the model completes it itself. Nothing is added to it.
     config: model_config_pb2.ModelConfig | None = None
 
 
-# Description for a file that states nothing. The configuration is then used as it is written.
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

@@ -1,9 +1,7 @@
-"""Digests of model files: a file is identified by its content, not by its name and dates.
+"""Digests of model files: a file is identified by its content.
 
-Copies that keep dates, restored backups and changed clocks can give a new file the size and dates
-of the old one. Therefore the content is compared. A file is read again only if its size, its inode
-or one of its dates has changed. A file that is too large to be read for this purpose is identified
-by its size, inode and dates.
+Copies and restored backups can have the dates of an older file. A file is read again only if its
+size, inode or one of its dates has changed.
 """
 
 from __future__ import annotations
@@ -21,22 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_FILES: Final = 4096
-# Computing the digest of this many bytes takes 0.15 s of CPU; a gigabyte would add 0.6 s to each
-# first load.
+# A digest of this many bytes takes 0.15 s of CPU. A gigabyte would add 0.6 s to a first load.
 MAX_IDENTIFIED_BYTES: Final = 256 << 20
 # Two changes within this time may have the same date.
 _DATE_NS: Final = 2_000_000_000
 
-# Maps a file's path to the file's state and digest.
 _known: BoundedCache[str, tuple[tuple[int, ...], bytes]] = BoundedCache(_MAX_FILES)
 
 
 def digest_of(path: Path) -> bytes:
-    """Return the digest of a file, or of all files in a directory and their names.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Return the digest of a file, or of all files in a directory and their names."""
     if not path.is_dir():
         return _digest_file(path)
     digest = hashlib.sha256()
@@ -49,11 +41,8 @@ def digest_of(path: Path) -> bytes:
 def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tuple[int, ...]:
     """Return an identity that is equal for files with equal content, and for no others.
 
-    A file that is not regular, may not be read, or has more than max_bytes is identified by its
-    state (size, inode and dates).
-
-    Raises:
-        OSError: the file does not exist.
+    A file that cannot be read, is not regular, or is larger than max_bytes is identified by its
+    size, inode and dates. Raises OSError if the file does not exist.
     """
     status = path.stat()
     regular = stat.S_ISREG(status.st_mode)
@@ -61,8 +50,7 @@ def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tu
         with contextlib.suppress(OSError):
             return _digest_file(path)
     state = _state_of(status)
-    # A file that has just changed may change again within the same date. Its identity must
-    # therefore equal no other.
+    # A young file may change again within the same date, so its identity equals no other.
     is_young = regular and time.time_ns() - status.st_ctime_ns <= _DATE_NS
     return (*state, time.time_ns()) if is_young else state
 

@@ -21,22 +21,21 @@ class MeshRequest(Protocol):
 
 
 class MeshClient(Protocol):
-    """Client that submits models' requests to the mesh.
+    """Client that submits models' requests to the mesh. Any thread may call it.
 
-    Any thread may call the methods. Callbacks run in another thread and must not block.
+    Callbacks run in another thread and must not block.
     """
 
-    # Number of bytes that a model's process may share with the mesh for requests, and number of
-    # seconds for which the process keeps memory that is not in use. `None` if the process cannot
-    # share memory.
+    # Bytes that a model's process may share with the mesh, and seconds for which the process keeps
+    # unused memory. `None` if the process cannot share memory.
     memory: tuple[int, float] | None
 
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        """Submit a request for execution; on_response receives all its responses.
+        """Submit a request; on_response receives all its responses.
 
-        If a response is in a shared-memory segment, its receiver must call release_segment.
+        If a response is in a segment, its receiver must call release_segment.
         """
 
     def release_segment(self, segment_name: str) -> None:

@@ -23,17 +23,12 @@ def find_model_file(
 ) -> Path:
     """Return the path of the model file, or of the directory that takes its place.
 
-    default: name of the file if the configuration gives none. capability: the GPU's compute
-    capability, such as 8.6, for which the configuration may name a separate file.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidArgument: the file is a Git LFS pointer, or the version's directory holds a pipe or a
-            device.
+    capability: the GPU's compute capability, such as 8.6, which may have a file of its own. Raises
+    NotFound, or InvalidArgument for a Git LFS pointer, a pipe or a device.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
     path = require_file(config, version_path / name)
-    # Runtimes also read other files of the version, such as weights beside the graph.
+    # Runtimes also read other files of the version, such as weights.
     for place in (path, version_path):
         special = find_special_file(place)
         if special is not None:
@@ -45,12 +40,7 @@ def find_model_file(
 
 
 def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
-    """Return the path of a file, and check that the file exists.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidArgument: the file is a Git LFS pointer.
-    """
+    """Return a path that exists and is no Git LFS pointer; raise NotFound or InvalidArgument."""
     if not path.exists():
         raise NotFound(
             f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Maximum number of threads of a model. It is far above what a model needs; it exists because each
-# thread takes memory of the process that all models share.
+# This is far above what a model needs. Each thread takes memory of the process that all models
+# share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
@@ -31,13 +31,7 @@ def parse_count(
     default: int = 0,
     most: int | None = None,
 ) -> int:
-    """Return a parameter that is a count; a negative number counts as 0.
-
-    most: maximum value; `None` means no maximum.
-
-    Raises:
-        InvalidArgument: the value is not a whole number, or is above the maximum.
-    """
+    """Return a count, negative ones as 0; raise InvalidArgument if it is above `most`."""
     text = values.get(name)
     if text is None:
         return default
@@ -66,11 +60,7 @@ def parse_threads(
 def parse_boolean(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
 ) -> bool:
-    """Return a parameter that is true or false, in any spelling that flags allow.
-
-    Raises:
-        InvalidArgument: the value is neither true nor false.
-    """
+    """Return a parameter that is true or false; raise InvalidArgument for any other text."""
     text = values.get(name)
     if text is None:
         return default

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
 
 
 class TensorParts(NamedTuple):
-    """An input of a batch, split into the pieces that the batch's requests sent.
-
-    The pieces, one after the other, are the elements of the input, row by row. The pieces can be
-    read until the batch is collected.
-    """
+    """An input of a batch, in pieces that can be read until the batch is collected."""
 
     parts: Sequence[bytes | memoryview]
-    # Shape of the whole input, including the batch dimension.
+    # Includes the batch dimension.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -30,8 +26,7 @@ class TensorParts(NamedTuple):
 class PipelinedModel(Protocol):
     """A Model that accepts a batch before it has finished the previous one.
 
-    The model declares a `pipeline_depth` (Capabilities). Only its instance's thread calls it.
-    Batches are collected in the order in which they were submitted.
+    It declares a `pipeline_depth` (Capabilities). Batches are collected in the order of submission.
     """
 
     description: ModelDescription
@@ -40,19 +35,16 @@ class PipelinedModel(Protocol):
         """Execute a batch like Model.execute(). This is called only while no batch is submitted."""
 
     def submit_batch(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Begin executing a batch.
-
-        If this raises NereidError, the model has not accepted the batch.
-        """
+        """Begin executing a batch. If this raises NereidError, the batch is not accepted."""
 
     def is_batch_complete(self) -> bool:
         """Return whether collect_batch() would return without waiting."""
 
     def collect_batch(self) -> Sequence[Array]:
-        """Wait for and return the oldest batch's outputs, which are valid until the next call.
+        """Wait for and return the oldest batch's outputs, or raise NereidError.
 
-        Raises NereidError if the batch failed.
+        The outputs are valid until the next call.
         """
 
     def close(self) -> None:
-        """Free all resources of the model; drop the batches that were not collected."""
+        """Free all resources, and drop the batches that were not collected."""

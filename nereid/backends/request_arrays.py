@@ -35,11 +35,8 @@ class RequestArrays:
     def read_inputs(self, request: Request) -> dict[str, Array]:
         """Return the inputs of a request by name.
 
-        BF16 inputs have the dtype uint16, and the elements of BYTES inputs are `bytes`.
-
-        Raises:
-            InvalidArgument: the bytes of a tensor do not fill its shape.
-            Unavailable: the shared memory that holds a tensor is lost.
+        BF16 inputs have the dtype uint16; the elements of BYTES inputs are `bytes`. Raises
+        InvalidArgument if a tensor does not fill its shape, Unavailable if shared memory is lost.
         """
         arrays = {}
         for (name, datatype, shape), tensor in zip(
@@ -59,12 +56,9 @@ class RequestArrays:
     ) -> Response:
         """Return a response with only the outputs that the request asks for.
 
-        member: index of the request in its batch. more: whether another response follows. The
-        arrays must have the shapes that clients see. A model with `reshape` must apply
-        nereid.model_config.reshapes before the call.
-
-        Raises:
-            InvalidArgument: an output has another datatype than the configuration says.
+        member: index of the request in its batch. The arrays have the shapes that clients see: a
+        model with `reshape` applies nereid.model_config.reshapes first. Raises InvalidArgument for
+        a wrong datatype.
         """
         head = kserve_pb2.ModelInferResponse(model_name=self._name, model_version=self._version)
         tensors = []

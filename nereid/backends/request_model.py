@@ -18,25 +18,21 @@ if TYPE_CHECKING:
 class ControlKind(IntEnum):
     """Controls for a request that a model has begun. The values are those of pb.MemberControl."""
 
-    #: Nobody waits for the request's responses any more. The request still needs a last response.
+    #: Nobody waits for the responses any more. The request still needs a last response.
     CANCEL = 0
-    #: The request's client cannot keep up, and wants no responses for now.
+    #: The client cannot keep up, and wants no responses for now.
     PAUSE = 1
     RESUME = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The data that requests with equal heads have in common.
+    """The data that requests with equal heads share; consecutive requests share one object."""
 
-    Consecutive requests with equal heads share one object.
-    """
-
-    # Name, datatype and shape of each input; the shape includes the batch dimension.
+    # Name, datatype and shape, with the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
-    # Maps an output to the classification that the client requested of it. The executor computes
-    # the classifications.
+    # Key: an output. Value: its requested classification, which the executor computes.
     classes: Mapping[str, Classification] = field(default_factory=dict)
 
 
@@ -51,24 +47,22 @@ class Request(NamedTuple):
     parameters: dict[str, Parameter]
     # W3C trace context in its binary form; empty if there is none.
     trace_context: bytes
-    # Microseconds until the client's deadline; 0 if the client has set none.
+    # Time until the client's deadline; 0 if there is none.
     remaining_us: int
-    # The client's limit on the time in the queue, in microseconds.
     timeout_us: int
-    # Shared memory for the outputs of the response; it is used if the outputs fit.
+    # Shared memory for the outputs; used if the outputs fit.
     output_buffer: SharedMemory | None = None
 
 
 class Response(NamedTuple):
     """One response to a request: an error, or the head of a ModelInferResponse with its tensors."""
 
-    # Index of the request in its batch.
     member: int
     # True if another response follows. The last response may have neither an error nor a head.
     more: bool
     error_status: ErrorStatus | None = None
     head: bytes = b""
-    # The outputs. Either all of them or none are in the request's output buffer.
+    # Either all outputs or none are in the request's output buffer.
     tensors: Sequence[bytes | memoryview | SharedMemory] = ()
 
 
@@ -77,61 +71,49 @@ class BatchUpdate(NamedTuple):
 
     batch: int
     responses: Sequence[Response]
-    # True once the model has finished executing the batch and can execute the next one.
+    # True once the model can execute the next batch.
     ready_for_next: bool
     # Indexes of requests of iterative sequences that the model wants to get again in a later batch.
     rescheduled: Sequence[int] = ()
 
 
 class ModelLostError(Exception):
-    """Error for a RequestModel that has ended unexpectedly. All its running requests are lost."""
+    """Error for a RequestModel that has ended. All its running requests are lost."""
 
 
 class RequestModel(Protocol):
     """A loaded model that responds in its own time; only its instance's thread calls it.
 
-    The model declares that it `executes_requests` (Capabilities). If its configuration says
-    `decoupled`, a request may have any number of responses, even after its batch has been executed.
-    A class that extends this protocol inherits defaults that suit a model in the executor's
-    process.
+    The model declares `executes_requests` (Capabilities). A `decoupled` model may send responses
+    after the end of a batch.
     """
 
-    # Maximum seconds for the execution of a batch; `None` means no limit.
+    # Limit for the execution of a batch; `None` means no limit.
     execution_timeout_s: float | None = None
 
     def file_descriptors(self) -> Sequence[int]:
         """Return file descriptors; at least one is readable while there are updates."""
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
-        """Start executing a batch.
-
-        Raises:
-            NereidError: the model cannot execute this batch, but can execute others.
-            ModelLostError: the model has ended.
-        """
+        """Start executing a batch; raise NereidError, or ModelLostError if the model has ended."""
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
         """Cancel, pause or resume a request; kind: a ControlKind."""
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        """Yield all available updates without waiting.
-
-        ready: the model's file descriptors that are readable now. If the model has ended,
-        ModelLostError is raised after the last update.
-        """
+        """Yield the updates of the ready descriptors without waiting; may raise ModelLostError."""
 
     def may_have_begun(self, batch: int) -> bool:
         """Return whether the model, which has ended, may have begun this batch."""
         return batch > 0
 
     def terminate(self) -> None:
-        """End the model at once: a batch takes too long, or nobody wants the warm-up any more."""
+        """End the model at once."""
 
     def restart(self, stopping: Event) -> bool:
-        """Start a lost model again, which may take long; return False to end the instance.
+        """Start a lost model again; return False to end the instance.
 
-        This is called only for models that raise ModelLostError. `stopping` is set when nobody
-        wants the instance any more.
+        This may take long. `stopping` is set when nobody wants the instance any more.
         """
         del stopping
         return False
@@ -141,10 +123,7 @@ class RequestModel(Protocol):
 
 
 class ReadinessReporter(Protocol):
-    """A RequestModel that may decide by itself whether it is ready.
-
-    The model declares that it `decides_readiness` (Capabilities).
-    """
+    """A RequestModel that may decide whether it is ready; it declares `decides_readiness`."""
 
     @property
     def reports_readiness(self) -> bool:
@@ -153,7 +132,6 @@ class ReadinessReporter(Protocol):
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Ask the model whether it is ready. Any thread may call this.
 
-        on_response may be called from any thread. It is called first with `None`, soon, to report
-        that the model is being asked. It is called again with the model's reply, or never if the
-        model hangs.
+        Any thread may call on_response. The first call has `None`: the model is being asked. The
+        second call has the reply. If the model hangs, there is no second call.
         """

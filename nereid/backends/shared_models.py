@@ -1,7 +1,4 @@
-"""Loaded models that instances on one device share, for as long as any instance uses them.
-
-This module is for models and engines that several threads may use at the same time.
-"""
+"""Loaded models that instances on one device share, if several threads may use the models."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ LoadedModel = TypeVar("LoadedModel")
 
 
 class SharedModels(Generic[LoadedModel]):
-    """Holds one model for each file (by path and content) and device. Any thread may use it."""
+    """One model for each device and file (path and content). Any thread may use the object."""
 
     def __init__(self) -> None:
         self._models: WeakValueDictionary[tuple[str, bytes, str], LoadedModel] = (

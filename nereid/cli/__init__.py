@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command that argv names, and return its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
-        # Import nereid.version only when needed, because version() reads the metadata of packages.
+        # version() reads the metadata of packages, so import it only when needed.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
         print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
@@ -39,14 +39,13 @@ def main() -> None:
 
 
 def _print_usage() -> None:
-    """Print the commands whose modules are installed."""
     summaries: dict[str, str] = {}
     for command in declared_commands(sys.path):
         try:
             summaries.setdefault(command.name, command.summary())
         except ModuleNotFoundError:
-            # The module is not installed. This is normal in an image with a single service, which
-            # still has the metadata of all commands.
+            # An image with a single service has the metadata of all commands, but not their
+            # modules.
             continue
     if not summaries:
         print(_NO_COMMANDS, file=sys.stderr)

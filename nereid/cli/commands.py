@@ -1,12 +1,6 @@
-"""Commands of `nereid`, which installed distributions declare as entry points.
+"""Commands of `nereid`, which distributions declare as entry points `nereid.commands`.
 
-An entry point of the group `nereid.commands` names a `module:function`. The function takes the
-command's arguments and returns its exit code. The module may have a string `SUMMARY` for
-`nereid --help`, which is read from the source: listing the commands imports none of them.
-
-This module reads the files of entry points itself, in about 1 ms, and does not use pathlib.
-Importing importlib.metadata takes 15 ms and pathlib 4 ms, and would delay the first processes that
-`nereid serve` starts.
+They are read here in about 1 ms, because importlib.metadata takes 15 ms and pathlib 4 ms.
 """
 
 from __future__ import annotations
@@ -30,22 +24,13 @@ class Command(NamedTuple):
     function: str
 
     def load(self) -> Callable[[Sequence[str]], int]:
-        """Import the command's module, and return the function that runs the command.
-
-        Raises:
-            ModuleNotFoundError: the module, or one that it imports, is not installed.
-        """
+        """Import the module, return the command's function; may raise ModuleNotFoundError."""
         function: Callable[[Sequence[str]], int]
         function = getattr(importlib.import_module(self.module), self.function)
         return function
 
     def summary(self) -> str:
-        """Return the module's SUMMARY without importing the module, or "" if it has none.
-
-        Raises:
-            ModuleNotFoundError: the module is not installed.
-        """
-        # Only the list of commands needs these modules.
+        """Return the module's SUMMARY, or "", without an import; may raise ModuleNotFoundError."""
         import ast  # noqa: PLC0415
         from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415
@@ -65,11 +50,7 @@ class Command(NamedTuple):
 
 
 def declared_commands(path: Sequence[str]) -> Iterator[Command]:
-    """Yield the commands declared by the distributions on an import path.
-
-    Folders are read in the order of the path. A folder is read only when the caller's iteration
-    reaches it. If several distributions declare the same name, the first command counts.
-    """
+    """Yield the commands on an import path, lazily. The first command of a name counts."""
     for folder in path:
         try:
             names = sorted(os.listdir(folder or "."))  # noqa: PTH208
@@ -86,7 +67,6 @@ def find_command(name: str) -> Command | None:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file, or "" if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return file.read()
@@ -95,11 +75,10 @@ def _read(path: str) -> str:
 
 
 def _parse(text: str) -> Iterator[Command]:
-    """Yield the commands that the text of an entry_points.txt declares."""
     section = text.partition(f"[{GROUP}]")[2].partition("\n[")[0]
     for line in section.splitlines():
         name, _, value = line.partition("=")
         module, colon, function = value.partition(":")
         if colon and not line.startswith("#"):
-            # The function's name may be followed by extras in brackets.
+            # Extras in brackets may follow the function's name.
             yield Command(name.strip(), module.strip(), function.partition("[")[0].strip())

@@ -1,9 +1,4 @@
-"""Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`.
-
-The environment variable of a flag is NEREID_ and the field's name in capitals: NEREID_HTTP_PORT for
---http-port. `nereid.config.settings_reader` reads the flags. This module holds no service's
-settings.
-"""
+"""Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`."""
 
 from __future__ import annotations
 
@@ -24,11 +19,7 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 
 
 class Topic(enum.Enum):
-    """The heading under which a flag appears in the help and on the reference page.
-
-    The headings appear in the order of these members. A settings class names the topic of the flags
-    that it declares: `TOPIC: ClassVar = Topic.HTTP`.
-    """
+    """The heading under which help and reference list a flag, in the order of the members."""
 
     PROCESSES = "Processes and their addresses"
     MODELS = "Model repository and model control"
@@ -46,7 +37,6 @@ class Topic(enum.Enum):
     SHARED_MEMORY = "Shared memory"
     MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
-    # Topics of nereid perf.
     TARGET = "The server"
     INPUTS = "Requests"
     LOAD = "Load"
@@ -59,9 +49,9 @@ class Topic(enum.Enum):
 class PlatformVariable:
     """An environment variable that a hosting platform sets.
 
-    The variable counts only if neither the flag nor the flag's own variable is given. texts maps
-    the variable's text to the text of the flag; `None` means that both are the same. The variable
-    is ignored if its text is empty or not in texts.
+    It counts only if the flag and the flag's own variable are not given. Key of texts: a text of
+    the variable. Value: the flag's text. Other texts are ignored. `None` means that both are the
+    same.
     """
 
     name: str
@@ -75,31 +65,26 @@ class PlatformVariable:
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """Rules for reading one setting.
-
-    parse raises ValueError with the reason why a text is refused.
-    """
+    """Rules for reading one setting. parse raises ValueError with the reason for a refusal."""
 
     help: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # Maps each deprecated flag to the prefix that turns the deprecated flag's value into a value of
-    # this flag.
+    # Key: a deprecated flag. Value: the prefix that turns its value into one of this flag.
     deprecated: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # True if the flag may be given several times; its value is then a tuple. In the environment the
-    # elements are separated by ; or written as a JSON list.
+    # True if the flag may be given several times, so that its value is a tuple. In the environment,
+    # `;` separates the elements, or they are a JSON list.
     repeated: bool = False
     # The text that "--flag" without a value stands for.
     bare: str | None = None
-    # True if the value may hold a password. Errors do not show such a value, and child processes
-    # get it through the environment only.
+    # True if the value may hold a password. Errors hide it, and children get it by environment
+    # only.
     secret: bool = False
-    # The default when --hardened is given; `None` keeps the usual default.
+    # The default with --hardened; `None` keeps the usual default.
     hardened: str | None = None
     platform: PlatformVariable | None = None
-    # Function that adds texts from another standard's environment variables, with lower priority.
-    # It takes the environment and the given texts, and returns all texts. The added texts must be
-    # valid.
+    # Adds texts from another standard's variables, with lower priority, to the given texts. The
+    # added texts must be valid.
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None
 
 
@@ -117,10 +102,7 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     platform: PlatformVariable | None = None,
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None,
 ) -> Any:
-    """Return a dataclass field that is read from the flag of the same name, with dashes.
-
-    A default of `...` makes the flag required.
-    """
+    """Return a field that is read from the flag of its name; `...` makes it required."""
     option = Flag(
         help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform, merge
     )
@@ -163,10 +145,7 @@ class DeclaredFlag:
 
 
 def declared_flags(*settings: type[Any]) -> list[DeclaredFlag]:
-    """Return the flags of these settings classes.
-
-    If several classes declare a flag of the same name, the first declaration counts.
-    """
+    """Return the flags of these settings classes. Of equal names, the first declaration counts."""
     flags: dict[str, DeclaredFlag] = {}
     for cls in settings:
         for field in dataclasses.fields(cls):
@@ -201,15 +180,8 @@ def flag_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ---- parsers
-
-
 def boolean(text: str) -> bool:
-    """Parse true/false, 1/0, yes/no or on/off.
-
-    Raises:
-        ValueError: the text is none of these.
-    """
+    """Parse true/false, 1/0, yes/no or on/off; raise ValueError for anything else."""
     if text.lower() in _TRUE:
         return True
     if text.lower() in _FALSE:
@@ -234,11 +206,7 @@ def integer(least: int, most: int | None = None) -> Parse:
 
 
 def seconds(text: str) -> float:
-    """Parse a number of seconds that is finite and not negative.
-
-    Raises:
-        ValueError: the text is not such a number.
-    """
+    """Parse a number of seconds that is finite and not negative; raise ValueError otherwise."""
     try:
         value = float(text)
     except ValueError:
@@ -260,11 +228,7 @@ def choice(*names: str) -> Parse:
 
 
 def address(text: str) -> str:
-    """Parse host:port, [v6]:port or unix:/path.
-
-    Raises:
-        ValueError: the text is no such address.
-    """
+    """Parse host:port, [v6]:port or unix:/path; raise ValueError otherwise."""
     if not is_address(text):
         raise ValueError("expected host:port or unix:/path")
     return text
@@ -278,5 +242,5 @@ def listening_address(interface: str, port: int) -> str:
 
 
 port = integer(0, 65535)
-# Parser of a port that opens only on request; -1 means no port.
+# -1 means no port.
 own_port = integer(-1, 65535)

@@ -1,8 +1,4 @@
-"""--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
-
-A flag that is given explicitly takes precedence over --hardened, so a user can relax a single
-restriction.
-"""
+"""--hardened: other defaults for the flags that declare one. Explicit flags take precedence."""
 
 from __future__ import annotations
 

@@ -24,10 +24,7 @@ def help_text(
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> str:
-    """Return the text of --help.
-
-    common: names of the fields to show; empty shows all. ending: text that ends the help.
-    """
+    """Return the text of --help; `common` names the fields to show, or all if it is empty."""
     lines = [f"usage: {program} [FLAGS]", "", *textwrap.wrap(" ".join(description.split()), _WIDTH)]
     shown = [flag for flag in flags if not common or flag.field.name in common]
     for topic, members in flags_by_topic(shown):

@@ -1,9 +1,4 @@
-"""Secrets that a process of `nereid serve` reads from an inherited file descriptor.
-
-A file is used because everybody on the machine can see a secret in argv, and all processes of the
-same user, Python models included, can see a secret in the environment. The file exists in memory
-only. The process closes the file once the secrets are read.
-"""
+"""Secrets in an inherited file in memory, because others can see argv and environment."""
 
 from __future__ import annotations
 
@@ -15,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VARIABLE: Final = "NEREID_SECRETS_FD"
-# Prefixes of environment variables that may be secret: Nereid's own, and Triton's for the Redis
-# account.
+# Nereid's variables, and Triton's for the Redis account, may be secret.
 _PREFIXES: Final = ("NEREID_", "TRITONCACHE_")
 
 
@@ -24,7 +18,7 @@ class SecretsFile:
     """A file in memory that holds a child's secrets until the child has been started."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """Write the secrets to the file. Maps an environment variable of the child to its text."""
+        """Write the secrets. Key: an environment variable of the child. Value: its text."""
         self._descriptor = os.memfd_create("nereid-secrets", os.MFD_CLOEXEC)
         os.write(self._descriptor, json.dumps(dict(secrets)).encode())
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -51,8 +45,7 @@ def read_environ() -> Mapping[str, str]:
     descriptor = os.environ.pop(_VARIABLE, None)
     if descriptor is not None:
         with os.fdopen(int(descriptor), encoding="utf-8") as file:
-            # /proc still shows the process's original environment, without these secrets.
-            # public_environ() withholds the secrets from workers.
+            # /proc still shows the original environment. public_environ() withholds the secrets.
             os.environ.update(json.load(file))
     return os.environ
 

@@ -1,7 +1,4 @@
-"""TLS between the services: the flags that all services share, and the TLS sides made from them.
-
-Only TCP is encrypted. Unix sockets never leave the machine, and file modes protect them.
-"""
+"""TLS between the services, over TCP only. File modes protect unix sockets."""
 
 from __future__ import annotations
 
@@ -58,21 +55,13 @@ class MeshTlsSettings:
         return bool(self.mesh_tls_cert or self.mesh_tls_root)
 
     def mesh_tls_client(self, address: str) -> Tls | None:
-        """Return the TLS side for connections to another service; `None` means clear text.
-
-        Raises:
-            OSError: the files cannot be used.
-        """
+        """Return the TLS side for calls, `None` for clear text; may raise OSError."""
         if not self.mesh_tls_on or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=False, server_name=self.mesh_tls_server_name or None)
 
     def mesh_tls_server(self, address: str) -> Tls | None:
-        """Return the TLS side for an address that services connect to; `None` means clear text.
-
-        Raises:
-            OSError: the files cannot be used.
-        """
+        """Return the TLS side for a listening address, `None` for clear text; may raise OSError."""
         if not self.mesh_tls_cert or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=True)

@@ -1,7 +1,6 @@
 """Read settings from a command line and the environment, and write settings for a child process.
 
-The reader reports all errors at once, one line each, and exits with code 2 before a port opens. A
-flag takes precedence over its environment variable. This module holds no service's settings.
+All errors are reported at once, with exit code 2, before a port opens.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Settings = TypeVar("Settings")
 
 # Name of the field of --hardened (nereid.config.hardened).
 _HARDENED = "hardened"
-# Minimum similarity at which an unknown flag is reported as a misspelling of a known flag.
+# Minimum similarity at which an unknown flag is reported as a misspelling.
 _SIMILARITY = 0.75
 
 
@@ -33,8 +32,7 @@ def read_settings(
 ) -> Settings:
     """Return the settings that argv and environ give; on errors, print them all and exit with 2.
 
-    A settings class may have a method `errors()`. It returns the errors that concern the settings
-    as a whole, one line each.
+    A settings class may have a method `errors()`, which returns errors of the settings as a whole.
     """
     (result,) = read_shared_settings((settings,), argv, environ, program)
     return cast("Settings", result)
@@ -49,11 +47,9 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> list[Any]:
-    """Read several settings classes from one command line, in the same way as `read_settings()`.
+    """Read several settings classes from one command line, like `read_settings()`.
 
-    Fields with equal names are one flag, declared by the first class that has it. common: names of
-    the fields that --help shows; empty shows all. --help-all always shows all. ending: text that
-    ends the help.
+    Equal names are one flag, declared by the first class.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
@@ -89,7 +85,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:
     """Print a line for each error and exit with code 2; return if there are no errors."""
-    # Drop duplicates: several services that share a flag report the same error.
+    # Several services that share a flag report the same error.
     for error in dict.fromkeys(errors):
         sys.stderr.write(f"{program}: {error}\n")
     if errors:
@@ -97,10 +93,7 @@ def exit_on_errors(errors: Sequence[str], program: str) -> None:
 
 
 def settings_argv(settings: Any) -> list[str]:
-    """Return the argv that read_settings() turns into these settings, whatever the environment.
-
-    Secret settings are left out: anybody on the machine can see a process's argv.
-    """
+    """Return the argv for these settings, without secrets, because anybody can see argv."""
     argv: list[str] = []
     for flag in declared_flags(type(settings)):
         value = getattr(settings, flag.field.name)
@@ -147,7 +140,7 @@ def _parser(flags: Iterable[DeclaredFlag], program: str) -> argparse.ArgumentPar
 
 
 def _deprecated_dest(flag: DeclaredFlag) -> str:
-    # The name contains a space, so it differs from the names of all fields.
+    # No field's name contains a space.
     return f"deprecated {flag.field.name}"
 
 
@@ -161,19 +154,12 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """Return a flag's texts in argv; `None` if the flag is not given.
-
-    Texts of the flag's deprecated forms come first.
-    """
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
 
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
-    """Return an error for each unknown flag, with a similar known flag if there is one.
-
-    If a value follows an unknown flag, no further error is reported for the value.
-    """
+    """Return an error for each unknown flag, with a similar known flag if there is one."""
     names = ["--help", "--help-all"]
     for flag in flags:
         names += (flag.name, *flag.option.aliases, *flag.option.deprecated)
@@ -209,7 +195,6 @@ def _parsed(
 def _texts(
     flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
 ) -> tuple[list[str] | None, str]:
-    """Return the texts given for a flag, and the name of the flag or variable that gave them."""
     if in_argv is not None:
         return in_argv, flag.name
     text = environ.get(flag.variable)
@@ -223,10 +208,7 @@ def _texts(
 
 
 def _split_list(text: str) -> list[str]:
-    """Return the elements of a list written as a;b or as ["a", "b"].
-
-    secret_environ() writes the second form.
-    """
+    """Return the elements of a list written as a;b, or as ["a", "b"] like secret_environ()."""
     if text.startswith('["'):
         with contextlib.suppress(ValueError):
             return [str(element) for element in json.loads(text)]

@@ -1,8 +1,4 @@
-"""Findings about how a model's requests are batched, and about what prevents batching.
-
-The module does no I/O: it derives findings from a completed configuration and the model file's
-description.
-"""
+"""Findings about how a model's requests are batched, and about what prevents batching."""
 
 from __future__ import annotations
 
@@ -34,10 +30,7 @@ _SOME_BATCH: Final = 8
 
 
 def advise_batching(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """Return findings about what keeps requests from sharing executions.
-
-    description: the tensors that the model file declares; `None` if the file declares nothing.
-    """
+    """Return findings about what keeps requests from sharing executions."""
     return [*_batching(config, description), *_target(config)]
 
 
@@ -101,7 +94,6 @@ def _unbatched(config: ModelConfig, description: ModelDescription | None) -> Fin
 
 
 def _size_hint(description: ModelDescription | None) -> str:
-    """Return the configuration change after which requests to this model can be batched."""
     change = (
         f"set max_batch_size, say {_SOME_BATCH}, leave the first dimension out of all dims, and add"
         f" {_DYNAMIC}"
@@ -154,7 +146,6 @@ def _dynamic(config: ModelConfig) -> Iterator[Finding]:
 
 
 def _target(config: ModelConfig) -> Iterator[Finding]:
-    """Yield a finding if a p99 target has no effect, or if other fields have none because of it."""
     if not target_p99_us(config):
         return
     name = f"the parameter {TARGET_P99_US}"
@@ -191,7 +182,6 @@ def _target(config: ModelConfig) -> Iterator[Finding]:
 
 
 def _advice(config: ModelConfig, form: type[Any], *messages: Message) -> Iterator[Finding]:
-    """Yield the findings that a frozen form declares for its fields and that apply to a message."""
     for _, row in message_rows(form, messages[0]):
         advice = row.advice
         if advice is None or not any(map(advice.applies, messages)):

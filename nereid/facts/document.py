@@ -44,65 +44,57 @@ class Server(TypedDict):
     version: str
     ready: bool
     draining: bool
-    # Time at which the facts were collected, in seconds since 1970. Rates and means are over the
-    # `interval_s` seconds before it.
+    # Seconds since 1970. Rates and means are over the `interval_s` before this time.
     time_s: float
     interval_s: float
-    # Number of consoles that are open at this gateway, and the maximum number.
+    # Open consoles at this gateway.
     consoles: int
     max_consoles: int
-    # This gateway's gRPC port; 0 if it serves no gRPC.
+    # 0 if the gateway serves no gRPC.
     grpc_port: int
     # Value of --timeline-seconds; 0 means that no timeline is recorded.
     timeline_seconds: float
-    # Texts about facts that could not be collected, with the reason. The list is empty if all facts
-    # were collected.
+    # Facts that could not be collected, with the reason.
     problems: list[str]
 
 
 class Permissions(TypedDict):
     """The viewer's permissions. Rights are names of API groups: inference, model-repository, ..."""
 
-    # Name of the viewer; empty if nobody needs credentials.
+    # Empty if nobody needs credentials.
     principal: str
     rights: list[str]
-    # Rights that the viewer has for all models. If the viewer has a right for some models only, the
-    # rows of these models list the right in `may`.
+    # Rights for all models. `may` in a model's row has rights for this model alone.
     for_all_models: list[str]
-    # True if the viewer may load and unload models. With --open-control-apis=false nobody may be
-    # allowed to.
+    # False for everybody with --open-control-apis=false.
     may_load: bool
     may_infer: bool
-    # True if the viewer may call POST /v2/nereid/executors/NAME/drain, which affects all models.
+    # True if the viewer may call POST /v2/nereid/executors/NAME/drain.
     may_drain: bool
 
 
 class _Counts(TypedDict):
-    """Figures that are counted per model."""
-
     models: int
-    # Maps a state (READY, UNAVAILABLE, LOADING, UNLOADING, or "" for never loaded) to its number of
-    # versions.
+    # Key: a state, or "" for never loaded. Value: its number of versions.
     states: dict[str, int]
-    # Number of versions that should be served but cannot be.
+    # Versions that should be served but cannot be.
     failed: int
     executors: int
     schedulers: int
-    # Number of requests that wait in queues.
+    # Requests that wait in queues.
     pending: int
     requests_per_s: float
     errors_per_s: float
     # Latency of all requests, in the last interval that had requests.
     latency_us: Latency
-    # True if the mesh has so many models that the rates cover only the shown ones.
+    # True if the rates cover only the shown models, because there are too many.
     partial: bool
 
 
 class Summary(_Counts, total=False):
     """Summary of the whole mesh."""
 
-    # held: number of requests that wait for a model's first load. waiting: number of waiting
-    # requests by device kind (cpu, gpu, any).
+    # held: requests that wait for a model's first load. waiting: by device kind (cpu, gpu, any).
     held: int
     waiting: dict[str, int]
     # Responses per second by status, from this gateway or its group of gateways.
@@ -148,14 +140,12 @@ class Latency(TypedDict, total=False):
 class Batches(TypedDict):
     """Sizes of batches, and the reasons for which batches were closed."""
 
-    # Mean number of rows in the last interval; 0 if there were no executions.
+    # In the last interval; 0 without executions.
     mean_rows: float
     max_batch_size: int
-    # Number of executions since the load, by size. The keys are upper bounds of sizes ("1", "2",
-    # "4", ..., "+Inf").
+    # Executions since the load, by size. Keys are upper bounds ("1", "2", "4", ..., "+Inf").
     sizes: dict[str, int]
-    # Number of batches by closing reason (metrics.CLOSING_REASONS). closed counts since the load;
-    # the next field counts in the last interval.
+    # Batches by closing reason (metrics.CLOSING_REASONS), since the load and in the last interval.
     closed: dict[str, int]
     closed_recently: dict[str, int]
 
@@ -164,8 +154,7 @@ class Queue(TypedDict):
     """Requests that wait to be executed."""
 
     pending: int
-    # Text that says what the requests wait for, such as "an instance: all 2 are busy". The text is
-    # empty if no request waits.
+    # Example: "an instance: all 2 are busy". The text is empty if no request waits.
     waits_for: str
 
 
@@ -179,11 +168,10 @@ class Model(TypedDict, total=False):
     reason: str
     # True if the version is ready and loaded in memory.
     in_memory: bool
-    # Rights that the viewer has for this model. It is present only if the viewer's rights differ
-    # between models.
+    # The viewer's rights for this model; absent if they are the same for all models.
     may: list[str]
-    # One of: "failed" (the version should be served but is not), "problem" (one of the statements
-    # is a problem), "busy", "idle" and "out".
+    # "failed" (should be served but is not), "problem" (in the statements), "busy", "idle" or
+    # "out".
     health: str
     statements: list[Statement]
 
@@ -191,21 +179,21 @@ class Model(TypedDict, total=False):
     latency_us: Latency
     batches: Batches
     queue: Queue
-    # Number of ready instances by state: free or busy.
+    # Ready instances by state: free or busy.
     instances: dict[str, int]
-    # Number of sequences of a stateful model by state: live or backlog.
+    # Sequences of a stateful model by state: live or backlog.
     sequences: dict[str, int]
-    # Number of lookups for a cached model since the load: hits and misses.
+    # Lookups for a cached model since the load: hits and misses.
     cache: dict[str, int]
-    # Bytes of memory that the loads took, by device.
+    # Memory that the loads took, by device.
     memory_bytes: dict[str, int]
-    # Counters since the load. Below: failures since the load, by reason.
+    # Counters since the load, and failures since the load by reason.
     totals: dict[str, int]
     failures: dict[str, int]
     load_seconds: float
-    # Figures about the target of a model that has a target_p99_us.
+    # Only for a model that has a target_p99_us.
     target: dict[str, float]
-    # The scheduler that owns the model, if there are several schedulers.
+    # The model's owner, if there are several schedulers.
     scheduler: str
 
 
@@ -215,11 +203,10 @@ class Models(TypedDict):
     query: str
     offset: int
     limit: int
-    # matched: number of versions that match the query and that the viewer may see. total: number of
-    # all versions.
+    # matched: versions that match the query and that the viewer may see. total: all versions.
     matched: int
     total: int
-    # The keys of `rows`, in the order of the page. Keys are opaque: readers must not parse them.
+    # Keys of `rows`, in the order of the page. Readers must not parse them.
     keys: list[str]
     rows: dict[str, Model]
 
@@ -230,19 +217,19 @@ class Tenant(TypedDict):
     model: str
     version: str
     instances: int
-    # Bytes of memory that the loads took, as far as executors measured them.
+    # Memory that executors have measured.
     memory_bytes: int
 
 
 class Device(TypedDict, total=False):
     """A device of an executor."""
 
-    # Name of the device, such as "cpu" or "gpu:0".
+    # The name is "cpu", or "gpu:0" and so on.
     name: str
     uuid: str
     memory_total_bytes: int
     memory_used_bytes: int
-    # Utilization of the device, as a fraction from 0 to 1.
+    # Fraction from 0 to 1.
     utilization: float
     power_watts: float
     tenants: list[Tenant]
@@ -266,7 +253,7 @@ class Scheduler(TypedDict):
     name: str
     reachable: bool
     models: int
-    # Names of the first models that the scheduler owns, sorted.
+    # The first models that the scheduler owns, sorted.
     owned: list[str]
     gateways: int
     epoch: int
@@ -289,21 +276,20 @@ class Cache(TypedDict):
 class SlowRequest(TypedDict, total=False):
     """One of the slowest requests of the last minute at this gateway."""
 
-    # Time of the request's last response, in seconds since 1970.
+    # Seconds since 1970, at the request's last response.
     time_s: float
     model: str
     version: str
     request_id: str
-    # Number of the request in the mesh, for `nereid timeline --request`. It is a decimal text,
-    # because it may be above 2^53, and many JSON readers round such numbers.
+    # Number in the mesh, for `nereid timeline --request`. A text, because JSON readers round above
+    # 2^53.
     number: str
     duration_us: float
-    # Error text; empty if the request succeeded.
+    # Empty if the request succeeded.
     error: str
-    # Trace id of 32 hexadecimal digits; present only if the request is traced.
+    # 32 hexadecimal digits; absent if the request is not traced.
     trace_id: str
-    # Duration of each phase, from the scheduler's times: queue, batch_wait, input, inference,
-    # output, network, ...
+    # Duration of each phase: queue, batch_wait, input, inference, output, network, ...
     phases_us: dict[str, float]
     batch_size: int
     instance: str
@@ -321,8 +307,7 @@ class BatchMember(TypedDict):
 class Batch(TypedDict):
     """A batch that an instance is executing."""
 
-    # time_s: when the execution began, in seconds since 1970. duration_us: microseconds that have
-    # passed since.
+    # time_s: start of the execution, in seconds since 1970. duration_us: time since.
     time_s: float
     duration_us: float
     instance: str
@@ -336,10 +321,9 @@ class Batch(TypedDict):
 class Difference(TypedDict, total=False):
     """A field that has another value in the effective configuration than in the file."""
 
-    # Path of the field as in config.pbtxt, such as dynamic_batching.preferred_batch_size.
+    # Path as in config.pbtxt, such as dynamic_batching.preferred_batch_size.
     field: str
-    # The field's value in the file and in the effective configuration; absent if the field is not
-    # set.
+    # Absent if the field is not set.
     declared: Any
     effective: Any
 
@@ -349,8 +333,7 @@ class Configuration(TypedDict, total=False):
 
     # The JSON document of /v2/models/NAME/config.
     effective: dict[str, Any]
-    # Content of config.pbtxt, or of the override in the load request; empty if the whole
-    # configuration is derived.
+    # Content of config.pbtxt or of a load request; empty if the whole configuration is derived.
     declared: dict[str, Any]
     differences: list[Difference]
 
@@ -360,7 +343,7 @@ class Details(TypedDict, total=False):
 
     model: str
     versions: dict[str, Configuration]
-    # Maps a version to the batches that are being executed.
+    # Batches in execution, by version.
     batches: dict[str, list[Batch]]
     # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
@@ -372,7 +355,6 @@ class _Sections(TypedDict):
     permissions: Permissions
     summary: Summary
     models: Models
-    # Keys are the names of executors and of schedulers.
     executors: dict[str, Executor]
     schedulers: dict[str, Scheduler]
     # The slowest request comes first.

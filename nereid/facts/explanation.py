@@ -1,7 +1,4 @@
-"""The document that `nereid explain --json` prints and that the console shows as well.
-
-The module does no I/O.
-"""
+"""The document that `nereid explain --json` prints and that the console shows as well."""
 
 from __future__ import annotations
 
@@ -21,11 +18,7 @@ FORMAT: Final = "nereid.explain/1"
 def explanation(
     facts: MeshFacts, statements: Sequence[Statement], seconds: float
 ) -> dict[str, Any]:
-    """Return the document.
-
-    seconds: time between the two looks at the mesh whose counters were compared. It is 0 if there
-    was only one look.
-    """
+    """Return the document. seconds: time between two compared looks; 0 for a single look."""
     return {
         "format": FORMAT,
         "model": facts.model,

@@ -7,11 +7,7 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """Weight of a finding.
-
-    ERROR: the model would not be served. WARNING: the model's author probably meant something else.
-    NOTE: any other finding.
-    """
+    """Weight of a finding. ERROR: the model would not be served."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -20,11 +16,9 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know about a model.
+    """Something to know about a model. code is a stable name, such as no-batching.
 
-    code: a stable name for programs, such as no-batching. message: the text of the finding; for an
-    error, the text with which loading fails. hint: the change to make; empty if no particular
-    change is recommended.
+    The message of an error is the text with which loading fails. The hint may be empty.
     """
 
     severity: Severity

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
 
 
-# If a model is loaded only by its next request, the reason in the repository index begins with this
-# text.
+# The reason in the index begins with this if the next request loads the model.
 _NOT_IN_MEMORY: Final = "not in memory"
 
 
@@ -28,16 +27,13 @@ def is_in_memory(state: str, reason: str) -> bool:
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """The completed configuration of a version, and facts derived from the configuration."""
+    """The completed configuration of a version, and facts derived from it."""
 
     proto: ModelConfig
 
     @classmethod
     def of_document(cls, config: dict[str, Any]) -> Self:
-        """Return the facts in a document of /config.
-
-        Unknown fields are ignored, because the server may be newer than this program.
-        """
+        """Return the facts in a document of /config; ignore fields of newer servers."""
         return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
 
     @cached_property
@@ -55,9 +51,8 @@ class ConfigFacts:
 class VersionFacts:
     """One version of the model.
 
-    state and reason are those of the repository index; they are empty if the version was never
-    loaded. statistics is the document of /stats. config and statistics are `None` if the mesh does
-    not provide them.
+    state, reason: as in the repository index; empty if never loaded. config and statistics (/stats)
+    are `None` if the mesh does not provide them.
     """
 
     number: str
@@ -69,7 +64,7 @@ class VersionFacts:
 
     @property
     def in_memory(self) -> bool:
-        """True if the version is ready and loaded, so that a request to it causes no load."""
+        """True if the version is ready and loaded, so that a request causes no load."""
         return is_in_memory(self.state, self.reason)
 
 
@@ -77,9 +72,8 @@ class VersionFacts:
 class MeshFacts:
     """Facts from one look at a mesh.
 
-    versions are the versions of the model; empty if the model is in no repository. names are the
-    names of all models. metrics is `None` if the metrics page cannot be read; metrics_error then
-    has the reason.
+    versions: empty if the model is in no repository. names: of all models. metrics: `None` if the
+    page cannot be read; metrics_error then has the reason.
     """
 
     model: str
@@ -88,8 +82,7 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
-    # Facts from an earlier look at the mesh, if two looks are compared. Counters then count from
-    # the earlier look on.
+    # If there is an earlier look, counters count from that look on.
     earlier: MeshFacts | None = field(default=None, repr=False)
 
     def count(self, name: str, **labels: str) -> float:

@@ -1,7 +1,4 @@
-"""Statements about one model, in plain words and with figures, derived from facts of a mesh.
-
-The module does no I/O.
-"""
+"""Statements about one model, in plain words and with figures, derived from facts of a mesh."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ _BATCHING_CODES: Final = frozenset(
         "target-decides",
     }
 )
-# Code of a statement whose number of requests covers all models, not only the explained model.
+# The number of requests of this statement covers all models.
 HELD_REQUESTS: Final = "held-requests"
-# A closing reason gets a statement only if at least this share of the batches was closed for it.
+# A closing reason gets a statement if it closed at least this share of the batches.
 _NOTABLE_SHARE: Final = 0.25
-# If the mean number of rows per execution is below this, batching has hardly any effect.
+# Below this many rows per execution, batching has hardly any effect.
 _BARELY_BATCHED: Final = 1.5
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
@@ -47,10 +44,9 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement with its figures.
+    """One statement with its figures. code is a stable name; the advice may be empty.
 
-    code: a stable name for programs. problem: true if requests are not served as they should be.
-    advice: the change to make; empty if there is none.
+    problem: true if requests are not served as they should be.
     """
 
     code: str
@@ -77,9 +73,6 @@ def explain(facts: MeshFacts) -> list[Statement]:
 
 def _labels(facts: MeshFacts, version: VersionFacts) -> dict[str, str]:
     return {"model": facts.model, "version": version.number}
-
-
-# ---- why the model is not ready
 
 
 def _of_mesh(facts: MeshFacts) -> Iterator[Statement]:
@@ -209,9 +202,6 @@ def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     )
 
 
-# ---- why the model does not batch
-
-
 def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     config = version.config
     if config is None:
@@ -229,8 +219,7 @@ def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iterator[Statement]:
     labels = _labels(facts, version)
     if facts.metrics is None:
-        # Without a metrics page, use the statistics. They have the same counts, but always since
-        # the load and never since the earlier look.
+        # Without a metrics page, use the statistics, which always count since the load.
         statistics = version.statistics or {}
         rows = float(statistics.get("inference_count", 0))
         executions = float(statistics.get("execution_count", 0))
@@ -294,9 +283,6 @@ def _closed(
         version.number,
         {"share": share},
     )
-
-
-# ---- targets, queues and outcomes of requests
 
 
 def _target(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

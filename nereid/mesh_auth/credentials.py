@@ -2,10 +2,8 @@
 
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
 
-A credential is accepted once, for one method, and only if the clocks of sender and receiver differ
-by at most 30 s. A credential that was overheard, or that arrives late, is therefore useless. For
-this reason an executor can give a worker the credential for a single stream and keep the key to
-itself. A credential neither hides the call nor proves who the server is; TLS does both.
+A credential is accepted once, for one method, if the clocks differ by at most 30 s. An executor can
+give it to a worker and keep the key. Only TLS hides the call and proves who the server is.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
     from nereid.mesh_auth.tokens import MeshToken
 
 AUTH_KEY: Final = "nereid-mesh-auth"
-# Maximum difference between the clocks of sender and receiver, in seconds. A nonce is remembered
-# for the same time.
+# Maximum difference between clocks. A nonce is remembered for this time.
 WINDOW_S: Final = 30.0
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
@@ -34,10 +31,7 @@ _MAX_TIME: Final = 15
 
 
 class CredentialError(Exception):
-    """Error for a credential that is not accepted.
-
-    transient: true if the sender may succeed with a new credential.
-    """
+    """Error for a refused credential. If it is transient, a new credential may be accepted."""
 
     def __init__(self, reason: str, *, transient: bool = False) -> None:
         super().__init__(reason)
@@ -73,20 +67,13 @@ class CredentialVerifier:
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
         self._max_nonces = max_nonces
-        # Nonces of credentials within the window, in the order of arrival. Maps a nonce to the time
-        # at which the credential was made.
+        # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
         self._nonces: dict[str, float] = {}
-        # Credentials from before this time are refused, because their nonces may be forgotten. It
-        # is the time at which this object was created, or a later time if nonces were forgotten
-        # because there were more than max_nonces.
+        # Credentials from before this time are refused, because their nonces may be forgotten.
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:
-        """Return the role that a credential proves. The credential cannot be used again.
-
-        Raises:
-            CredentialError: the credential proves no role.
-        """
+        """Use up a credential and return its role, or raise CredentialError."""
         parts = text.split(" ")
         if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
             raise CredentialError("its credential is malformed; is it of another release?")

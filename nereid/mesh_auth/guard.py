@@ -42,8 +42,7 @@ class GuardRules:
     """Requirements of a mesh port. Without a token, only the caller's certificate decides."""
 
     token: MeshToken | None
-    # If there is no token, true means that any certificate gives every role, even if the
-    # certificate names no role.
+    # Without a token, true means that any certificate gives every role.
     any_certificate: bool = False
     # True if executors may load and unload models; see roles.method_roles.
     executor_control: bool = False
@@ -59,21 +58,13 @@ class Guard:
         self._refusals = RefusalLog(_log)
 
     def guarded(self, handlers: Handlers) -> Handlers:
-        """Return these handlers behind the guard, which checks each call first.
-
-        Raises:
-            KeyError: no roles are defined for a method.
-        """
+        """Return these handlers behind the guard; raise KeyError if a method has no roles."""
         for path in (*handlers.unary, *handlers.async_unary, *handlers.stream):
             self._roles[path]
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Check that the caller may make this call; log a refusal, but not too often per peer.
-
-        Raises:
-            RpcError: the caller may not make the call.
-        """
+        """Raise RpcError if the caller may not make this call, and log a refusal."""
         try:
             roles = self._roles_of(call)
             allowed = self._roles[call.path]

@@ -1,8 +1,4 @@
-"""The roles of a mesh's members, and the methods that each role may call.
-
-The role of a member comes from the member's credential (see the modules tokens and credentials), or
-from the names in the member's certificate.
-"""
+"""The roles of a mesh's members, from credentials or certificates, and the roles' methods."""
 
 from __future__ import annotations
 
@@ -37,19 +33,19 @@ class Role(enum.Enum):
     OPERATOR = "operator"
 
 
-# Matches the role at the start of a name. A number or a name may follow: executor-3, gateway01,
+# The role at the start of a name. A number or a name may follow: executor-3, gateway01,
 # executor_gpu.
 _NAMED_ROLE: Final = re.compile(rf"({'|'.join(role.value for role in Role)})(?![a-z])")
 
-# Schedulers are included because they pass on calls that concern another scheduler's models.
+# Schedulers pass on calls that concern another scheduler's models.
 _CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER})
 _READINESS: Final = _CONTROL | {Role.EXECUTOR}
-# Methods that Python models may call (pb_utils.load_model) if --allow-executor-control is given.
+# Python models may call these (pb_utils.load_model) with --allow-executor-control.
 _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
     JOIN_PATH: frozenset({Role.EXECUTOR}),
     EXECUTE_PATH: frozenset({Role.EXECUTOR}),
-    # Executors may call this method, because their models send requests to other models.
+    # Executors call this because their models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
     PEER_PATH: frozenset({Role.SCHEDULER}),
     TIMELINE_PATH: _CONTROL,
@@ -78,10 +74,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
 
 
 def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
-    """Return the roles that may call each method, by the path of the method.
-
-    executor_control: true if executors may load and unload models when Python models ask for it.
-    """
+    """Return the roles by method; with executor_control, executors may load models."""
     if not executor_control:
         return _ROLES
     control = {SCHEDULER + method: _READINESS for method in _MODEL_CONTROL}
@@ -89,9 +82,6 @@ def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Ro
 
 
 def roles_of_names(names: Iterable[str]) -> frozenset[Role]:
-    """Return the roles that the DNS names in a certificate give.
-
-    Only the first label of a name counts: executor-3.mesh gives the role of an executor.
-    """
+    """Return the roles that the DNS names in a certificate give. Only first labels count."""
     matches = (_NAMED_ROLE.match(name.lower().partition(".")[0]) for name in names)
     return frozenset(Role(match[1]) for match in matches if match is not None)

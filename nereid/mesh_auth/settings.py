@@ -1,8 +1,4 @@
-"""The flags for access to mesh ports, which all services share, and what follows from them.
-
-A TCP port that other machines can reach opens only with a token or mTLS. Unix sockets and the
-loopback interface can be reached from this machine only, so they open without either.
-"""
+"""The flags for access to mesh ports, which all services share, and what follows from them."""
 
 from __future__ import annotations
 
@@ -30,8 +26,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     """The flags for access between services; every service's settings have these flags."""
 
     TOPIC: ClassVar = Topic.MESH
-    # The roles whose tokens suffice for this service; empty if the service needs the mesh's own
-    # token.
+    # Roles whose tokens suffice for this service. If empty, it needs the mesh's own token.
     MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
 
     mesh_token: str = flag(
@@ -83,10 +78,9 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """Return the token; `None` if no token is given.
+        """Return the token, or `None` if none is given.
 
-        Raises:
-            ValueError: the token or its file is not usable; the message does not show the token.
+        Raises ValueError for an unusable token or file; the message does not show the token.
         """
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
@@ -109,9 +103,9 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose; all holders of the mesh's own token get the same one.
+        """Return a secret for one purpose, or b"" without the mesh's own token.
 
-        The secret is empty if this service does not have the mesh's own token.
+        All holders of the mesh's own token get the same secret.
         """
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
@@ -123,13 +117,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return None if key is None else Credentials(role, key)
 
     def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
-        """Return options for calls that a service with this role makes to another service.
-
-        address: the address of the other service.
-
-        Raises:
-            OSError: the TLS files cannot be used.
-        """
+        """Return options for calls to an address in this role; may raise OSError."""
         made = self.mesh_credentials(role)
         credentials = None if made is None else made.metadata
         return replace(options, tls=self.mesh_tls_client(address), credentials=credentials)
@@ -140,10 +128,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return not (self.mesh_token or self.mesh_token_file)
 
     def mesh_guard(self, *, executor_control: bool = False) -> GuardRules | None:
-        """Return the requirements of this service's mesh port.
-
-        `None` means that any caller on this machine may use the port.
-        """
+        """Return the requirements of this service's mesh port; `None` lets any local caller in."""
         token = self.read_mesh_token()
         if token is None and not self.mesh_tls_root:
             return None

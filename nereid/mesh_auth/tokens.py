@@ -1,8 +1,6 @@
 """The mesh's token, and the tokens of single roles, which are derived from it.
 
-The holder of the mesh's token can make every role's token and check every role's credentials. The
-holder of a role's token can act in this role only. A token is never sent; credentials are (see the
-module credentials).
+A role's token serves this role only. A token is never sent.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import Final
 
 from nereid.mesh_auth.roles import Role
 
-# Without TLS, credentials can be overheard. A token must be so long that nobody can find it by
-# trying tokens until one matches an overheard credential.
+# A short token could be found by trying tokens against an overheard credential.
 _MIN_LENGTH: Final = 16
 _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32
@@ -29,13 +26,9 @@ class MeshToken:
     """The token of a mesh, or the token of one role."""
 
     def __init__(self, text: str) -> None:
-        """Read a token.
-
-        Raises:
-            ValueError: the text is not a token; the message does not show the text.
-        """
+        """Read a token; raise ValueError, which does not show the text, if it is none."""
         self._master = b""
-        # The role, if this is the token of one role; `None` for the mesh's own token.
+        # The role of a role's token; `None` for the mesh's own token.
         self.only: Role | None = None
         if text.startswith(_ROLE_PREFIX):
             self.only, self._only_key = _read_role_token(text)
@@ -53,20 +46,13 @@ class MeshToken:
         return hmac.digest(self._master, _LABEL + role.value.encode(), "sha256")
 
     def secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose, derived from the mesh's own token.
-
-        The secret is empty if this is the token of a role.
-        """
+        """Return a secret for one purpose; empty if this is the token of a role."""
         if self.only is not None:
             return b""
         return hmac.digest(self._master, _SECRET_LABEL + purpose.encode(), "sha256")
 
     def role_token(self, role: Role) -> str:
-        """Return the token of one role.
-
-        Raises:
-            ValueError: this is the token of another role.
-        """
+        """Return the token of one role; raise ValueError if this is the token of another role."""
         key = self.key(role)
         if key is None:
             raise ValueError(f"a role's token makes no other: only the mesh's own makes {role}'s")

@@ -34,13 +34,11 @@ class OneScheduler:
         return self._open_link
 
     def close_channel(self, address: str) -> None:
-        """Raise an error. This method is never called, because the address never disappears."""
+        """Raise an error: the address never disappears, so nobody calls this."""
         raise AssertionError(address)
 
 
 class _LinkCodec:
-    """Codec of the client's end of a link: it encodes requests and decodes responses."""
-
     def __init__(self) -> None:
         requests = RequestCodec()
         self.size_bytes, self.encode = requests.size_bytes, requests.encode
@@ -48,13 +46,10 @@ class _LinkCodec:
 
 
 def dial_scheduler(channel: rpc.Channel, domain: str = "", *, for_models: bool = False) -> OpenLink:
-    """Return a function that opens a link over a channel.
+    """Return a function that opens a link over a channel and redials it until it is closed.
 
-    When the link breaks, it is dialled again until it is closed.
-
-    domain: text that identifies this process's shared memory (nereid.shm.segments.shm_namespace).
-    for_models: whether models make the requests. Such requests are not sent again when the link
-        breaks.
+    domain: text that identifies this process's shared memory. for_models: true if models make the
+    requests; these are not sent again when the link breaks.
     """
     metadata = [(SHM_NAMESPACE_KEY, domain)]
     if for_models:

@@ -1,8 +1,4 @@
-"""Calls of the scheduler's control plane, with serialised requests and responses.
-
-Every call may raise NereidError: the scheduler's error, or Unavailable if the scheduler did not
-reply. This module depends neither on services nor on the protocols of clients.
-"""
+"""Calls of the scheduler's control plane; each may raise NereidError."""
 
 from __future__ import annotations
 
@@ -25,18 +21,14 @@ _LOST: Final = (
     " call, which does no harm"
 )
 _RECONNECT_PAUSE_S: Final = 0.1
-# Number of times that a timer has to expire before a call counts as not accepted. The time limit is
-# split into this many equal parts, so that a pause of this process uses up one part at most.
+# Number of equal parts of a time limit. A pause of this process uses up one part at most.
 _CHECKS: Final = 4
 
 
 async def call_scheduler(
     channel: rpc.Channel, method: str, request: bytes, timeout_s: float | None
 ) -> bytes:
-    """Make one call and return the response.
-
-    timeout_s: seconds to wait for the response; None means no limit.
-    """
+    """Make one call and return the response; timeout_s None means no limit."""
     with _scheduler_errors():
         return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
 
@@ -52,12 +44,8 @@ async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
 ) -> bytes:
     """Make a call that may safely run twice, and return the response.
 
-    If the connection breaks during the call, the call is made once more, at the next scheduler that
-    can be reached within `reconnect_s`. There is no third attempt, because the call itself may be
-    what makes schedulers crash.
-
-    next_channel: function that returns the channel for the second call; by default the same channel
-        is used.
+    If the connection breaks, the call is made once more, at the next scheduler within
+    `reconnect_s`. It is not made a third time, because the call may be what makes schedulers crash.
     """
     with _scheduler_errors():
         try:
@@ -83,19 +71,13 @@ async def call_any(
     *,
     is_read: bool = False,
 ) -> bytes:
-    """Make a call that any scheduler can serve, at the first channel that has a connection.
-
-    channels: channels to the schedulers, best first.
-    is_read: true if the call changes nothing. If a scheduler cannot serve such a call, the call is
-        made at the next scheduler.
-    """
+    """Make a call at the first connected channel; if it fails, a read tries the next one."""
     failure = Unavailable(UNREACHABLE)
     for channel in channels:
         try:
             return await call(channel)
         except Unavailable as error:
-            # Try the next channel if the call changes nothing, or if there was no connection: then
-            # nothing was sent, so the call has not run.
+            # Without a connection nothing was sent, so the call has not run.
             if not is_read and error.message != UNREACHABLE:
                 raise
             failure = error
@@ -107,9 +89,8 @@ async def call_responsive_scheduler(
 ) -> bytes:
     """Make a call that the scheduler must accept within `accept_s` and complete in `timeout_s`.
 
-    There are two limits because a scheduler that waits for other services accepts the call first,
-    and a scheduler that hangs does not accept it. If this process itself is paused, the pause
-    counts as at most a quarter of `accept_s`.
+    A scheduler that waits for other services accepts the call first; one that hangs does not. A
+    pause of this process counts as at most a quarter of `accept_s`.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[bytes] = loop.create_future()
@@ -160,7 +141,7 @@ def _scheduler_errors() -> Iterator[None]:
     try:
         yield
     except rpc.NotConnectedError as error:
-        # Do not show the scheduler's address to clients. The address is in the log.
+        # Do not show the scheduler's address to clients. The log has it.
         raise unreachable() from error
     except rpc.RpcError as error:
         raise error_from_code(int(error.status), error.message) from error

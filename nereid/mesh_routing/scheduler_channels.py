@@ -1,7 +1,4 @@
-"""Channels to a mesh's schedulers, one for each current address.
-
-Links and control calls share the channels.
-"""
+"""Channels to a mesh's schedulers, one per address. Links and control calls share them."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerChannels:
-    """MeshAccess over channels.
-
-    Use the object within one event loop, and for one router.
-    """
+    """MeshAccess over channels, within one event loop and for one router."""
 
     def __init__(
         self,
@@ -31,10 +25,7 @@ class SchedulerChannels:
         open_channel: Callable[[str], Channel],
         domain: str = "",
     ) -> None:
-        """Set up the access.
-
-        domain: the text of shm_namespace() in nereid.shm.segments.
-        """
+        """Set up the access; `domain` is the text of shm_namespace() in nereid.shm.segments."""
         self._specs = list(specs)
         self._open_channel = open_channel
         self._domain = domain
@@ -43,10 +34,7 @@ class SchedulerChannels:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def channels(self) -> list[Channel]:
-        """Return channels for a call that any scheduler can serve, connected ones first.
-
-        After close() the result is empty.
-        """
+        """Return channels for a call that any scheduler can serve, connected ones first."""
         addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
         return [self._channels[address] for address in addresses if address in self._channels]
 

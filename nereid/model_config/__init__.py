@@ -1,9 +1,4 @@
-"""Model configurations: parsed, completed, validated, frozen, and converted for clients.
-
-The text of config.pbtxt is parsed into a message. The message is completed from the model file's
-description, and then frozen. Freezing also validates it. The package does no I/O: it takes texts
-and messages, and returns messages and frozen values.
-"""
+"""Model configurations: parsed, completed, validated, frozen, and converted for clients."""
 
 # layout: covered, pure
 

@@ -1,7 +1,4 @@
-"""Choice of a model's backend, from its platform, its file's name or the model's own name.
-
-The module does no I/O: it receives the names of files, and never opens them.
-"""
+"""Choice of a model's backend, from its platform, its file's name or the model's own name."""
 
 from __future__ import annotations
 
@@ -23,13 +20,7 @@ if TYPE_CHECKING:
 
 
 def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
-    """Fill in name, backend, platform and default_model_filename where they are missing.
-
-    The configuration is changed in place.
-
-    Raises:
-        InvalidArgument: the backend cannot be determined.
-    """
+    """Fill in missing fields in place; raise InvalidArgument if the backend is unclear."""
     if not config.name:
         config.name = model_name
     for known in KNOWN_BACKENDS:
@@ -51,7 +42,7 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
 
 
 def _implies(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
-    # TensorFlow has two platforms, so the backend alone does not determine the platform.
+    # TensorFlow has two platforms, so the backend does not determine the platform.
     if config.backend and known.backend != TENSORFLOW:
         return config.backend == known.backend
     if config.backend not in ("", known.backend):

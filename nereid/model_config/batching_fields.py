@@ -1,9 +1,6 @@
 """The fields with which a model controls how requests are queued, batched and repeated.
 
-Each field is a row of a frozen form (see `config_field.py`). A row has the field's place in
-config.pbtxt, its default, its checks with Triton's texts, and findings about it. Checks run in the
-order of the rows. To add a field, add a row to this module and use the frozen value, mostly in
-`nereid_scheduler.batching`.
+To add a field, add a row (see `config_field.py`) and use the frozen value.
 """
 
 from __future__ import annotations
@@ -41,9 +38,6 @@ _MAX_DIGITS: Final = 10
 _DELAY: Final = model_config_pb2.ModelQueuePolicy.DELAY
 
 
-# ---- queue policies
-
-
 def _action(policy: ModelQueuePolicy) -> TimeoutAction:
     return "DELAY" if policy.timeout_action == _DELAY else "REJECT"
 
@@ -78,9 +72,6 @@ class QueuePolicy:
 
 def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
     return QueuePolicy(**message_values(QueuePolicy, policy))
-
-
-# ---- the dynamic batcher, and the sequence batcher's strategy "oldest"
 
 
 def _complete_preferred(scope: Scope) -> None:
@@ -165,11 +156,7 @@ def _is_dynamic(message: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """The settings of the dynamic batcher.
-
-    preferred_batch_sizes is ascending and has no duplicates. If a model has no priorities,
-    priority_levels is 0 and there are no policies by level.
-    """
+    """Settings of the dynamic batcher. Without priorities, priority_levels is 0."""
 
     preferred_batch_sizes: tuple[int, ...] = config_field(
         MessageField(
@@ -230,9 +217,6 @@ def read_dynamic_batching(config: model_config_pb2.ModelConfig) -> DynamicBatchi
     )
 
 
-# ---- the sequence batcher
-
-
 def _complete_idle(scope: Scope) -> None:
     if not scope.message.max_sequence_idle_microseconds:
         scope.message.max_sequence_idle_microseconds = SequenceBatching().max_sequence_idle_us
@@ -245,7 +229,7 @@ def _oldest(batching: model_config_pb2.ModelSequenceBatching) -> DynamicBatching
 
 
 def _check_utilization(scope: Scope) -> None:
-    # The comparison is written so that NaN fails the check.
+    # NaN must fail this comparison.
     if not 0.0 <= scope.message.direct.minimum_slot_utilization <= 1.0:
         raise InvalidArgument(
             "sequence batching minimum slot utilization must be in range (0.0, 1.0] for "
@@ -272,10 +256,9 @@ def _check_snapshots(config: model_config_pb2.ModelConfig, interval: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatching:
-    """The settings of the sequence batcher.
+    """Settings of the sequence batcher; `oldest` is `None` for the strategy "direct".
 
-    oldest is `None` if the strategy is "direct". minimum_slot_utilization (0 means no minimum) and
-    max_queue_delay_us apply only to the strategy "direct".
+    minimum_slot_utilization (0: no minimum) and max_queue_delay_us apply only to "direct".
     """
 
     max_sequence_idle_us: int = config_field(
@@ -289,10 +272,9 @@ class SequenceBatching:
         MessageField("direct.minimum_slot_utilization", 0.0, check=_check_utilization)
     )
     max_queue_delay_us: int = config_field(MessageField("direct.max_queue_delay_microseconds", 0))
-    # True if each request without a correlation id is a sequence of its own, and the model may
-    # reschedule a request.
+    # True if a request without a correlation id is a sequence, and may be rescheduled.
     iterative: bool = config_field(MessageField("iterative_sequence", default=False))
-    # Number of requests between two snapshots of a sequence's implicit state; 0 means no snapshots.
+    # Requests between two snapshots of a sequence's implicit state; 0 means no snapshots.
     snapshot_interval: int = config_field(
         Parameter(_SNAPSHOT_INTERVAL, 0, _count_of_requests, _check_snapshots)
     )
@@ -308,22 +290,18 @@ def read_sequence_batching(config: model_config_pb2.ModelConfig) -> SequenceBatc
     )
 
 
-# ---- Nereid's own parameters
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
     """Nereid's own parameters, which any model may have."""
 
     # True if a request that may have begun to run must not be run again.
     at_most_once: bool = config_field(Parameter(AT_MOST_ONCE, default=False, parse=boolean))
-    # Milliseconds that requests may queue before further requests are refused. 0 means no limit;
-    # `None` means that the scheduler's settings decide.
+    # Requests may queue for this long before others are refused. 0 means no limit; `None` leaves it
+    # to the scheduler's settings.
     admission_target_ms: int | None = config_field(
         Parameter("admission_target_ms", None, integer(0), decided_by_target=True)
     )
-    # Target for the p99 of the time from a request's arrival to its response, in microseconds; 0
-    # means no target.
+    # Target for the p99 from a request's arrival to its response; 0 means none.
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
 
 
@@ -335,18 +313,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 
 
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
-    """Return the target for the p99 of the response time, in microseconds; 0 means no target.
-
-    Raises:
-        InvalidArgument: the parameter is not a number of this kind.
-    """
+    """Return the p99 target, or 0 for none; raise InvalidArgument for a wrong value."""
     return int(PARAMETERS[TARGET_P99_US].read_from(config))
 
 
 def runs_at_most_once(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether a request that may have begun to run must not be run again.
-
-    Raises:
-        InvalidArgument: the parameter is neither true nor false.
-    """
+    """Return whether requests must not run again; raise InvalidArgument for a wrong value."""
     return bool(PARAMETERS[AT_MOST_ONCE].read_from(config))

@@ -1,8 +1,7 @@
 """Completion of a configuration from defaults and from the model file's description.
 
-The rules are Triton's: first the defaults of the server core, then what the onnxruntime backend
-fills in. Unlike in Triton, tensors that have a name but lack dims or a data type are filled in as
-well.
+The rules are those of Triton's server core, then of its onnxruntime backend. Unlike in Triton,
+named tensors without dims or data type are filled in as well.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
     )
 
-# Backend whose models complete their configurations themselves: a Python model's
-# auto_complete_config may change any part.
+# A Python model's auto_complete_config may change any part.
 _COMPLETES_ITSELF: Final = "python"
 
 
@@ -65,13 +63,10 @@ def complete_config(
     description: ModelDescription | None,
     settings: CompletionSettings = _DEFAULTS,
 ) -> model_config_pb2.ModelConfig:
-    """Return a new message in which every default is set.
+    """Return a new message in which every default is set; raise InvalidArgument.
 
-    instance_group stays as written, because `instance_groups.py` completes it for each executor. If
-    a description is given, the result is also valid and fits the model file.
-
-    Raises:
-        InvalidArgument: the configuration is not valid, or does not fit the model file.
+    `instance_groups.py` completes instance_group per executor. With a description, the result is
+    valid and fits the model file.
     """
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
@@ -119,7 +114,7 @@ def _fill_from_description(
 ) -> None:
     has_inputs = bool(config.input or config.batch_input)
     if has_inputs and config.output and not any(map(_is_partial, _written_tensors(config))):
-        # As in Triton, a configuration that has all tensors keeps its batch size and its scheduler.
+        # As in Triton, a configuration that has all tensors keeps batch size and scheduler.
         return
     _fill_batching(config, description, settings)
     internal = _sequence_tensors(config)
@@ -144,7 +139,6 @@ def _is_partial(tensor: _Tensor) -> bool:
 
 
 def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the names of the tensors that the sequence batcher provides and clients never see."""
     sequence = config.sequence_batching
     names = {control.name for control in sequence.control_input}
     for state in sequence.state:
@@ -175,10 +169,9 @@ def _fill_batching(
 def _writes_batch_dimension(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> bool:
-    """Return whether any tensor has as many configured dims as the model file has dimensions.
+    """Return whether any tensor has as many dims as in the model file.
 
-    If so, a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime backend
-    does not check this. It uses its default batch size, and then refuses the dims.
+    A max_batch_size of 0 then means that the model does not batch; Triton refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {
@@ -233,13 +226,12 @@ def _fill_dims(
 ) -> None:
     batching = config.max_batch_size > 0
     if description.dims is None:
-        # A configuration cannot express "any rank". An author who knows the rank writes the dims.
+        # A configuration cannot express "any rank".
         tensor.dims.append(VARIABLE)
         return
     tensor.dims.extend(description.dims[1:] if batching else description.dims)
     if not tensor.dims:
-        # A configuration cannot express scalars. Clients send shape [1], and the model gets a
-        # tensor without dims.
+        # A configuration cannot express scalars: clients send shape [1], the model gets no dims.
         tensor.dims.append(1)
         if batching:
             tensor.reshape.SetInParent()

@@ -1,8 +1,7 @@
 """Rows that declare fields of a model's configuration, and functions that read these rows.
 
-A frozen dataclass declares its fields with `config_field()`, as settings declare flags. Completion,
-validation, the frozen form, `nereid check` and `nereid explain` read the rows and name no field, so
-a new field needs only one row. This module itself declares no field.
+Completion, validation, the frozen form, `nereid check` and `nereid explain` read the rows and name
+no field, so a new field needs only one row.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _KEY: Final = "row"
 
 
 class Scope(NamedTuple):
-    """A message of a configuration, such as dynamic_batching, along with the whole configuration.
-
-    batch_size_open: true if max_batch_size is not completed yet.
-    """
+    """A message and its configuration. batch_size_open: max_batch_size is not completed yet."""
 
     config: ModelConfig
     message: Any
@@ -35,11 +31,9 @@ class Scope(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A finding about a field, for a model that loads.
+    """A finding about a field, for a model that loads; see `nereid.facts.findings.Finding`.
 
-    code, message and hint are those of `nereid.facts.findings.Finding`. applies receives the
-    message that has the field, and returns whether the finding applies. is_warning: true if the
-    author probably meant something else.
+    applies: gets the field's message. is_warning: whether the author probably meant something else.
     """
 
     code: str
@@ -53,23 +47,19 @@ class Advice(NamedTuple):
 class MessageField:
     """The row of a field that a protobuf message has, such as dynamic_batching."""
 
-    # Name of the field, as authors write it. A dotted name stands for a field of an inner message.
+    # Name as authors write it. A dotted name is a field of an inner message.
     name: str
     # Frozen value if the message does not have the field.
     default: Any
-    # Function that returns the frozen value for a message; by default, the value of the field
-    # itself.
+    # Returns a message's frozen value; by default, that of the field itself.
     read: Callable[[Any], Any] | None = None
-    # Function that sets the field's default in an incomplete message.
     complete: Callable[[Scope], None] | None = None
-    # Function that checks the field and raises InvalidArgument.
+    # Raises InvalidArgument.
     check: Callable[[Scope], None] | None = None
-    # True for a list that is scanned for each batch; its length is therefore limited.
+    # True for a list that is scanned for each batch, whose length is therefore limited.
     is_scanned: bool = False
-    # Function that returns whether the model's target_p99_us replaces the field's value; `None` if
-    # a target never affects the field.
+    # Returns whether the model's target_p99_us replaces the value; `None` if it never does.
     decided_by_target: Callable[[Scope], bool] | None = None
-    # Finding about the field for `nereid check` and `nereid explain`.
     advice: Advice | None = None
 
     def read_from(self, message: Any) -> Any:
@@ -79,25 +69,19 @@ class MessageField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
-    """The row of a field that only Nereid has. Authors set it with an entry of `parameters`."""
+    """The row of a field that only Nereid has. Authors set it in `parameters`."""
 
-    # Key of the entry in `parameters`.
     name: str
-    # Value if the configuration does not have the entry.
     default: Any
-    # Parser of the entry's text. It raises ValueError with the reason if it refuses the text.
+    # Raises ValueError with the reason if it refuses the text.
     parse: Callable[[str], Any]
-    # Function that raises InvalidArgument if the value does not fit the configuration.
+    # Raises InvalidArgument if the value does not fit the configuration.
     check: Callable[[ModelConfig, Any], None] | None = None
     # True if the model's target_p99_us replaces the parameter.
     decided_by_target: bool = False
 
     def read_from(self, config: ModelConfig) -> Any:
-        """Return the parameter's value, or the default if the configuration does not have it.
-
-        Raises:
-            InvalidArgument: the text is refused, or the value does not fit the configuration.
-        """
+        """Return the parameter's value or default; raise InvalidArgument if the text is refused."""
         if self.name not in config.parameters:
             return self.default
         text = config.parameters[self.name].string_value
@@ -126,7 +110,7 @@ def message_rows(form: type[Any], message: Any) -> Iterator[tuple[str, MessageFi
 
 
 def message_values(form: type[Any], message: Any) -> dict[str, Any]:
-    """Read the fields of a valid message; return a map from attribute to frozen value."""
+    """Read the fields of a valid message. Key: an attribute. Value: its frozen value."""
     return {attribute: row.read_from(message) for attribute, row in message_rows(form, message)}
 
 
@@ -138,11 +122,7 @@ def complete_message(form: type[Any], scope: Scope) -> None:
 
 
 def check_message(form: type[Any], scope: Scope) -> None:
-    """Check the fields of a message, in the order of the frozen form.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check a message in the order of the frozen form; raise InvalidArgument."""
     for _, row in message_rows(form, scope.message):
         if row.check is not None:
             row.check(scope)
@@ -154,11 +134,7 @@ def parameters_of(form: type[Any]) -> list[Parameter]:
 
 
 def parameter_values(form: type[Any], config: ModelConfig) -> dict[str, Any]:
-    """Read and check a frozen form's parameters; return a map from attribute to value.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Read and check a form's parameters, by attribute; raise InvalidArgument."""
     return {attribute: row.read_from(config) for attribute, row in _rows(form, Parameter)}
 
 

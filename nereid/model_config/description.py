@@ -35,7 +35,7 @@ def write_description(description: ModelDescription, described: nereid_pb2.Descr
 def _read_tensor(tensor: nereid_pb2.TensorDescription) -> TensorDescription:
     return TensorDescription(
         name=tensor.name,
-        # An unknown number becomes a datatype that, like TYPE_INVALID, fits no configuration.
+        # An unknown number becomes a datatype that fits no configuration, like TYPE_INVALID.
         datatype=NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"),
         dims=None if tensor.unknown_rank else tuple(tensor.dims),
         optional=tensor.optional,

@@ -1,8 +1,4 @@
-"""The configuration as the scheduler and the hot path read it: immutable, checked, plain types.
-
-It is built once per loaded model, because reading a protobuf field costs far more than reading an
-attribute.
-"""
+"""The configuration as the hot path reads it, since reading a protobuf field costs far more."""
 
 from __future__ import annotations
 
@@ -53,12 +49,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(ModelParameters):
-    """A complete, valid configuration.
-
-    batching is set if the dynamic batcher is configured, and sequences if the sequence batcher is.
-    proto is the message from which the configuration was made; it must not be changed. Fields that
-    no request path reads are in proto only.
-    """
+    """A complete, valid configuration. proto must not be changed."""
 
     name: str
     platform: str
@@ -75,11 +66,7 @@ class ModelConfig(ModelParameters):
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
-    """Check a complete configuration, and return a frozen copy of it.
-
-    Raises:
-        InvalidArgument: the configuration is not valid.
-    """
+    """Check a complete configuration and return a frozen copy, or raise InvalidArgument."""
     validate_config(config)
     proto = model_config_pb2.ModelConfig()
     proto.CopyFrom(config)

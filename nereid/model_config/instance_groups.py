@@ -1,7 +1,6 @@
 """The instance groups that an executor hosts, completed by Triton's defaults.
 
-Each executor is treated like a Triton server: KIND_AUTO and "all GPUs" refer to the executor's own
-GPUs.
+Each executor is like a Triton server: KIND_AUTO and "all GPUs" refer to its own GPUs.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """Amount of one resource that an instance needs to execute.
-
-    is_global: true if all devices share the resource.
-    """
+    """Amount of one resource that an instance needs; is_global if all devices share it."""
 
     name: str
     is_global: bool
@@ -48,10 +44,7 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The resources that an instance needs to execute, and the instance's priority.
-
-    An instance of priority 2 executes half as often as an instance of priority 1.
-    """
+    """An instance's needs and its priority: priority 2 executes half as often as 1."""
 
     resources: tuple[ResourceNeed, ...] = ()
     priority: int = 1
@@ -62,11 +55,7 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor.
-
-    If gpus is empty, there are `count` instances; otherwise there are `count` on each of the GPUs.
-    Passive instances are loaded, but get no requests.
-    """
+    """`count` equal instances, or `count` on each of `gpus`. Passive ones get no requests."""
 
     name: str
     kind: InstanceKind
@@ -79,20 +68,12 @@ class InstanceGroup:
 def normalise_instance_groups(
     config: ModelConfig, *, gpu_ids: Sequence[int]
 ) -> list[InstanceGroup]:
-    """Return the groups for an executor that has these GPUs; an ensemble has no groups.
-
-    Raises:
-        InvalidArgument: a group needs something that this executor does not have.
-    """
+    """Return the groups for an executor with these GPUs; may raise InvalidArgument."""
     return [_freeze(group) for group in _groups(config, gpu_ids)]
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """Return a copy of the configuration with the groups for an executor that has these GPUs.
-
-    Raises:
-        InvalidArgument: a group needs something that this executor does not have.
-    """
+    """Return a copy with the groups for these GPUs; may raise InvalidArgument."""
     placed = model_config_pb2.ModelConfig()
     placed.CopyFrom(config)
     groups = _groups(config, gpu_ids)
@@ -104,8 +85,7 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
     """Return which executors can host the model.
 
-    "gpu": executors with GPUs. "cpu": all executors. "any": all executors, on whichever devices
-    they have.
+    "gpu": executors with GPUs. "cpu": all, on the CPU. "any": all, on whichever devices they have.
     """
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)

@@ -1,16 +1,13 @@
 """Padding of variable dimensions, so that requests of different sizes can run in one batch.
 
-Padding is an extension of Nereid's. A parameter of the model switches it on:
+A parameter of the model switches this extension of Nereid's on:
 
     parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
 
-The inputs before the arrow are padded in the given dimensions (numbered as in dims, without the
-batch dimension) with the given values (0 by default). The sizes follow the colon. A request is
-padded to the smallest of them that is large enough, and requests that are padded to the same size
-share a batch. The outputs after the arrow are cut back to the size of the request. Parts for
-several dimensions are separated by `;`.
-
-The module does no I/O. The scheduler uses it to queue requests, the executor to assemble batches.
+Dimensions are numbered as in dims. Inputs before the arrow are padded with the value after `=` (0
+by default), to the smallest of the sizes after the colon that is large enough. Outputs after the
+arrow are cut back. `;` separates dimensions. The scheduler uses this to queue requests, the
+executor to assemble batches.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class PaddedSize(NamedTuple):
 
     inputs: tuple[PaddedInput, ...]
     outputs: tuple[tuple[str, int], ...]
-    # Sizes to which smaller sizes are padded, ascending. A size above all buckets is not padded.
+    # Padded sizes, ascending. A size above all of them is not padded.
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:
@@ -67,11 +64,7 @@ class Padding(NamedTuple):
     sizes: tuple[PaddedSize, ...]
 
     def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
-        """Return the shapes of the inputs after padding, without the batch dimension.
-
-        Raises:
-            InvalidArgument: inputs differ in a size that they must have in common.
-        """
+        """Return the padded shapes, without the batch dimension; may raise InvalidArgument."""
         padded = dict(shapes)
         for padded_size in self.sizes:
             first: PaddedInput | None = None
@@ -94,13 +87,7 @@ class Padding(NamedTuple):
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
-    """Return the padding that a configuration asks for; `None` if it asks for none.
-
-    The tensors of the configuration must be valid.
-
-    Raises:
-        InvalidArgument: the parameter does not fit the model.
-    """
+    """Return a valid configuration's padding or `None`; may raise InvalidArgument."""
     if PADDING not in config.parameters:
         return None
     try:
@@ -209,7 +196,6 @@ def _check_inputs(config: ModelConfig, padding: Padding) -> None:
 
 
 def _fits(datatype: str, value: int) -> bool:
-    """Return whether a datatype without fractions can represent an integer."""
     if datatype in {"BOOL", "BF16"}:
         # numpy has no BF16, so only 0 can be converted to it.
         return value == 0 or (datatype == "BOOL" and value == 1)

@@ -1,8 +1,4 @@
-"""Remedies for errors that loads report. The text of an error determines its remedy.
-
-The error texts come from Triton or a backend. Clients match them, so they stay unchanged. The
-remedies are shown beside the texts in the log, in `nereid check` and in `nereid explain`.
-"""
+"""Remedies for errors that loads report. Clients match the errors, so these never change."""
 
 from __future__ import annotations
 

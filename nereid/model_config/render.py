@@ -1,7 +1,6 @@
-"""A configuration as clients see it: the JSON of the config response, and the model's metadata.
+"""A configuration as clients see it: Triton's JSON of the config response, and the metadata.
 
-The JSON is Triton's. It includes unset fields, except fields for which protobuf tracks presence.
-64-bit numbers are JSON numbers, and enums are written by name.
+Unset fields are included unless protobuf tracks their presence. 64-bit numbers are JSON numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _FLOAT: Final = Struct("<f")
-# JSON parsers read numbers as doubles, which do not represent larger integers exactly.
+# JSON parsers read numbers as doubles, which hold larger integers inexactly.
 _MAX_EXACT: Final = 2**53
 
 
@@ -34,7 +33,7 @@ def config_json(config: model_config_pb2.ModelConfig) -> bytes:
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:
-    """Return the metadata response; its shapes have the batch dimension if the model batches."""
+    """Return the metadata response; shapes have the batch dimension if the model batches."""
     batch = [-1] if config.max_batch_size >= 1 else []
 
     def tensor(
@@ -97,6 +96,6 @@ def _float32(value: float) -> float | str:
 
 def _float64(value: float) -> float | str:
     if not math.isfinite(value):
-        # These are the names that protobuf's JSON format uses.
+        # These are the names of protobuf's JSON format.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 class Reshape(NamedTuple):
-    """A change of shape from source to target.
+    """A change of shape from source to target, both without the batch dimension.
 
-    source and target leave out the batch dimension; -1 is a variable dimension. batch_dims (1 or 0)
-    is the number of batch dimensions in front of them.
+    -1 is a variable dimension. batch_dims (1 or 0) counts the batch dimensions in front.
     """
 
     source: tuple[int, ...]
@@ -28,14 +27,13 @@ class Reshape(NamedTuple):
         if len(row) == len(self.source):
             target = substitute(self.target, self.source, row)
         else:
-            # As in Triton, a fixed target is used even if the model's output does not have the
-            # configured rank.
+            # As in Triton, a fixed target is used even if the rank is not the configured one.
             target = self.target
         return batch + target if prod(target) == prod(row) and VARIABLE not in target else shape
 
 
 def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Map an input's name to the reshape from the client's shape to the model's shape."""
+    """Return for each input the reshape from the client's shape to the model's."""
     return {
         tensor.name: Reshape(
             tuple(tensor.dims), tuple(tensor.reshape.shape), int(config.max_batch_size > 0)
@@ -46,7 +44,7 @@ def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
 
 
 def output_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Map an output's name to the reshape from the model's shape to the client's shape."""
+    """Return for each output the reshape from the model's shape to the client's."""
     return {
         tensor.name: Reshape(
             tuple(tensor.reshape.shape), tuple(tensor.dims), int(config.max_batch_size > 0)

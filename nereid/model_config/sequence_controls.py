@@ -14,11 +14,7 @@ _CORRELATION_ID = model_config_pb2.ModelSequenceBatching.Control.CONTROL_SEQUENC
 
 
 def control_datatype(control: ModelSequenceBatching.Control) -> str:
-    """Return the datatype of a control tensor.
-
-    For correlation ids, the configuration states the datatype. For other controls, it is the
-    datatype of the configured false and true values.
-    """
+    """Return a control tensor's datatype: the configured one, or that of its values."""
     if control.kind == _CORRELATION_ID:
         return NAME_OF_CONFIG_NUMBER[control.data_type]
     if control.int32_false_true:

@@ -1,7 +1,4 @@
-"""The parser of config.pbtxt. Its errors name line and column, and suggest a correction.
-
-This module handles syntax only. It does not know what fields mean or which values are valid.
-"""
+"""The parser of config.pbtxt. Its errors name line and column, and suggest a correction."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-# Patterns for protobuf's error texts. Some texts quote the whole line before the reason; the quote
-# is redundant.
+# Some of protobuf's error texts quote the whole line before the reason.
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
 _QUOTED_LINE: Final = re.compile(r"\A'.*?': (?=Enum type|Value out of range|Couldn't parse)")
 _UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
@@ -29,12 +25,7 @@ _UNKNOWN_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value named "?(
 
 
 def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
-    """Return the configuration as it is written, without filling in or checking anything.
-
-    Raises:
-        InvalidArgument: the text is not a model configuration. The message names line, column and
-            reason.
-    """
+    """Return the configuration as written; raise InvalidArgument with line, column and reason."""
     config = model_config_pb2.ModelConfig()
     try:
         with warnings.catch_warnings():
@@ -49,7 +40,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
             f"failed to read text proto for model '{model_name}': {place}{reason}"
         ) from error
     except ValueError as error:
-        # The number of an enum has more than 32 bits. protobuf gives no position for this error.
+        # An enum's number has more than 32 bits. protobuf gives no position for this error.
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {error}"
         ) from error
@@ -62,8 +53,7 @@ def _reason(text: str) -> str:
         match = pattern.search(reason)
         if match:
             names = names_of(match[1])
-            # The values of an enum share a prefix that authors easily omit, as in FP32 for
-            # TYPE_FP32.
+            # Authors omit the prefix of an enum's values, as in FP32 for TYPE_FP32.
             near = [name for name in names if name.endswith(f"_{match[2]}")]
             near += get_close_matches(match[2], names, n=1)
             return f"{reason} Did you mean '{near[0]}'?" if near else reason

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def select_versions(policy: ModelVersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
-    """Return the versions to serve, ascending; the default is the latest version.
-
-    As in Triton, specific versions that do not exist are skipped.
-    """
+    """Return the versions to serve, ascending; as in Triton, skip those that do not exist."""
     versions = sorted(set(available))
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":

@@ -1,10 +1,8 @@
 """A cache of models from object stores, shared by all processes of a host.
 
-The cache has four directories. objects/ holds complete files, whose names are made from URL, tag
-and size; partial/ holds incomplete files. trees/ holds model directories, which consist of hard
-links to objects; they are complete and never change. locks/ holds one file per tree, which is
-locked by the processes that use the tree. There is no index, because a process may be killed at any
-time.
+objects/ holds complete files, partial/ incomplete ones. trees/ holds model directories: hard links
+to objects, which never change. locks/ holds one file per tree, locked by its users. A process may
+be killed at any time, so there is no index.
 """
 
 from __future__ import annotations
@@ -38,14 +36,12 @@ _MANIFEST: Final = "objects"
 _PARTIAL: Final = "partial/"
 _TEMPORARY: Final = ".tmp"
 _OBJECTS_AT_A_TIME: Final = 4
-# Number of attempts to link an object. Another process may evict the object before it is linked.
+# Another process may evict the object before it is linked, so try again.
 _ATTEMPTS: Final = 3
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV})
 
 
 class _Abort(threading.Event):
-    """Event that also counts as set once its parent event is set."""
-
     def __init__(self, parent: threading.Event) -> None:
         super().__init__()
         self._parent = parent
@@ -59,10 +55,7 @@ class _Abort(threading.Event):
 
 
 class TreeLease:
-    """Lease of a model's directory.
-
-    The directory stays until release() or the end of this object.
-    """
+    """Lease of a model's directory, which stays until release() or the end of this object."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -74,7 +67,7 @@ class TreeLease:
 
 
 def _touch(lock: int) -> None:
-    # Pass the time explicitly, because the kernel's own time for files is less precise.
+    # Pass the time explicitly: the kernel's own time for files is less precise.
     now = time.time_ns()
     os.utime(lock, ns=(now, now))
 
@@ -86,7 +79,7 @@ def _release_tree(lock: int) -> None:
 
 
 class HostCache:
-    """A cache in one directory, for use by several threads. Every method may raise StoreError."""
+    """A cache in one directory, for several threads. Every method may raise StoreError."""
 
     def __init__(
         self,
@@ -95,11 +88,7 @@ class HostCache:
         downloader: Downloader,
         disk_free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
-        """Set the cache's directory; prepare() creates it.
-
-        limit_bytes: maximum size of all files together; 0 allows as much as the disk has.
-        disk_free: returns the free bytes of the disk that holds a directory.
-        """
+        """Set the cache's directory; prepare() creates it. limit_bytes 0 allows the whole disk."""
         self._directory = directory
         self._limit = limit_bytes
         self._downloader = downloader
@@ -112,7 +101,6 @@ class HostCache:
         try:
             for directory in (self._objects, self._partial, self._trees, self._locks):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # This call fails if the directory belongs to another user.
                 directory.chmod(0o700)
         except OSError as error:
             raise StoreError(
@@ -121,16 +109,12 @@ class HostCache:
             ) from error
 
     def find(self, tree: str, model: str) -> TreeLease | None:
-        """Return the directory of a model in a complete tree; `None` if there is none.
-
-        This process or another one may have built the tree.
-        """
+        """Return the directory of a model in a complete tree; `None` if there is none."""
         path = self._trees / tree / model
         while path.is_dir():
             lock = try_lock(self._locks / tree, shared=True)
             if lock is None:
-                # Another process has just built the tree or is looking for trees to remove, and
-                # still holds the lock.
+                # Another process has just built the tree, or looks for trees to remove.
                 wait_for_lock(None)
             elif path.is_dir():
                 _touch(lock)
@@ -147,20 +131,12 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> TreeLease:
-        """Return a lease of a model's directory; build the directory if it does not exist yet.
-
-        files, folders: the content of the directory. files maps a path in the directory to the file
-        to download.
-
-        Raises:
-            CacheFullError: there is no space for the files.
-        """
+        """Return a lease of a model's directory, built if necessary; may raise CacheFullError."""
         try:
             while (lease := self.find(tree, model)) is None:
                 lock = try_lock(self._locks / tree)
                 if lock is None:
-                    # Another process builds or removes the tree. Once the tree is complete, find()
-                    # shares its lock.
+                    # Another process builds or removes the tree.
                     wait_for_lock(cancelled)
                     continue
                 try:
@@ -180,8 +156,6 @@ class HostCache:
                 f"the files of model '{model}' cannot be written to the repository cache:"
                 f" {error.strerror}"
             ) from error
-
-    # ---- building
 
     def _assemble(
         self,
@@ -215,8 +189,7 @@ class HostCache:
                     for placed in as_completed(places):
                         placed.result()
                 except BaseException:
-                    # Cancel the other downloads, because the directory cannot be completed without
-                    # the failed object.
+                    # The directory cannot be completed without the failed object.
                     abort.set()
                     raise
             (temporary / _MANIFEST).write_text("\n".join(sorted(by_name)), encoding="ascii")
@@ -251,7 +224,6 @@ class HostCache:
                 return
 
     def _fetch(self, name: str, file: SourceFile, cancelled: threading.Event) -> None:
-        """Download an object into objects/, or wait for another process that downloads it."""
         partial_path = self._partial / name
         with locked(partial_path, cancelled) as lock:
             if self._has(name, file):
@@ -273,20 +245,11 @@ class HostCache:
         try:
             self._downloader.download(file, opened, cancelled)
         except DamagedObjectError:
-            # The object was damaged in transit, or this machine was switched off during an earlier
-            # download. Try once more, from the start.
+            # The object was damaged in transit or by a crash of this machine. Start again once.
             self._downloader.download(file, opened, cancelled)
 
-    # ---- space
-
     def make_space(self, needed: int, keep: Mapping[str, object]) -> None:
-        """Remove files that no process uses, so that the needed bytes fit.
-
-        needed: number of bytes to make room for. keep: names of objects that are about to be used.
-
-        Raises:
-            CacheFullError: the bytes do not fit.
-        """
+        """Remove unused files except `keep`; raise CacheFullError if the bytes do not fit."""
         with locked(self._locks / "cache"), ExitStack() as held:
             content = self._content(held)
             excess = content.size + needed - self._limit if self._limit else 0
@@ -303,8 +266,7 @@ class HostCache:
                     " (--repository-cache-bytes)"
                 )
             for tree in eviction.trees:
-                # The directory is renamed first, so that a partly removed directory does not look
-                # like a tree.
+                # Rename first, so that a partly removed directory does not look like a tree.
                 removed = self._trees / f"{tree}{_TEMPORARY}"
                 (self._trees / tree).rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
@@ -318,7 +280,7 @@ class HostCache:
         return self._objects / name
 
     def _content(self, held: ExitStack) -> CacheContent:
-        """Return the cache's content. Lock all unused files and trees until held is closed."""
+        """Return the cache's content. Lock all unused files and trees until `held` is closed."""
         objects = {}
         with os.scandir(self._objects) as entries:
             for entry in entries:
@@ -346,7 +308,6 @@ class HostCache:
         return CacheContent(objects, trees)
 
     def _remove_abandoned(self, name: str) -> None:
-        """Remove an incomplete tree that a killed process has left behind."""
         lock = try_lock(self._locks / name.removesuffix(_TEMPORARY))
         if lock is not None:
             shutil.rmtree(self._trees / name, ignore_errors=True)

@@ -1,8 +1,4 @@
-"""Downloads of single objects: several ranges at a time, resumable, verified.
-
-A partial file always holds the beginning of the object, so the next attempt continues at the end of
-the file.
-"""
+"""Downloads of single objects: several ranges at a time, resumable, verified."""
 
 from __future__ import annotations
 
@@ -30,12 +26,7 @@ _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 
 @dataclass(frozen=True, slots=True)
 class DownloadRules:
-    """Rules for reading objects from a store.
-
-    threads: number of threads that read. range_bytes: size of a range. ranges: maximum number of
-    ranges of one object that are read at the same time. attempts: maximum number of attempts per
-    range. backoff: pauses between attempts.
-    """
+    """Rules for reading objects. ranges and attempts are maximum numbers."""
 
     threads: int = 8
     range_bytes: int = 8 << 20
@@ -46,10 +37,7 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download.
-
-    read(start, end) returns the bytes from position start up to, but not including, end.
-    """
+    """An object to download. read(start, end) does not include the byte at `end`."""
 
     url: str
     stored: StoredObject
@@ -76,12 +64,8 @@ class Downloader:
     def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
         """Write an object to a file that may already hold the object's beginning.
 
-        Raises:
-            StoreError: the object cannot be read, or has changed since it was listed; the file
-                keeps the bytes written until then.
-            DamagedObjectError: the MD5 of the content differs from the listed MD5; the file is then
-                empty.
-            OSError: the file cannot be written.
+        Raises StoreError (the file keeps what was written), DamagedObjectError for a wrong MD5 (the
+        file is then empty), or OSError for the file.
         """
         url, stored = source.url, source.stored
         digest = hashlib.md5(usedforsecurity=False)
@@ -102,14 +86,13 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # Write the content to disk now: the file is about to get the name of a complete object, and
-        # must then be complete even after a crash of the machine.
+        # Sync now: the file is about to get the name of a complete object, and must survive a
+        # crash.
         os.fsync(file.fileno())
 
     def _chunks(
         self, source: SourceFile, begun: int, cancelled: threading.Event
     ) -> Iterator[Chunk]:
-        """Yield the object's chunks in order. Some ranges are read in advance."""
         rules, size = self._rules, source.stored.size
         starts = iter(range(begun, size, rules.range_bytes))
         pending: deque[Future[Chunk]] = deque()

@@ -1,8 +1,4 @@
-"""Errors of object stores, and of files that are downloaded from them.
-
-Every class here is an OSError and carries its own message. Code that reads a repository reports
-every failure as an OSError.
-"""
+"""Errors of object stores. All are OSErrors, as is any failure to read a repository."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import errno
 
 
 class StoreError(OSError):
-    """Error for a store that responds wrongly or not at all; another attempt may succeed."""
+    """A store responds wrongly or not at all; another attempt may succeed."""
 
     number = errno.EIO
 
@@ -23,34 +19,34 @@ class StoreError(OSError):
 
 
 class AccessRefusedError(StoreError):
-    """Error for credentials that are missing, wrong, expired, or without the permission."""
+    """Credentials are missing, wrong, expired, or without the permission."""
 
     number = errno.EACCES
 
 
 class MissingObjectError(StoreError):
-    """Error for an object, bucket or container that does not exist."""
+    """An object, bucket or container does not exist."""
 
     number = errno.ENOENT
 
 
 class ObjectChangedError(StoreError):
-    """Error for an object that has changed since it was listed."""
+    """An object has changed since it was listed."""
 
     number = errno.ESTALE
 
 
 class DamagedObjectError(StoreError):
-    """Error for received content that differs from the store's MD5 of the object."""
+    """The received content differs from the store's MD5."""
 
 
 class CacheFullError(StoreError):
-    """Error for files that do not fit on this host's disk, or within --repository-cache-bytes."""
+    """Files do not fit on this host's disk, or within --repository-cache-bytes."""
 
     number = errno.ENOSPC
 
 
 class FetchCancelledError(StoreError):
-    """Error for a download that was cancelled because its files are no longer needed."""
+    """A download was cancelled because nobody needs its files any more."""
 
     number = errno.ECANCELED

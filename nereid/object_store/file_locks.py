@@ -19,10 +19,9 @@ _PAUSE_S: Final = 0.05
 
 
 def try_lock(path: Path, *, shared: bool = False) -> int | None:
-    """Create and lock a file, and return a descriptor that holds the lock until it is closed.
+    """Lock a file, and return a descriptor that holds the lock; `None` if somebody else has it.
 
-    `None` means that another process or thread holds the lock. The descriptor always refers to the
-    file that is now at this path, never to a file that the last owner has just deleted.
+    The descriptor refers to the file that is now at this path, not to one that was just deleted.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,11 +40,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 @contextmanager
 def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int]:
-    """Wait for the exclusive lock, hold it in the block, and yield its descriptor.
-
-    Raises:
-        FetchCancelledError: cancelled was set before the lock was free.
-    """
+    """Hold the exclusive lock in the block; raise FetchCancelledError if cancelled first."""
     while (descriptor := try_lock(path)) is None:
         wait_for_lock(cancelled)
     try:
@@ -55,11 +50,7 @@ def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int
 
 
 def wait_for_lock(cancelled: threading.Event | None) -> None:
-    """Pause between two attempts to lock, because a wait in flock() could not be cancelled.
-
-    Raises:
-        FetchCancelledError: cancelled is set.
-    """
+    """Pause, because flock() cannot be cancelled; raise FetchCancelledError if cancelled."""
     if cancelled is None:
         time.sleep(_PAUSE_S)
     elif cancelled.wait(_PAUSE_S):

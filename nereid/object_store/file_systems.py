@@ -1,8 +1,4 @@
-"""File systems of the object stores, accessed through fsspec, and descriptions of their objects.
-
-This module turns exceptions of the stores' libraries into StoreErrors. A read returns bytes of the
-object that was listed, or fails if the object has changed.
-"""
+"""File systems of the object stores, through fsspec, whose exceptions become StoreErrors."""
 
 from __future__ import annotations
 
@@ -33,12 +29,12 @@ if TYPE_CHECKING:
     from nereid.object_store.plans.urls import StoreUrl
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
-# Prefixes of substitute tags. An object without a tag gets one made from its MD5 or its date.
+# Prefixes of tags for objects without a tag, made from MD5 or date.
 _CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
-# Suffix of S3 Express One Zone buckets. Their ETags are random, not MD5s.
+# S3 Express One Zone: ETags of such buckets are random, not MD5s.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 _MAX_REASON_LENGTH: Final = 300
-# Exceptions are compared by name, because the stores' libraries need not be installed.
+# Names of exceptions, because the stores' libraries need not be installed.
 _REFUSALS: Final = frozenset(
     {
         "ClientAuthenticationError",
@@ -54,11 +50,9 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
-# Maximum seconds for a listing. Without this limit a listing could continue after nobody waits for
-# the result any more.
+# Otherwise a listing could continue after nobody waits for it any more.
 _MAX_LISTING_S: Final = 600.0
-# botocore passes a context to the handlers of a request. In the context of a request for one page
-# of a listing, this key has the token at which the page begins.
+# Key in botocore's context for one page of a listing. Value: the token at which the page begins.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
 
@@ -75,10 +69,7 @@ _PACKAGES: Final = {
 
 
 class Chunk(NamedTuple):
-    """Part of an object.
-
-    is_md5 is false if the listed MD5 proves not to be an MD5 of the content.
-    """
+    """Part of an object. is_md5 is false if the listed MD5 proves to be no MD5 of the content."""
 
     content: bytes
     is_md5: bool = True
@@ -87,7 +78,7 @@ class Chunk(NamedTuple):
 class StoreFiles(ABC):
     """A store's fsspec file system."""
 
-    # Extra arguments for the file system's listing calls.
+    # Extra arguments for listing calls.
     _limits: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, file_system: Any) -> None:
@@ -105,11 +96,7 @@ class StoreFiles(ABC):
         return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def require(self, path: str) -> None:
-        """Raise an error unless a bucket or folder exists.
-
-        Raises:
-            FileNotFoundError: the bucket or folder does not exist.
-        """
+        """Raise FileNotFoundError unless a bucket or folder exists."""
         self._fs.info(path)
 
     def forget_listings(self) -> None:
@@ -122,15 +109,11 @@ class StoreFiles(ABC):
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return the listed object's bytes from position start up to, but not including, end.
-
-        Raises:
-            ObjectChangedError: the object has changed since it was listed.
-        """
+        """Return bytes start to end - 1; raise ObjectChangedError if the object has changed."""
 
 
 class NoListingError(Exception):
-    """Error for a response that is no listing, such as a proxy's page with a success status."""
+    """A response is no listing, such as a proxy's page with a success status."""
 
 
 def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
@@ -139,13 +122,10 @@ def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) 
 
 
 def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """Check one page of a listing. botocore calls this handler after a ListObjectsV2 response.
+    """Check a page of a listing after a ListObjectsV2 response; raise NoListingError.
 
-    botocore ignores unknown XML elements, so a document that is no listing would look like an empty
-    bucket. botocore also accepts a page that names itself as the next page.
-
-    Raises:
-        NoListingError: the response is no listing, or the listing does not end.
+    botocore takes any XML document for an empty bucket. It also accepts a page that names itself as
+    the next page.
     """
     if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
         return
@@ -170,10 +150,7 @@ class S3Files(StoreFiles):
         return StoredObject(info["size"] or 0, tag or _without_tag(info, "LastModified"), md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return bytes of the object, if its ETag is the listed one.
-
-        For an object without an ETag, the date is compared instead.
-        """
+        """Return bytes of the object if its ETag, or else its date, is the listed one."""
         from fsspec.asyn import sync  # noqa: PLC0415
 
         fs = self._fs
@@ -190,7 +167,7 @@ class S3Files(StoreFiles):
                 body.close()
 
         response, content = sync(fs.loop, get)
-        # The ETag is compared in this code because not every S3-compatible store supports If-Match.
+        # Not every S3-compatible store supports If-Match, so compare the ETag here.
         tag = _etag(response)
         if not tag and stored.tag.startswith(_DATE):
             tag = _date_tag(response.get("LastModified"))
@@ -198,8 +175,7 @@ class S3Files(StoreFiles):
             raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
         if tag != stored.tag:
             raise ObjectChangedError(f"s3://{path} has changed since it was listed")
-        # If the object is encrypted with a key from KMS or from the customer, the ETag is not the
-        # MD5 of the content.
+        # An object encrypted with a key from KMS or the customer has an ETag that is no MD5.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
         return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
 
@@ -209,18 +185,14 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _date_tag(date: Any) -> str:
-    """Return a tag made from a date in whole seconds, because HTTP's dates are not more precise."""
+    """Return a tag of a date in whole seconds, which is HTTP's precision."""
     if date is None:
         return ""
     return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
 
 
 def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
-    """Return a tag made from MD5 or date, for an object that has neither ETag nor generation.
-
-    Raises:
-        StoreError: the object has neither MD5 nor date, so that a change could not be noticed.
-    """
+    """Return a tag made from MD5 or date; raise StoreError if the object has neither."""
     tag = f"{_CONTENT}{md5}" if md5 else _date_tag(info.get(date))
     if not tag:
         raise StoreError(
@@ -231,10 +203,7 @@ def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
 
 
 async def _read_at_most(body: Any, size: int) -> bytes:
-    """Return a response's content, but read at most size + 1 bytes of it.
-
-    A store may ignore the requested range and send the whole object.
-    """
+    """Read at most size + 1 bytes: a store may ignore the range and send everything."""
     pieces, left = [], size + 1
     while left and (piece := await body.read(left)):
         pieces.append(piece)
@@ -299,11 +268,7 @@ def missing_package(url: StoreUrl) -> str:
 
 
 def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
-    """Return the file system of a store.
-
-    Raises:
-        StoreError: a package is missing, or credentials are malformed.
-    """
+    """Return a store's file system; raise StoreError without its package or for bad credentials."""
     missing = missing_package(url)
     if missing:
         raise StoreError(missing)
@@ -325,7 +290,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
 def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     arguments = dict(access.arguments)
     sessions = importlib.import_module("aiobotocore.session")
-    # Suppress aiobotocore's line about the source of the credentials each time a store is opened.
+    # Suppress aiobotocore's line about the source of the credentials.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
     session.register("before-parameter-build.s3.ListObjectsV2", note_token)
@@ -343,10 +308,7 @@ def _azure_arguments(access: StoreAccess) -> dict[str, Any]:
 
 
 def store_error(what: str, error: Exception) -> StoreError:
-    """Return the StoreError for an error that a store's library raised.
-
-    what: the URL that was being read, for the message.
-    """
+    """Return the StoreError for a library's error while it read `what`, a URL."""
     if isinstance(error, StoreError):
         return error
     name = type(error).__name__
@@ -354,7 +316,7 @@ def store_error(what: str, error: Exception) -> StoreError:
     if isinstance(error, TimeoutError) and not text:
         text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS
-    # The errors of gcsfs, aiohttp and Azure have the HTTP status in attributes of different names.
+    # gcsfs, aiohttp and Azure name the HTTP status differently.
     status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))
     if refused or status in _REFUSED_STATUSES:
         return AccessRefusedError(f"{what}: access was refused: {text or name}")

@@ -28,7 +28,7 @@ class _Found(NamedTuple):
 
 
 class ObjectStore:
-    """One repository, for use by several threads. Every method may raise StoreError."""
+    """One repository, for several threads. Every method may raise StoreError."""
 
     def __init__(
         self,
@@ -36,11 +36,7 @@ class ObjectStore:
         environ: Mapping[str, str],
         open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
     ) -> None:
-        """Create a repository that is not opened yet.
-
-        environ: environment variables, from which object_store.plans.credentials reads the
-        credentials.
-        """
+        """Create a repository that is not opened yet. `environ` has the credentials' variables."""
         self.url = url
         self._environ = environ
         self._open_files = open_files
@@ -48,10 +44,7 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def list_models(self) -> dict[str, ModelListing]:
-        """Return all models by their names, from one listing.
-
-        A repository that does not exist raises an error, so that it does not look empty.
-        """
+        """Return all models by name; a repository that does not exist is an error."""
         listing = self._list(self.url.path)
         if not (listing.files or listing.folders):
             self._call(self.url.text, lambda files: files.require(self.url.path))
@@ -72,13 +65,7 @@ class ObjectStore:
         return [name for name in names if is_plain_key(name) and may_be_model(name)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return an object's bytes from position start up to, but not including, end.
-
-        key: the object's path in the repository.
-
-        Raises:
-            ObjectChangedError: the object has changed since it was listed.
-        """
+        """Return bytes start to end - 1 of an object; may raise ObjectChangedError."""
         path = f"{self.url.path}/{key}"
         return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
 
@@ -112,8 +99,7 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # Open the store once more, because the credentials may have been replaced since the last
-        # time.
+        # The credentials may have been replaced, so open the store once more.
         files = self._open(refused=files)
         try:
             return call(files)

@@ -27,12 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class CachePlace(NamedTuple):
-    """Directory and maximum size of the cache.
-
-    If directory is `None`, the cache uses the directory that the environment names for the kind of
-    store, or else default_directory. limit_bytes is the maximum size of all files together; 0
-    allows as much as the disk has.
-    """
+    """Directory of the cache (`None`: by environment or default) and its size (0: the disk's)."""
 
     directory: Path | None
     default_directory: Path
@@ -40,7 +35,7 @@ class CachePlace(NamedTuple):
 
 
 class ModelStores:
-    """All object stores, together with the host's cache; for use by several threads."""
+    """All object stores, together with the host's cache; for several threads."""
 
     def __init__(
         self,
@@ -62,13 +57,9 @@ class ModelStores:
         self._downloader.close()
 
     def fetch(self, version_url: str, digest: bytes, cancelled: threading.Event) -> TreeLease:
-        """Return a lease of the model's directory on this host, with the files of one version.
+        """Return a lease of the directory with one version's files; may raise StoreError.
 
-        digest: the digest of these files (ModelListing.digest). If the files are already in the
-        cache, the store is not contacted.
-
-        Raises:
-            StoreError: the files cannot be fetched, or have changed.
+        digest: ModelListing.digest. If the cache has the files, the store is not contacted.
         """
         url = parse_store_url(version_url)
         model = url.parent()

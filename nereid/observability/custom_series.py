@@ -19,11 +19,7 @@ def series_key(series: pb.CustomSeries) -> SeriesKey:
 
 
 def sum_of(known: pb.CustomSeries | None, series: pb.CustomSeries) -> pb.CustomSeries:
-    """Return the sum of two counters or histograms that have the same key.
-
-    known: the sum so far; `None` if there is none yet. It is returned unchanged if the two differ
-    in kind or bounds.
-    """
+    """Return the sum of two series with one key; `known` alone if kind or bounds differ."""
     if known is None:
         return series
     if known.kind != series.kind or list(known.bounds) != list(series.bounds):

@@ -1,12 +1,7 @@
 """The services' logs: flags, set-up and formats.
 
-Clients choose much of the logged text: names, ids, headers, texts of errors. Therefore a record is
-one line whatever its message contains, the lines of a traceback are indented, and warnings and
-errors that repeat are mostly left out.
-
-Every line about a request shows the client's request id and the trace id: pass
-`extra=request_log_extra(request.request_id, request.trace_context)`. The module depends on no
-service.
+Clients choose much of the text, so a record is one line and tracebacks are indented. Log a line
+about a request with `extra=request_log_extra(...)`.
 """
 
 from __future__ import annotations
@@ -35,11 +30,6 @@ LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 def _appendable(path: str) -> str:
-    """Parse the path of a file that can be appended to; create the file if necessary.
-
-    Raises:
-        ValueError: the file cannot be opened.
-    """
     try:
         if path:
             Path(path).open("a").close()
@@ -85,12 +75,9 @@ def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, 
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Set up the process's log as the settings say.
-
-    service: name of the service, for JSON lines. stream: replaces standard error and --log-file.
-    """
+    """Set up the process's log; `stream` replaces standard error and --log-file."""
     if stream is None and settings.log_file:
-        # The file stays open until the process ends. All services of a host may append to one file.
+        # All services of a host may append to one file, so it stays open.
         stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
     handler = _Handler(stream or sys.stderr, service)
     logging.basicConfig(handlers=[handler], force=True)
@@ -105,7 +92,7 @@ def apply_log_rules(rules: LogRules) -> None:
 
 
 class _Handler(logging.StreamHandler["TextIO"]):
-    """Handler that set_up_logging() installs. Log rules apply to this kind of handler only."""
+    """Log rules apply to this kind of handler only."""
 
     def __init__(self, stream: TextIO, service: str) -> None:
         super().__init__(stream)
@@ -113,7 +100,6 @@ class _Handler(logging.StreamHandler["TextIO"]):
         self._repeats = RepeatLimit(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless it repeats too often."""
         admitted = self._repeats.admit(record)
         if admitted is not None:
             super().emit(admitted)
@@ -128,7 +114,7 @@ def _apply_rules(handler: _Handler, rules: LogRules) -> None:
         logging.CRITICAL: rules.error,
     }
     handler.setFormatter(formatter(rules.format, handler.service))
-    # Each level has its own switch, as in Triton: a level can be off while lower ones are on.
+    # As in Triton, a level can be off while lower ones are on.
     handler.filters = [lambda record: wanted.get(record.levelno, True)]
     level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
     logging.getLogger().setLevel(level)
@@ -144,8 +130,6 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
 
 
 class _Plain(logging.Formatter):
-    """Base class of formats that are not JSON. A traceback is written below the record's line."""
-
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """Return an indented traceback, with control characters escaped."""
         # A traceback quotes error texts, which must not look like lines of the log.
@@ -154,8 +138,6 @@ class _Plain(logging.Formatter):
 
 
 class _Text(_Plain):
-    """Format for people. A line about a request ends with the ids of the request."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line without the traceback."""
         record.message = escape_controls(record.message)
@@ -182,8 +164,6 @@ class _Triton(_Plain):
 
 
 class _Json(logging.Formatter):
-    """Format of one JSON object per line, without empty members."""
-
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
@@ -210,7 +190,6 @@ def _json(value: object) -> str:
 
 
 def _request_ids(record: logging.LogRecord) -> dict[str, str]:
-    """Return the ids of the request that a record is about; empty if it is about no request."""
     ids = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
     return {name: text for name, text in ids.items() if text}
 

@@ -1,9 +1,6 @@
-"""All metrics, declared by name, type, help and labels.
+"""All metrics, declared by name, type, help and labels, and written at scrape time.
 
-The metrics are written at scrape time, from counters that the services keep anyway; no code of this
-module runs per request. Names that begin with nv_ are Triton's and have Triton's meaning.
-scripts/metric_reference.py makes docs/reference/metrics.md from these declarations.
-process_metrics.py has the metrics that every process has. The module depends on no service.
+scripts/metric_reference.py makes docs/reference/metrics.md from this.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
     from nereid.pb import nereid_pb2 as pb
 
-# ---- Triton's metrics of models
 
 _MODEL: Final = ("model", "version")
 # Only series of instances on a GPU have the label gpu_uuid.
@@ -44,8 +40,7 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# In this order: expired in the queue, cancelled by the client, failed by the model, any other
-# reason.
+# Reasons: expired in the queue, cancelled by the client, failed by the model, any other.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",
@@ -123,7 +118,6 @@ CACHE_MISS_SUMMARY: Final = Family(
     _MODEL,
 )
 
-# ---- Triton's metrics of machines and of the cache
 
 PINNED_TOTAL: Final = _gauge(
     "nv_pinned_memory_pool_total_bytes", "Size of the pool of pinned memory, in bytes"
@@ -163,7 +157,6 @@ CACHE_INSERTION_DURATION: Final = _gauge(
 )
 CACHE_UTIL: Final = _gauge("nv_cache_util", "Share of the cache's memory in use [0.0 - 1.0]")
 
-# ---- Nereid's own metrics of the scheduler
 
 BATCH_SIZE: Final = Family(
     "nereid_batch_size", "histogram", "Sizes of the batches that were executed", _MODEL
@@ -247,8 +240,7 @@ LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kin
 LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
-# Kinds of devices that requests wait for: cpu, gpu, or any (either of them). Every executor has a
-# cpu.
+# Kinds of devices that requests wait for. Every executor has a cpu.
 DEVICES: Final = ("cpu", "gpu", "any")
 WAITING: Final = _gauge(
     "nereid_pending_requests",
@@ -278,7 +270,6 @@ CACHE_FAILURES: Final = _counter(
 CACHE_USED: Final = _gauge("nereid_cache_used_bytes", "Memory that the cache's responses take")
 CACHE_CAPACITY: Final = _gauge("nereid_cache_capacity_bytes", "Memory that the cache may take")
 
-# ---- Nereid's own metrics of gateway and executor
 
 HTTP_RESPONSES: Final = _counter(
     "nereid_gateway_http_responses_total", "Responses to HTTP requests, by status", "status"

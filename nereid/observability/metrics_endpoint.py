@@ -1,9 +1,4 @@
-"""An HTTP listener for /metrics and health checks, in the event loop of a service.
-
-The listener is for services that have no other HTTP server. The health paths are the same as the
-gateway's. A connection serves one request, and the size and the duration of the request are
-limited. This module holds no metric: a callback writes the page.
-"""
+"""An HTTP listener for /metrics and health checks, for services without another HTTP server."""
 
 from __future__ import annotations
 
@@ -42,24 +37,14 @@ class MetricsEndpoint:
         labels: Mapping[str, str] | None = None,
         is_ready: IsReady = lambda: True,
     ) -> None:
-        """Create an endpoint that does not listen yet.
-
-        write: adds the service's series to a page. labels: labels that all series get. is_ready:
-        returns whether the service is ready.
-        """
+        """Create an endpoint; `write` adds the service's series, and all get `labels`."""
         self._write = write
         self._labels = labels
         self._is_ready = is_ready
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Bind a port, serve on it, and return the bound address.
-
-        host: an interface, or unix:/path.
-
-        Raises:
-            OSError: the port cannot be bound.
-        """
+        """Serve on an interface or unix:/path, and return the bound address; may raise OSError."""
         self._listener = await listen(self._make_protocol, listening_address(host, port))
         _log.info("serving metrics on %s", self._listener.address)
         return self._listener.address
@@ -113,7 +98,6 @@ class MetricsEndpoint:
 
 
 def _accepted(head: bytes) -> str:
-    """Return the values of all Accept headers, joined by commas."""
     fields = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return ",".join(
         value.decode("latin-1") for name, _, value in fields if name.strip().lower() == b"accept"

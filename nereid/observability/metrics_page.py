@@ -1,8 +1,7 @@
 """A metrics page in Prometheus' text format, version 0.0.4, and the values that it can show.
 
-Prometheus' own library is not used: it appends _total to names, but Triton's names have no such
-ending. Pages that services send each other may contain exemplars, which only OpenMetrics can show;
-openmetrics.py converts a page. This module holds no metric.
+Prometheus' own library appends _total to names, which Triton's lack. Pages between services may
+contain exemplars, which only OpenMetrics can show (openmetrics.py).
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
-# Start of an exemplar. No label's value contains this text, since quotes in values are escaped.
+# Start of an exemplar. No label's value contains this, since quotes in values are escaped.
 EXEMPLAR: Final = b' # {trace_id="'
 _COUNTING: Final = frozenset({"counter", "histogram", "summary"})
-# Text that marks the line of a quantile. No label's value contains it, since quotes in values are
-# escaped.
+# Mark of a quantile's line. No label's value contains it either.
 _QUANTILE: Final = 'quantile="'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-# Models describe their own metrics, so a line end in a description must not start a new line of the
-# page.
+# Models describe their own metrics, so a description must not start a new line.
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
@@ -42,11 +39,7 @@ class Page:
     """Series grouped by family, in the order in which the families were added."""
 
     def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
-        """Create an empty page.
-
-        labels: labels that all series get, in front of the series' own labels. exemplars: whether
-        to show the exemplars of histograms.
-        """
+        """Create an empty page; all series get `labels`. `exemplars`: whether to show exemplars."""
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})
         self._exemplars = exemplars
@@ -111,21 +104,18 @@ class Page:
 def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
     """Return one page with the series of all pages, in which each family appears once.
 
-    summed: names of the families whose series are added up. If several pages have the same series,
-    the result has the first page's value and the first exemplar. In a family that summed names, the
-    result has the sum of the values instead, except for quantiles.
+    If a series repeats, the first value counts. In `summed` families the values are added up,
+    except for quantiles.
     """
     heads: dict[bytes, list[bytes]] = {}
-    # Maps a family's name to its series. Each series' name and labels map to a value and an
-    # exemplar.
+    # Key: a family's name. Value: by name and labels, a series' value and exemplar.
     series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}
     for page in pages:
         head: list[bytes] = []
         name = b""
         for line in page_lines(page):
             if line.startswith(b"# "):
-                # The line is "# HELP name ..." or "# TYPE name ..."; each page has it once per
-                # family.
+                # "# HELP name ..." or "# TYPE name ...", once per family on each page.
                 name = line.split(b" ", 3)[2]
                 if name not in series:
                     head = heads[name] = []
@@ -149,11 +139,7 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """Return the page with the values of series replaced by those from other pages.
-
-    replacements: pages with newer values. If a replacement has a series that the page lacks, the
-    series is added. A replacement that shares no series with the page is ignored.
-    """
+    """Return the page with newer values from pages that share a series with it."""
     shown = _samples(page)
     chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]
     if not chosen:
@@ -167,12 +153,10 @@ def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
         name, _, value = sample.rpartition(b" ")
         lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
     replaced = b"".join(lines)
-    # Replacements may have series that the page lacks. merge_pages() adds these to their families.
     return replaced if values.keys() <= shown.keys() else merge_pages((replaced, *chosen))
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:
-    """Return the values of all series. Keys are the texts of a series' name and labels."""
     samples: dict[bytes, bytes] = {}
     for line in page_lines(page):
         if not line.startswith(b"# "):
@@ -182,10 +166,7 @@ def _samples(page: bytes) -> dict[bytes, bytes]:
 
 
 def page_lines(page: bytes) -> list[bytes]:
-    """Return a page's lines.
-
-    Unlike splitlines(), this does not end a line at a carriage return in a label's value.
-    """
+    """Return a page's lines. Unlike splitlines(), keep carriage returns in labels."""
     return page.removesuffix(b"\n").split(b"\n") if page else []
 
 
@@ -193,7 +174,7 @@ Quantiles = tuple[float, ...]
 
 
 class Exemplar(NamedTuple):
-    """An observed value, the id of its trace, and the time of the observation (monotonic)."""
+    """An observed value, the id of its trace, and the monotonic time of the observation."""
 
     trace_id: bytes
     value: float
@@ -209,7 +190,7 @@ class Histogram:
         self.bounds = tuple(bounds)
         # The last element counts the values above all bounds.
         self.counts = [0] * (len(self.bounds) + 1)
-        # Maps a bucket's index to the bucket's latest exemplar.
+        # Key: a bucket's index. Value: its latest exemplar.
         self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -256,7 +237,6 @@ class Summary:
 
 
 def _exemplar_texts(observed: Histogram) -> dict[int, str]:
-    """Map the index of a bucket to the text of its exemplar, which ends the bucket's line."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return {
         index: f'{EXEMPLAR.decode()}{exemplar.trace_id.hex()}"}} {exemplar.value!r}'

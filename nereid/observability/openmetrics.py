@@ -1,10 +1,7 @@
 """Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does by default).
 
-Series have the same names in both formats, so dashboards do not depend on which format was
-negotiated. OpenMetrics requires every counter's name to end in _total. Triton's counters without
-this ending therefore get the type unknown. prometheus_client's writer is not used, because it
-creates and sorts objects for each series; this module makes one pass over lines, in an event loop
-that also serves requests. It holds no state and does no I/O.
+Counters without _total, such as Triton's, get the type unknown. prometheus_client's writer would
+create and sort objects for each series, in an event loop that serves requests.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ _VERSIONS: Final = frozenset({"0.0.1", "1.0.0"})
 _HELP: Final = b"# HELP "
 _TYPE: Final = b"# TYPE "
 _TOTAL: Final = b"_total"
-# Matches bounds that are whole numbers, because OpenMetrics requires 1.0 in place of 1. The pattern
-# cannot match within a label's value, since quotes in values are escaped.
+# OpenMetrics requires 1.0 in place of 1. Quotes in labels are escaped, so the pattern matches no
+# label.
 _WHOLE_BOUND: Final = re.compile(rb'([{,](?:le|quantile)="[0-9]+)"')
 
 

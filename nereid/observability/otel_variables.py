@@ -1,9 +1,6 @@
 """OpenTelemetry's own environment variables, which count where --trace-config has no setting.
 
-The variables are turned into --trace-config settings, in front of the given settings, so that the
-given settings override the variables. Variables that only an exporter needs, among them secrets,
-are read when an exporter is opened. An invalid value is logged and ignored, as OpenTelemetry
-requires. The module does no I/O.
+Invalid values are logged and ignored, as OpenTelemetry requires.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class Variables(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options for sending spans. Certificates and the key are paths of files; empty means none."""
+    """Options for sending spans. Certificates and the key are paths; empty means none."""
 
     headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float = _TIMEOUT_MS / 1e3
@@ -59,14 +56,10 @@ class ExportOptions:
 
 
 def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """Return the --trace-config settings from the variables, followed by the given settings.
-
-    Later settings override earlier ones.
-    """
+    """Return the variables' --trace-config settings, then the given ones, which override them."""
     to_files = any(text.replace(" ", "").startswith("triton,file=") for text in given)
     if environ.get(_DISABLED, "").strip().lower() == "true":
-        # OpenTelemetry is switched off, so no spans are made. Trace files are not part of
-        # OpenTelemetry and are still written.
+        # Trace files are not part of OpenTelemetry and are still written.
         return [*given, "mode=triton", *([] if to_files else ["level=OFF"])] if given else []
     if to_files:
         return list(given)
@@ -74,7 +67,7 @@ def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str
 
 
 def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Return the settings from the variables; no settings if the exporter is not OTLP."""
+    """Return the settings from the variables; none if the exporter is not OTLP."""
     exporter = environ.get(_EXPORTER, "").strip()
     if exporter not in ("", "otlp"):
         return Variables([], [f"{_EXPORTER}: '{exporter}' is not supported; only otlp is"])
@@ -82,8 +75,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     ignored: list[str] = []
     url = _url(environ, ignored)
     sampling = _sampling(environ, ignored)
-    # A sampler, an exporter or an endpoint turns traces on, unless the sampler is always_off
-    # (sampling is then None).
+    # A sampler (except always_off: None), an exporter or an endpoint turns traces on.
     named = bool(url and _of(environ, "ENDPOINT")[1])
     if sampling is not None and (sampling or exporter or named):
         texts.append("mode=opentelemetry")
@@ -110,7 +102,7 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
         if equals and name and (name + value).isascii() and (name + value).isprintable():
             headers.append((name, value))
         else:
-            # The header is not shown because it may hold a password.
+            # The header may hold a password, so it is not shown.
             ignored.append(f"{variable}: expected name=value, separated by commas")
     variable, text = _of(environ, "TIMEOUT")
     timeout_ms = _positive(text)
@@ -131,12 +123,11 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
 
 
 def _positive(text: str) -> int:
-    """Return the whole number in a text; 0 if the text is no whole number above 0."""
     return int(text) if text.isdecimal() else 0
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the name and text of an exporter's variable; variables for traces have priority."""
+    """Return name and text of a variable; variables for traces have priority."""
     for variable in (_TRACES + name, _ALL + name):
         if text := environ.get(variable, "").strip():
             return variable, text
@@ -144,10 +135,7 @@ def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
-    """Return the URL for opentelemetry,url=, or an empty text.
-
-    The URL has a path for OTLP over HTTP, and none for OTLP over gRPC.
-    """
+    """Return the URL for opentelemetry,url=, or "". Only OTLP over HTTP has a path."""
     variable, protocol = _of(environ, "PROTOCOL")
     if protocol not in ("", _GRPC, *_HTTP):
         ignored.append(f"{variable}: '{protocol}' is neither {_GRPC} nor {_HTTP[0]}")
@@ -172,8 +160,7 @@ def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
     if protocol == _GRPC or (not protocol and port == _GRPC_PORT):
         return base
     path = parts.path.rstrip("/")
-    # An endpoint for traces alone is a complete URL. The general endpoint lacks the path for
-    # traces, so add it.
+    # The general endpoint lacks the path for traces.
     return base + (path or _TRACES_PATH if variable.startswith(_TRACES) else path + _TRACES_PATH)
 
 

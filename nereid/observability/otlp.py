@@ -1,9 +1,4 @@
-"""Export of spans by OTLP over gRPC or HTTP, from a separate thread.
-
-The request path only appends spans to a bounded queue. If the receiver is unreachable or slow,
-spans are lost and at most one line per minute is logged. This module is imported only if traces are
-on. It depends on no service.
-"""
+"""Export of spans by OTLP from a separate thread; spans for a slow receiver are lost."""
 
 from __future__ import annotations
 
@@ -46,8 +41,7 @@ _CLOSE_S: Final = 2.0
 _LOG_INTERVAL_S: Final = 60.0
 _KINDS: Final = {kind: OtelSpanKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
-# Maximum number of characters of a text that a client chose: the queue limits the number of spans,
-# not bytes.
+# The queue limits the number of spans, not bytes, so texts of clients are cut.
 _MAX_TEXT_LENGTH: Final = 1024
 
 
@@ -57,12 +51,7 @@ class OtlpTracer:
     def __init__(
         self, config: TraceConfig, options: ExportOptions, service: str, instance: str
     ) -> None:
-        """Start the export.
-
-        Raises:
-            ValueError: the exporter does not accept the configuration.
-            OSError: a certificate file cannot be read.
-        """
+        """Start the export; raise ValueError or OSError if the configuration is unusable."""
         attributes = {
             "service.name": f"nereid-{service}",
             "service.namespace": "nereid",
@@ -95,7 +84,7 @@ class OtlpTracer:
         ending.start()
         ending.join(_CLOSE_S)
         if ending.is_alive():
-            # This call ends an export that is waiting for its next attempt.
+            # This ends an export that waits for its next attempt.
             self._exporter.shutdown()
 
     def _readable(self, span: Span) -> ReadableSpan:
@@ -144,14 +133,11 @@ def _exporter(config: TraceConfig, options: ExportOptions) -> SpanExporter:
 
 
 class _RateLimitedHandler(logging.Handler):
-    """Handler that logs OpenTelemetry's warnings without tracebacks, at most one a minute."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a warning, unless one was logged in the last minute."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _LOG_INTERVAL_S

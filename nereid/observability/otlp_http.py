@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nereid.observability.otel_variables import ExportOptions
 
-# Child of the logger "opentelemetry", whose lines nereid.observability.otlp limits.
+# nereid.observability.otlp limits the lines below the logger "opentelemetry".
 _log = logging.getLogger("opentelemetry.nereid")
 
 # HTTP statuses after which the same spans may be sent again.
@@ -37,10 +37,7 @@ _MAX_RESPONSE: Final = 65_536
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Handler that makes any redirect an error.
-
-    A POST must not become a GET, and headers must not go to another host.
-    """
+    """Makes redirects errors: a POST must not become a GET, and headers must not leave the host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -50,11 +47,7 @@ class HttpSpanExporter(SpanExporter):
     """Exporter that posts spans to a URL such as http://localhost:4318/v1/traces."""
 
     def __init__(self, url: str, options: ExportOptions) -> None:
-        """Prepare TLS for the URL.
-
-        Raises:
-            OSError: the certificates cannot be read or used (ssl.SSLError is an OSError).
-        """
+        """Prepare TLS for the URL; raise OSError if the certificates cannot be used."""
         self._url = url
         self._options = options
         self._headers = {**dict(options.headers), "content-type": "application/x-protobuf"}
@@ -97,10 +90,9 @@ class HttpSpanExporter(SpanExporter):
         return True
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[str, float | None]:
-        """Return the text of the failure and the seconds to wait before the next attempt.
+        """Return the failure (empty: success), and the pause before the next attempt.
 
-        An empty text means success. 0 seconds mean that the caller chooses the pause. `None` means
-        that no other attempt is to be made.
+        0 leaves the pause to the caller. `None` means no other attempt.
         """
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 (the URL is http or https)
         try:
@@ -117,7 +109,6 @@ class HttpSpanExporter(SpanExporter):
 
 
 def _log_rejected(body: bytes) -> None:
-    """Log how many spans the receiver rejected, and its reason."""
     try:
         partial = ExportTraceServiceResponse.FromString(body).partial_success
     except DecodeError:

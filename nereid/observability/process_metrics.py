@@ -1,8 +1,4 @@
-"""Metrics of a service's own process, from prometheus_client's collectors.
-
-Importing that library takes some 40 ms. To keep the start of a service fast, load_collectors()
-imports it in a thread before the first page is written.
-"""
+"""Metrics of a service's own process. prometheus_client takes some 40 ms to import."""
 
 from __future__ import annotations
 
@@ -40,10 +36,7 @@ def process_families() -> list[Family]:
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Yield each metric with its family. The family has the name of the metric's series.
-
-    The metric's own name is not used, because a counter's name lacks the _total of its series.
-    """
+    """Yield each metric with its family; a counter's own name lacks _total."""
     for collector in _collectors():
         for metric in collector.collect():
             if metric.samples:

@@ -16,10 +16,7 @@ _MAX_PEERS: Final = 1024
 
 
 class RefusalLog:
-    """Logs warnings about refusals.
-
-    If there are too many peers, all further peers are logged as one peer.
-    """
+    """Logs warnings about refusals. If there are too many peers, the others count as one peer."""
 
     def __init__(
         self,
@@ -32,16 +29,12 @@ class RefusalLog:
         self._interval_s = interval_s
         self._max_peers = max_peers
         self._clock = clock
-        # Maps peer and kind to the time of the last line and the number of refusals since. The
-        # oldest line comes first.
+        # Key: peer and kind. Value: time of the last line, and refusals since. The oldest comes
+        # first.
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def report(self, peer: str, kind: str, event: str, *details: object) -> None:
-        """Log a refusal, unless the last line for this peer and kind is too recent.
-
-        kind: the kind of refusal. event: the line's format, into which the peer and the details are
-        inserted.
-        """
+        """Log a refusal, unless the last line for this peer and kind is too recent."""
         now = self._clock()
         logged = self._logged
         while logged and next(iter(logged.values()))[0] <= now - 2 * self._interval_s:

@@ -1,8 +1,4 @@
-"""Limit on log lines of one kind: first a burst of lines, then a few per second.
-
-Clients' errors are logged, and a client may cause a million of them. Lines are of one kind if they
-have the same logger and the same format.
-"""
+"""Limit on log lines of one kind (logger and format): a burst of lines, then a few per second."""
 
 from __future__ import annotations
 
@@ -14,18 +10,17 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-# Maximum number of lines of one kind in a burst. It is large because an operator who starts a mesh
-# with some hundred broken models wants to see each of them.
+# An operator who starts some hundred broken models wants to see each of them.
 _BURST: Final = 200
 _PER_S: Final = 2.0
 _MAX_EVENTS: Final = 1024
-# Maximum number of characters of a message, which may quote what a client sent.
+# A message may quote what a client sent.
 _MAX_LENGTH: Final = 4096
 _OTHERS: Final = ("", "")
 
 
 class _Event:
-    """One kind of line. left: number of lines that may still be logged, as of the time at_s."""
+    """One kind of line; `left` more may be logged, as of at_s."""
 
     __slots__ = ("at_s", "left", "omitted")
 
@@ -53,10 +48,7 @@ class RepeatLimit:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def admit(self, record: logging.LogRecord) -> logging.LogRecord | None:
-        """Return the record to log, or `None` to leave it out.
-
-        The message of the returned record says how many such lines were left out before it.
-        """
+        """Return the record, with the number of omitted lines, or `None` to omit it."""
         if record.levelno < self._level:
             return record
         event = self._event_of(record)

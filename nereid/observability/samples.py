@@ -1,7 +1,4 @@
-"""Reader of metrics pages, which finds samples by name and labels.
-
-The module does no I/O.
-"""
+"""Reader of metrics pages, which finds samples by name and labels."""
 
 from __future__ import annotations
 
@@ -29,12 +26,7 @@ class Samples:
     def __init__(
         self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
     ) -> None:
-        """Read a page; ignore lines that are no samples of metrics with this prefix.
-
-        known: a cache of parsed names and labels, which this method fills. Keys are the texts of
-        lines without the value. If the next page has a line with the same text, the line need not
-        be parsed.
-        """
+        """Read the samples of metrics with this prefix; cache parsed labels in `known`."""
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
         for line in page_lines(page):
@@ -47,7 +39,7 @@ class Samples:
                 if match is None:
                     continue
                 parsed = match["name"], _labels(match["labels"] or "")
-                # A line with a timestamp after the value is not cached, so it is parsed each time.
+                # A line with a timestamp after the value is parsed each time.
                 if known is not None and match["value"].encode() == text:
                     known[series] = parsed
                 text = match["value"].encode()
@@ -75,10 +67,7 @@ class Samples:
         return sums
 
     def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
-        """Return the samples grouped by the values of these labels.
-
-        Samples that lack one of the labels are under the key ().
-        """
+        """Return the samples by the values of these labels; those that lack one are under ()."""
         parts: dict[tuple[str, ...], Samples] = {}
         for name, samples in self._samples.items():
             for sample in samples:

@@ -34,14 +34,13 @@ class TraceConfig:
     # Some of LEVELS, in the order of LEVELS; empty means that traces are off.
     levels: tuple[str, ...] = ()
     count: int = -1
-    # The mode, or `None` if it is not given.
+    # `None` if not given.
     mode: str | None = None
-    # The file that traces are written to, and the number of traces per file (0: all in one file).
     file: str = ""
     log_frequency: int = 0
-    # URL of the receiver. It has a path for OTLP over HTTP, and none for OTLP over gRPC.
+    # The URL has a path for OTLP over HTTP, and none for OTLP over gRPC.
     url: str | None = None
-    # True if a request whose parent is not sampled is never traced, whatever the rate.
+    # True if a request whose parent is not sampled is never traced.
     parent_based: bool = False
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
@@ -60,10 +59,7 @@ class TraceConfig:
 
     @property
     def to_spans(self) -> bool:
-        """True if spans are exported.
-
-        Without a level, only requests that arrive sampled are traced.
-        """
+        """True if spans are exported; without a level, only of requests that arrive sampled."""
         if self.to_file or self.mode == FILE_MODE:
             return False
         return bool(self.levels) or self.mode == SPAN_MODE
@@ -100,10 +96,7 @@ def _mode(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Parse host:port, http://host:port or https://host:port, with a path for OTLP over HTTP.
-
-    If a URL with the usual HTTP port has no path, the usual path is added.
-    """
+    """Parse a URL; one with the usual HTTP port and no path gets the usual path."""
     scheme, colon, rest = text.partition("://")
     if not colon:
         scheme, rest = "http", text
@@ -146,7 +139,6 @@ _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return the field of TraceConfig that one --trace-config flag sets, and the field's value."""
     key, equals, value = text.partition("=")
     mode, comma, option = (part.strip() for part in key.partition(","))
     if not equals:
@@ -166,9 +158,9 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """Return the configuration that all --trace-config flags give together.
+    """Return the configuration of all flags; the last value of a setting counts.
 
-    If a setting is given several times, the last value counts. Resources and levels add up instead.
+    Resources and levels add up instead.
     """
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}

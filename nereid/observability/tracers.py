@@ -24,15 +24,11 @@ def open_tracer(
     instance: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Tracer | None:
-    """Return a service's tracer; `None` if spans are off, or no exporter can be set up.
-
-    If the exporter cannot be set up, the reason is logged. instance: a name that tells apart the
-    processes of one service.
-    """
+    """Return a service's tracer; `None` if spans are off, or no exporter can be set up."""
     config = parse_trace_config(settings.trace_config)
     if not config.to_spans:
         return None
-    # OpenTelemetry takes time and memory to load, so it is imported only if it is needed.
+    # OpenTelemetry takes time and memory to load.
     from nereid.observability.otlp import OtlpTracer  # noqa: PLC0415
 
     options, ignored = export_options(environ)

@@ -1,10 +1,8 @@
 """Traces: contexts, spans and sampling.
 
-A trace context is 26 bytes (version, trace id (16), span id (8), flags), followed by the client's
-tracestate. It travels with every request, traced or not. Spans are made afterwards, from times that
-are measured anyway, and only for sampled requests; nereid.observability.tracers opens the exporter
-of spans. With trace files (mode triton) there are no spans: gateways write the files from the times
-that come with the responses. The module depends on no service.
+A context is version (1 byte), trace id (16), span id (8), flags (1), then the client's tracestate.
+It travels with every request. Spans are made afterwards, only for sampled requests. In mode triton
+there are no spans: gateways write files from the responses' times.
 """
 
 from __future__ import annotations
@@ -31,22 +29,17 @@ if TYPE_CHECKING:
         | kserve_pb2.ModelInferResponse.InferOutputTensor
     ]
 
-# Maximum size of a tensor whose data is part of a trace; larger data is left out.
+# Larger tensors are left out of a trace.
 MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
 # Flag that gateways send to schedulers: the trace shows tensors.
 _WITH_TENSORS: Final = 0x80
-# Flag used within the scheduler only: the context is an ensemble's span, which is the parent of the
-# spans of the ensemble's steps.
+# Flag within the scheduler: the span of an ensemble, the parent of its steps' spans.
 _OF_ENSEMBLE: Final = 0x40
-# To compare two clocks, the second clock is read between two readings of the first. The comparison
-# is precise enough if the two readings are at most this many nanoseconds apart.
+# The second clock is read between two readings of the first, at most this far apart.
 _CLOCK_ERROR_NS: Final = 20_000
 _CLOCK_TRIES: Final = 5
-
-
-# ---- contexts
 
 
 def is_sampled(context: bytes) -> bool:
@@ -55,7 +48,7 @@ def is_sampled(context: bytes) -> bool:
 
 
 def child_context(context: bytes) -> bytes:
-    """Return a new sampled context, a child of this one; if this is empty, begin a new trace."""
+    """Return a new sampled child of this context; if it is empty, begin a new trace."""
     if len(context) < CONTEXT_BYTES:
         return _VERSION + secrets.token_bytes(24) + _SAMPLED
     span_id = secrets.token_bytes(8)
@@ -83,9 +76,9 @@ def is_above_steps(context: bytes) -> bool:
 
 
 def monotonic_to_unix_ns() -> int:
-    """Return the offset between the clocks: Unix time minus monotonic time, in nanoseconds.
+    """Return Unix time minus monotonic time, in ns.
 
-    The offset changes when the system clock is adjusted, so each trace measures it anew.
+    Each trace measures this anew, because the system clock may be adjusted.
     """
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
@@ -95,12 +88,9 @@ def monotonic_to_unix_ns() -> int:
         offset_ns = now_ns - (before_ns + after_ns) // 2
         if after_ns - before_ns < _CLOCK_ERROR_NS:
             break
-        # The thread was interrupted between the readings, so the offset is not precise: child spans
-        # could begin before their parents. Try again.
+        # The thread was interrupted, so child spans could begin before their parents. Try again.
     return offset_ns
 
-
-# ---- spans
 
 Attribute = bool | int | float | str
 
@@ -126,10 +116,9 @@ class Span:
     links: Sequence[bytes] = ()
     # Name and time of each event.
     events: Sequence[tuple[str, int]] = ()
-    # Error text; `None` if the span's work succeeded.
+    # `None` if the span's work succeeded.
     error: str | None = None
-    # CLIENT if the span waits for another process. That process's span is then the child and has
-    # the kind SERVER.
+    # CLIENT if the span waits for another process, whose child span then has the kind SERVER.
     kind: SpanKind = SpanKind.INTERNAL
 
 
@@ -143,14 +132,8 @@ class Tracer(Protocol):
         """Send the remaining spans within a bounded time. Call this outside the event loop."""
 
 
-# ---- tensors
-
-
 def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """Return a request's inputs, from its head and the data of each input.
-
-    data: the bytes of each input; `None` leaves the input's data out.
-    """
+    """Return a request's inputs, from head and bytes; `None` leaves an input's data out."""
     try:
         inputs = kserve_pb2.ModelInferRequest.FromString(head).inputs
     except DecodeError:
@@ -159,10 +142,7 @@ def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedT
 
 
 def traced_outputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """Return a response's outputs, from its head and the data of each output.
-
-    data: the bytes of each output; `None` leaves the output's data out.
-    """
+    """Return a response's outputs, from head and bytes; `None` leaves an output's data out."""
     try:
         outputs = kserve_pb2.ModelInferResponse.FromString(head).outputs
     except DecodeError:
@@ -179,21 +159,14 @@ def _shown(
     )
 
 
-# ---- sampling
-
-
 class Sampler:
-    """Chooses the requests that a gateway traces, by Triton's rule.
+    """Chooses the requests to trace: all that arrive sampled, and every rate-th other.
 
-    Every request that arrives sampled is traced. Of the other requests, every rate-th one is
-    traced, up to a limit.
+    The number of the others is limited.
     """
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
-        """Start counting requests.
-
-        parent_based: true if a request whose parent is not sampled is never traced.
-        """
+        """Start counting. parent_based: a request whose parent is not sampled is never traced."""
         self.rule = rule
         self._parent_based = parent_based
         self._left = rule.limit if rule.on and rule.rate else 0

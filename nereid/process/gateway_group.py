@@ -1,9 +1,4 @@
-"""Group of the gateways that one `nereid serve --gateways N` starts.
-
-Besides their ports, these gateways share a directory. `nereid serve` describes the group in an
-environment variable; a gateway without the variable serves alone. This module depends on no
-service.
-"""
+"""Group of the gateways that one `nereid serve --gateways N` starts."""
 
 from __future__ import annotations
 
@@ -20,12 +15,11 @@ _VARIABLE: Final = "NEREID_GATEWAY_GROUP"
 
 @dataclass(frozen=True)
 class GatewayGroup:
-    """Place of one gateway in its group. The number is in the range from 0 to size - 1."""
+    """Place of one gateway in its group; numbers begin at 0."""
 
     number: int
     size: int
-    # Directory that the gateways share. Only this user may enter it. It exists for as long as the
-    # group.
+    # Only this user may enter the directory, which exists as long as the group.
     directory: Path
 
 

@@ -1,8 +1,4 @@
-"""Ports that `nereid serve` has bound and passes on to the processes that serve them.
-
-An environment variable describes the ports; a process without the variable binds its own ports.
-This module depends on no service.
-"""
+"""Ports that `nereid serve` has bound and passes on to the processes that serve them."""
 
 from __future__ import annotations
 
@@ -20,14 +16,11 @@ _VARIABLE: Final = "NEREID_INHERITED_PORTS"
 
 
 def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
-    """Return the environment variable that describes the ports to a member.
-
-    The member also has to inherit ports.descriptors.
-    """
+    """Return the variable for a member, which must also inherit ports.descriptors."""
     return {_VARIABLE: json.dumps(ports.description(member))}
 
 
 def read_ports(environ: MutableMapping[str, str]) -> InheritedPorts | None:
-    """Return the ports that this process inherits, or None if there are none; call this once."""
+    """Return the ports that this process inherits, or None; call this once."""
     text = environ.pop(_VARIABLE, "")
     return InheritedPorts(json.loads(text)) if text else None

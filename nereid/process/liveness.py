@@ -1,8 +1,6 @@
 """Signs of life: heartbeats of a service's event loop, and a check for stopped processes.
 
-A supervisor passes the write end of a pipe to the process, and the number of that descriptor in an
-environment variable. Without the variable there are no heartbeats. If the pipe is full, the
-supervisor does not read it, which is no error.
+A full pipe is no error: the supervisor does not read it.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ INTERVAL_S: Final = 1.0
 
 
 def start_heartbeat(environ: MutableMapping[str, str]) -> None:
-    """Send heartbeats from the running event loop, if the environment asks for it.
-
-    Child processes of this process do not inherit the pipe.
-    """
+    """Send heartbeats from the running event loop, if the environment asks for it."""
     text = environ.pop(VARIABLE, "")
     if not text.isdecimal():
         return
@@ -41,7 +36,7 @@ def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     except BlockingIOError:
         pass
     except OSError:
-        return  # the supervisor has ended, and this process will end as well
+        return  # the supervisor has ended, so this process will end
     loop.call_later(INTERVAL_S, _beat, loop, descriptor)
 
 

@@ -1,9 +1,4 @@
-"""Process of a service: logging, event loop, signals, exit code.
-
-Each entry point (`services/*/__main__.py`, `nereid_mesh.serve.joined`) passes a coroutine function
-that starts its service, awaits `Shutdown.wait()` and then drains the service. This module depends
-on no service.
-"""
+"""Process of a service: logging, event loop, signals, exit code."""
 
 from __future__ import annotations
 
@@ -35,11 +30,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
-# The garbage collector runs when this many more objects have been created than freed since its last
-# run. Only objects that may be in cycles are counted.
+# Only objects that may be in cycles count.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
-# Seconds to wait before deferred modules are imported. Loading a small model takes less time.
+# Seconds to wait before deferred modules are imported. A small model loads faster.
 _DEFERRED_S = 0.3
 
 
@@ -62,10 +56,7 @@ class MetricsPortSettings(Protocol):
 
 
 class Shutdown:
-    """Request to shut down, made by SIGTERM, SIGINT or request().
-
-    Create the object inside the event loop.
-    """
+    """Request to shut down, by SIGTERM, SIGINT or request(). Create it inside the event loop."""
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
@@ -78,21 +69,15 @@ class Shutdown:
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:
-        """Run the start of a service, and wait until it is done.
-
-        The start may take long, for example while an object store does not respond.
-
-        If a shutdown is requested meanwhile, the process ends at once, because it has not accepted
-        any requests yet.
-        """
+        """Run the start of a service. A shutdown request meanwhile ends the process at once."""
         task = asyncio.ensure_future(starting)
         requested = asyncio.ensure_future(self._requested.wait())
         await asyncio.wait((task, requested), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             _log.info("stopping before the start was finished: nothing was accepted")
             logging.shutdown()
-            # Skip the interpreter's clean-up: it would wait for threads, which may be waiting for
-            # an object store.
+            # Skip the interpreter's clean-up: it would wait for threads that wait for an object
+            # store.
             os._exit(0)
         requested.cancel()
         await task
@@ -110,10 +95,7 @@ def run_service(
     name: str,
     program: str,
 ) -> int:
-    """Run `serve` in an event loop and return the exit code.
-
-    name: the service's name in the log.
-    """
+    """Run `serve` in an event loop and return the exit code. `name` appears in the log."""
 
     async def run() -> int:
         start_heartbeat(os.environ)
@@ -121,8 +103,7 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # The objects of imported modules are never freed, so exclude them from garbage collection. Then
-    # switch on the collector, which nereid.process.uncollected has switched off.
+    # Imported modules are never freed. nereid.process.uncollected has switched the collector off.
     gc.freeze()
     gc.enable()
     try:
@@ -136,23 +117,18 @@ def run_service(
 
 
 def freeze_started_objects() -> None:
-    """Exclude all present objects from garbage collection, because they are never freed.
+    """Exclude all present objects from garbage collection, and collect less often.
 
-    Objects that are created later belong to requests in flight, and hardly any of them are in
-    cycles. At the interpreter's threshold of 700 objects, with sixty requests in flight, the
-    collector would walk these objects once every sixty requests, so the threshold is raised.
+    With the default threshold of 700 and sixty requests in flight, the collector would run every
+    sixty requests.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
-    """Import the modules that the start did not need, then freeze all objects.
-
-    Run this as a task after the service has started to serve.
-    """
-    # Wait first, because executors join and models load right after the start, and both need this
-    # event loop.
+    """Import the deferred modules, then freeze all objects; run this as a task."""
+    # Executors join and models load right after the start, and need this event loop.
     await asyncio.sleep(_DEFERRED_S)
     await import_deferred()
     freeze_started_objects()

@@ -1,9 +1,7 @@
 """Standby processes, which have imported everything and wait until they are needed.
 
-A supervisor passes one end of a socket to the process, and the number of that descriptor in an
-environment variable. A process without the variable serves at once. A standby process may be older
-than the plan of its mesh, so it receives its arguments, environment and descriptors over the
-socket.
+They receive arguments, environment and descriptors over a socket, because they may be older than
+the mesh's plan.
 """
 
 from __future__ import annotations
@@ -24,20 +22,19 @@ _MAX_DESCRIPTORS: Final = 253
 
 
 class Activation(NamedTuple):
-    """Data that a standby process needs to serve and that was unknown when it was started."""
+    """Data that a standby process needs to serve."""
 
-    # Command-line arguments, without the program's name.
+    # Arguments without the program's name.
     argv: Sequence[str]
     environ: Mapping[str, str]
-    # Descriptors that the process inherits. They have the same numbers in the supervisor.
+    # Inherited descriptors, with the numbers that they have in the supervisor.
     descriptors: Sequence[int]
 
 
 def stand_by(environ: MutableMapping[str, str]) -> None:
-    """Wait until this process is needed, if it was started as a standby process.
+    """Wait until this process is needed, if it is a standby process; exit if it never is.
 
-    Call this before the process reads settings, and before it has threads, open files or an event
-    loop. If the supervisor closes the socket, the process is never needed, and exits.
+    Call this before the process has settings, threads, open files or an event loop.
     """
     text = environ.pop(_VARIABLE, "")
     if not text.isdecimal():
@@ -55,7 +52,6 @@ def stand_by(environ: MutableMapping[str, str]) -> None:
 
 
 def _renumber(received: Sequence[int], numbers: Sequence[int]) -> None:
-    """Move each received descriptor to the number that the environment names."""
     above = max(numbers, default=0) + 1
     moved = []
     for descriptor in received:
@@ -89,7 +85,7 @@ class StandbySocket:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment variable that gives the process the number of its end of the socket."""
+        """Variable that tells the process the number of its end of the socket."""
         return {_VARIABLE: str(self._theirs.fileno())}
 
     def on_started(self) -> None:
@@ -97,13 +93,9 @@ class StandbySocket:
         self._theirs.close()
 
     def activate(self, activation: Activation) -> None:
-        """Tell the standby process that it is needed, and send the activation.
-
-        Raises:
-            OSError: the process has ended.
-        """
-        # The activation is sent in an anonymous memory file, not in the message: a socket's buffer
-        # is bounded, and no other process may read the content.
+        """Send the activation to the standby process; raise OSError if it has ended."""
+        # Send the activation in a memory file: a socket's buffer is bounded, and others must not
+        # read it.
         described = os.memfd_create("nereid-activation", os.MFD_CLOEXEC)
         try:
             os.write(described, json.dumps(activation._asdict()).encode())

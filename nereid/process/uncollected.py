@@ -1,9 +1,6 @@
-"""Switch the garbage collector off while the program of a service imports its modules.
+"""Switch the garbage collector off during imports, when this module is imported first.
 
-The programs of services import this module before all others. Imports create next to no garbage,
-but the collector would walk all objects of the imported modules again and again. That would take a
-twentieth of the time of the imports. run_service() (nereid.process.service_process) switches the
-collector on again. In any other program, such as a test, importing this module does nothing.
+Collections would take a twentieth of the import time. run_service() switches the collector on.
 """
 
 from __future__ import annotations

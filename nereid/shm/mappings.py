@@ -1,7 +1,6 @@
 """Reader's side of shared memory: it maps segments of other processes into this process.
 
-A reference (nereid.shm.reference.SharedMemory) may be stale or forged. The segment that it names is
-therefore checked before it is mapped. This module depends on no service.
+A reference may be stale or forged, so its segment is checked before it is mapped.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from nereid.shm.segments import SIZE_SEALS
 if TYPE_CHECKING:
     from nereid.shm.reference import SharedMemory
 
-# Maximum number of mappings that a reader keeps. A writer uses the same few segments again and
-# again.
+# A writer uses the same few segments again and again.
 _MAX_MAPPINGS: Final = 64
-# F_GET_SEALS (linux/fcntl.h), for which Python 3.11 has no name.
+# F_GET_SEALS (linux/fcntl.h).
 _GET_SEALS: Final = 1034
 
 
 class SegmentLostError(Exception):
-    """Raised if the memory that a reference names no longer exists, or never did."""
+    """Raised if the memory that a reference names does not exist."""
 
 
 class SegmentMappings:
@@ -37,21 +35,14 @@ class SegmentMappings:
         self._open: OrderedDict[str, memoryview] = OrderedDict()
 
     def view(self, reference: SharedMemory) -> memoryview:
-        """Return the bytes that a reference names, without a copy.
+        """Return the named bytes without a copy, or raise SegmentLostError.
 
         The bytes stay valid for as long as the view exists.
-
-        Raises:
-            SegmentLostError: the segment is gone, or never existed.
         """
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
-        """Return the bytes of a whole segment.
-
-        Raises:
-            SegmentLostError: the segment is gone, or never existed.
-        """
+        """Return the bytes of a whole segment; raise SegmentLostError if it is gone."""
         with self._lock:
             view = self._open.get(segment_name)
             if view is None:
@@ -70,28 +61,17 @@ class SegmentMappings:
 
 
 def read(reference: SharedMemory) -> bytes:
-    """Return a copy of the bytes that a reference names.
-
-    Raises:
-        SegmentLostError: the segment is gone, or never existed.
-    """
+    """Return a copy of the bytes that a reference names, or raise SegmentLostError."""
     return bytes(view(reference))
 
 
 def view(reference: SharedMemory) -> memoryview:
-    """Return the bytes that a reference names, without a copy, but do not keep the mapping.
-
-    Raises:
-        SegmentLostError: the segment is gone, or never existed.
-    """
+    """Return the named bytes without a copy, and keep no mapping; may raise SegmentLostError."""
     return part(_map(reference.segment_name), reference)
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """Return the part of a segment that a reference names. `view` is the whole segment.
-
-    Raises SegmentLostError if the reference names bytes outside the segment.
-    """
+    """Return the part of a whole segment that a reference names, or raise SegmentLostError."""
     end = reference.offset + reference.size_bytes
     if not 0 <= reference.offset <= end <= len(view):
         raise SegmentLostError(f"{reference} lies outside its segment of {len(view)} bytes")
@@ -118,9 +98,8 @@ def _path_and_inode(segment_name: str) -> tuple[str, int]:
 def _map(segment_name: str) -> memoryview:
     path, inode = _path_and_inode(segment_name)
     try:
-        # The owner may have closed the segment, and its descriptor may now be a pipe or a terminal.
-        # O_NONBLOCK and O_NOCTTY are set because opening a pipe could block, and opening a terminal
-        # could change the controlling terminal.
+        # The owner may have closed the segment and reused its descriptor. Opening a pipe could
+        # block, and opening a terminal could change the controlling terminal.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise SegmentLostError(

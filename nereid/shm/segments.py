@@ -1,19 +1,8 @@
 """Writer's side of shared memory: segments that other processes of this host can map.
 
-A segment is an anonymous memory file. The kernel frees the file when no process holds it any more,
-so nothing has to be cleaned up after a process was killed. The file has no path that another user
-could open. A process of the same user opens it through /proc/<pid>/fd. A segment's name consists of
-the process id, the descriptor and the inode number; if the inode number differs, the descriptor was
-closed and used for another file. Segments can neither shrink nor grow, so a reader may use a
-mapping for as long as it likes, even if the writer dies.
-
-The process that owns a segment writes to it, and other processes read it. When the readers have
-notified the owner that they are done, the owner reuses the segment for another tensor. After a
-cancelled request or a broken link, the owner cannot know whether the readers are done. It then
-discards the segment. Readers that have mapped the segment are not affected.
-
-A segment may be granted to another process. That process may write to the segment whenever the
-segment is free, without asking the owner. This module depends on no service.
+A segment is an anonymous memory file of fixed size, named <pid>.<descriptor>.<inode>. The owner
+writes, and other processes read through /proc/<pid>/fd. The owner reuses a segment once its readers
+are done. If the owner cannot know that, it discards the segment. Mappings stay valid.
 """
 
 from __future__ import annotations
@@ -30,22 +19,19 @@ from typing import Final
 
 from nereid.shm.reference import SharedMemory
 
-# Tensors of at least this size travel in a segment, which is then cheaper than in the message
-# (docs/decisions/).
+# A segment is cheaper than the message for tensors of at least this size (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16
-# Alignment of tensors in a segment, in bytes.
 ALIGNMENT: Final = 64
-# Approximate seconds after which a free segment is returned to the system.
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
-# A segment is reused for a tensor only if it is at most this many times larger than the tensor.
+# A segment is reused for a tensor only if it is at most this many times larger.
 MAX_WASTE: Final = 2
 _PAGE: Final = 4096
-# F_ADD_SEALS and seals (linux/fcntl.h), for which Python 3.11 has no names.
+# Values from linux/fcntl.h.
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
-# States of a granted segment, kept in its last byte. The process that holds the grant sets IN_USE
-# when it writes to a free segment; the owner sets the other states.
+# States of a granted segment, in its last byte. The holder of the grant sets IN_USE when it writes
+# to a free segment. The owner sets the other states.
 IN_USE, FREE, DISCARDED = 0, 1, 2
 SIZE_SEALS: Final = _SHRINK | _GROW
 
@@ -53,8 +39,7 @@ SIZE_SEALS: Final = _SHRINK | _GROW
 def shm_namespace(limit_bytes: int) -> str:
     """Return a text that is equal in two processes if they can open each other's segments.
 
-    Two processes can do so if they have the same kernel, process id namespace, user and
-    capabilities. The text is empty in a process that shares no memory.
+    The text is empty in a process that shares no memory.
     """
     if not limit_bytes or not hasattr(os, "memfd_create"):
         return ""
@@ -74,12 +59,12 @@ def trim_interval_s(idle_s: float) -> float:
 
 
 def aligned(size_bytes: int) -> int:
-    """Round an offset up to the next one at which a tensor may start in a segment."""
+    """Round an offset up to the next one at which a tensor may start."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def segment_owner(segment_name: str) -> str:
-    """Return the id of the process that owns the segment with this name."""
+    """Return the id of the process that owns a segment."""
     return segment_name.partition(".")[0]
 
 
@@ -89,13 +74,7 @@ class Segment:
     __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
-        """Create a segment.
-
-        writable: whether other processes of this user may write to the segment as well.
-
-        Raises:
-            OSError: the system has no more memory or descriptors.
-        """
+        """Create a segment; `writable` lets this user's processes write. May raise OSError."""
         self.descriptor = os.memfd_create("nereid-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)
@@ -104,8 +83,8 @@ class Segment:
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
             if not writable:
                 with contextlib.suppress(OSError):
-                    # With this seal no process, not even one of this user, can make another
-                    # writable mapping. Kernels have the seal since 5.1.
+                    # With this seal no process can make another writable mapping. Linux has it
+                    # since 5.1.
                     fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
         except BaseException:
             os.close(self.descriptor)
@@ -114,9 +93,9 @@ class Segment:
         inode = os.fstat(self.descriptor).st_ino
         self.name = f"{os.getpid()}.{self.descriptor}.{inode}"
         self.freed_at = 0.0
-        # Object in this process for which the segment was taken from the pool.
+        # Object for which the segment was taken from the pool.
         self.user: object = None
-        # True from the time when the segment is granted to another process until it is discarded.
+        # True after the segment was granted to another process, until it is discarded.
         self.granted = False
 
     def range(self, offset: int, size_bytes: int) -> SharedMemory:
@@ -124,7 +103,7 @@ class Segment:
         return SharedMemory(self.name, offset, size_bytes)
 
     def close(self) -> None:
-        """Close the segment. Views of this process and mappings of other processes stay valid."""
+        """Close the segment. All mappings of it stay valid."""
         if self.granted:
             self.view[-1] = DISCARDED
         os.close(self.descriptor)
@@ -135,24 +114,19 @@ class SegmentPool:
     """Pool of segments with a size limit. Several threads may use it."""
 
     def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
-        """Create a pool.
-
-        writable: whether other processes of this user may write to the segments.
-        """
         self._limit_bytes = limit_bytes
         self._writable = writable
-        # The lock is reentrant: while this thread holds it, the garbage collector may delete a
-        # lease, which discards the lease's segment.
+        # Reentrant: while this thread holds the lock, the garbage collector may delete a lease,
+        # which discards a segment.
         self._lock = threading.RLock()
         self._taken: dict[str, Segment] = {}
-        # Free segments, ordered by the time at which they became free.
+        # Ordered by the time at which the segments became free.
         self._free: list[Segment] = []
-        # Size of all segments, in use or free.
         self.total_bytes = 0
 
     @property
     def used_count(self) -> int:
-        """Number of segments in use. Granted segments that are free are not counted."""
+        """Number of segments in use, without granted segments that are free."""
         with self._lock:
             return sum(
                 not (segment.granted and segment.view[-1] == FREE)
@@ -169,10 +143,7 @@ class SegmentPool:
             return segment
 
     def grant_segment(self, size_bytes: int, user: object) -> Segment | None:
-        """Take a segment and grant it to another process, which keeps it until discard().
-
-        Returns None if the pool is full.
-        """
+        """Take a segment and grant it to another process until discard(), or return None."""
         with self._lock:
             segment = self.acquire_segment(size_bytes + ALIGNMENT, user)
             if segment is not None:
@@ -181,10 +152,7 @@ class SegmentPool:
             return segment
 
     def free_segment(self, name: str) -> None:
-        """Make a segment available again, because nobody reads it any more.
-
-        No-op if the segment is not in use.
-        """
+        """Make a segment available again, because nobody reads it; no-op if not in use."""
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted:
@@ -233,8 +201,8 @@ class SegmentPool:
         return best
 
     def _new(self, size_bytes: int) -> Segment | None:
-        # Sizes are rounded up by at most an eighth, so that tensors of similar sizes can use the
-        # same segments. Memory that is never written to costs nothing.
+        # Round up by at most an eighth, so that similar tensors can use the same segments.
+        # Unwritten memory costs nothing.
         step = max(_PAGE, 1 << max(0, size_bytes.bit_length() - 3))
         size_bytes = -(-size_bytes // step) * step
         while self._free and self.total_bytes + size_bytes > self._limit_bytes:
@@ -255,10 +223,7 @@ class SegmentPool:
 
 
 class Lease:
-    """Lease of a segment for one request.
-
-    A lease that is deleted before free() discards the segment.
-    """
+    """Lease of a segment for one request. If deleted before free(), it discards the segment."""
 
     __slots__ = ("_held", "_segments", "segment")
 

@@ -1,9 +1,4 @@
-"""Collection of timelines: streams of a service's own frames and of other services' frames.
-
-A service makes its frames in small pieces with pauses in between, so that requests continue to be
-served. It makes frames for one caller at a time. This module depends on no service: gateways and
-schedulers choose the services that they ask.
-"""
+"""Collection of timelines: a service makes frames in small pieces, for one caller at a time."""
 
 from __future__ import annotations
 
@@ -49,13 +44,7 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """Yield frames with the records of the last `last_ns` nanoseconds.
-
-        Making one frame takes a fraction of a millisecond.
-
-        Raises:
-            Unavailable: too many callers are waiting.
-        """
+        """Yield frames of the last `last_ns`; raise Unavailable if too many callers wait."""
         if self._waiting >= self._max_waiting:
             raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
         self._waiting += 1
@@ -78,13 +67,10 @@ class OwnFrames:
 
 
 class _NoFrames(OwnFrames):
-    """Replacement for OwnFrames in a service that records nothing."""
-
     def __init__(self) -> None:
         pass
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:  # noqa: ARG002 - of OwnFrames
-        """Raise Unavailable: nothing is recorded."""
         raise Unavailable(OFF)
         yield b""
 
@@ -136,26 +122,19 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Alignment:
-    """Converts other services' clocks to this service's clock.
-
-    The other services are one service and the services whose frames it passes on.
-    """
+    """Converts the clocks of a service, and of services behind it, to this service's clock."""
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure. Create the object at the moment when the request is sent.
-
-        clock: identity of this service's clock (TimelineService.clock).
-        """
+        """Begin to measure; create the object at the moment when the request is sent."""
         self._clock = clock
         self._asked_ns = monotonic_ns()
         self._replied_ns = 0
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """Return a frame of the other service, with the offset to add to the frame's times.
+        """Return a frame with the offset for its times.
 
-        Call this as soon as the first frame arrives, because the time of the call is part of the
-        measurement.
+        Call this as soon as the first frame arrives, because the measurement ends then.
         """
         if not self._replied_ns:
             self._replied_ns = monotonic_ns()
@@ -164,8 +143,7 @@ class Alignment:
             return frame
         service = message.service
         if service.now_ns:
-            # Only the service that got the request sets now_ns. The service read its clock about
-            # halfway between request and reply.
+            # Only the asked service sets now_ns, read about halfway between request and reply.
             self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
             self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
@@ -183,11 +161,7 @@ class RemoteFrames:
     def __init__(
         self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
     ) -> None:
-        """Request the frames.
-
-        clock: identity of this service's clock (TimelineService.clock). silence_limit_s: maximum
-        seconds until the next frame arrives.
-        """
+        """Request the frames; silence_limit_s is the maximum wait for each frame."""
         self._silence_limit_s = silence_limit_s
         self._frames: deque[bytes] = deque()
         self._buffered_bytes = 0
@@ -221,11 +195,7 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the frames. Each has the offset of the frame's times from this service's clock.
-
-        Raises:
-            RpcError: the call fails, or the other service is silent for too long.
-        """
+        """Yield the frames, each with its clock's offset; raise RpcError on failure or silence."""
         while True:
             while self._frames:
                 frame = self._frames.popleft()
@@ -254,10 +224,7 @@ class RemoteFrames:
 
 
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
-    """Yield the frames of the named services, one service after the other; close each source.
-
-    If a service fails, a frame is yielded that says that this service is missing.
-    """
+    """Yield the services' frames in turn, or a frame that says that a service is missing."""
     for name, source in sources:
         try:
             async for frame in source.read():

@@ -26,11 +26,7 @@ _MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
-    """Return an identity that is equal for processes with the same monotonic clock.
-
-    Processes have the same clock if they share one boot of one kernel and one time namespace. The
-    identity is empty if it is unknown.
-    """
+    """Return an identity of the monotonic clock (boot and time namespace), or ""."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/time').readlink()}"
@@ -39,13 +35,10 @@ def clock_identity() -> str:
 
 
 class RecordEvent(Protocol):
-    """Function that records a `records.Event`.
-
-    With from_ns 0 the event has no duration. Otherwise the event began at from_ns and ends now.
-    """
+    """Function that records a `records.Event` from from_ns (0: no duration) until now."""
 
     def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. The parameters have the meaning of the fields of `records.Event`."""
+        """Record an event. The parameters are the fields of `records.Event`."""
 
 
 class Recorder:
@@ -59,11 +52,7 @@ class Recorder:
         clock: str | None = None,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Create the recorder of a service; kind and name are those of `ServiceTimeline`.
-
-        seconds: records that are older than this are no longer shown. clock: replaces this
-        process's clock_identity(). max_records: maximum number of records per ring.
-        """
+        """Create the recorder of a service. Records older than `seconds` are not shown."""
         self.kind = kind
         self.name = name
         self.clock = clock_identity() if clock is None else clock
@@ -95,10 +84,7 @@ class Recorder:
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Forget a ring that gets no more records, as soon as all its records are too old to show.
-
-        Any thread may call this.
-        """
+        """Forget an ended ring once its records are too old. Any thread may call this."""
         oldest_ns = monotonic_ns() - self._last_ns
         with self._lock:
             ended = self._ended
@@ -118,12 +104,9 @@ class Recorder:
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
-        """Yield a frame about the service, then frames of its records.
+        """Yield a frame about the service, then its records of the last `last_ns`.
 
-        The records are those of the last `last_ns` nanoseconds.
-
-        The rings are read before the first frame is yielded. Each further frame is made when it is
-        requested.
+        The rings are read before the first frame. Each further frame is made when it is requested.
         """
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))

@@ -1,8 +1,6 @@
-"""Rings of the last records of one kind, in memory: bounded in size, and cheap to add to.
+"""Rings of the last records of one kind: bounded, and cheap to add to.
 
-Hot paths record plain numbers, written one after the other into bytes, so that a record costs no
-object. Objects would be expensive: the garbage collector visits each, and each is freed on its own,
-long after it has left the processor's caches.
+Hot paths record plain numbers into bytes, because the garbage collector visits each object.
 """
 
 # layout: compiled
@@ -20,10 +18,9 @@ from librt.strings import BytesWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# Maximum number of records of a Ring. A record takes about 300 bytes.
+# A record takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
-# Maximum number of bytes of a PackedRing. A gateway's record of a request takes 38 bytes. A record
-# of a batch takes 88 bytes, and 28 more for each member.
+# A gateway's record of a request takes 38 bytes. A batch takes 88, and 28 for each member.
 _MAX_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
@@ -37,17 +34,11 @@ class AnyRing(Protocol):
         """Latest end time of records that may have been dropped; 0 if no record was dropped."""
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """Return the records that ended at this time or later, the oldest first.
-
-        Each record is made when it is requested.
-        """
+        """Yield the records that ended at this time or later, the oldest first."""
 
 
 class Ring:
-    """Ring of tuples. Several threads may append to it.
-
-    The first item of a tuple is the time at which its record ended.
-    """
+    """Ring of tuples (end time of the record, ...). Several threads may append to it."""
 
     def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
         """Create an empty ring; read makes a record from a tuple."""
@@ -64,8 +55,8 @@ class Ring:
     def since(self, from_ns: int) -> Iterator[Any]:
         """Return the records that ended at this time or later; see AnyRing."""
         added = self._copy()
-        # The tuples are only almost in the order of their end times, because several threads append
-        # and some events have a duration.
+        # Several threads append, and some events have a duration, so the order is only almost
+        # right.
         return map(self._read, added[bisect_left(added, from_ns, key=itemgetter(0)) :])
 
     def _copy(self) -> list[Any]:
@@ -73,7 +64,7 @@ class Ring:
             try:
                 return list(self._added)
             except RuntimeError:
-                # Another thread appended a tuple during the copy, so the copy is made again.
+                # Another thread appended a tuple during the copy.
                 continue
         return []
 
@@ -88,12 +79,10 @@ class Piece(NamedTuple):
 
 
 class PackedRing:
-    """Ring of records that consist of numbers.
+    """Ring of records that consist of numbers, written by one thread and read by others.
 
-    One thread writes the records, and another one may read them. For each record, the writing
-    thread writes the record's numbers to `piece`, appends values that are no numbers to `objects`,
-    and calls end(). These objects must be small, and shared by many records. Writing a number with
-    too many bits raises ValueError; drop() then removes the incomplete record.
+    The writer fills `piece` and `objects` (few, small, shared by many records), then calls end(). A
+    number with too many bits raises ValueError; drop() then removes the record.
     """
 
     def __init__(
@@ -103,12 +92,7 @@ class PackedRing:
         max_bytes: int = _MAX_BYTES,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        """Create an empty ring.
-
-        read: returns the written records, each with the time at which the record ended. kept_ns: a
-        record that is older than this may be dropped even if there is space. max_bytes: maximum
-        size of all pieces. piece_bytes: size at which a piece is complete.
-        """
+        """Create an empty ring; records older than kept_ns may be dropped early."""
         self.piece = BytesWriter()
         self.objects: list[Any] = []
         self._read = read
@@ -116,11 +100,11 @@ class PackedRing:
         self._piece_bytes = piece_bytes
         self._max_pieces = max(1, max_bytes // piece_bytes)
         self._pieces: deque[Piece] = deque()
-        # Size of the complete records in `piece`, and the time at which the last of them ended.
+        # Size of the complete records in `piece`, and end time of the last of them.
         self._whole_bytes = 0
         self._ended_ns = 0
         self._lost_until_ns = 0
-        # The lock keeps a piece from being completed while it is read.
+        # Keeps a piece from being completed while it is read.
         self._lock = threading.Lock()
 
     @property
@@ -160,8 +144,7 @@ class PackedRing:
         with self._lock:
             pieces = [piece for piece in self._pieces if piece.ended_ns >= from_ns]
             whole_bytes, ended_ns = self._whole_bytes, self._ended_ns
-            # The writing thread may be in the middle of a record, so only complete records are
-            # copied.
+            # The writing thread may be in the middle of a record.
             data = self.piece.getvalue()[:whole_bytes]
             pieces.append(Piece(data, list(self.objects), ended_ns))
         return self._records(pieces, from_ns)

@@ -1,8 +1,4 @@
-"""Timelines as bytes: between services, in a gateway's response, and in a file.
-
-A file is a serialised TimelineFile (protos/nereid.proto). Reading limits the size of the file and
-the number of its records. This module depends on no service and on no clock.
-"""
+"""Timelines as bytes, between services and in files (TimelineFile, protos/nereid.proto)."""
 
 from __future__ import annotations
 
@@ -31,8 +27,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
-# Number of records per frame; each member of a record counts as well. Writing or reading such a
-# frame takes about a millisecond.
+# Records per frame, members included. Writing or reading such a frame takes about 1 ms.
 PIECE_RECORDS: Final = 512
 # Limits of read_timeline() on bytes and records.
 MAX_BYTES: Final = 1 << 30
@@ -47,12 +42,10 @@ class TimelineError(ValueError):
 
 
 class _Layout(NamedTuple):
-    """The columns of one kind of records."""
-
     record: type[Any]
     # For each column: true if the column holds texts, false if it holds numbers.
     texts: tuple[bool, ...]
-    # Index of the column that holds the number of members of each record; -1 if there is none.
+    # Index of the column with the number of members of each record; -1 if there is none.
     members: int
 
 
@@ -63,7 +56,7 @@ def _layout_of(record: type[Any]) -> _Layout:
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# Maps TimelineRecords.kind to the layout of the records. The number of a kind never changes.
+# Key: TimelineRecords.kind, whose numbers never change.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(
@@ -74,12 +67,9 @@ _KINDS: Final = {layout.record: kind for kind, layout in _LAYOUTS.items()}
 _MEMBER: Final = _layout_of(Member)
 
 
-# ---- writing
-
-
 def file_part(frame: bytes) -> bytes:
     """Return a frame as a part of a file; the parts, one after the other, make a file."""
-    # A part is a field of TimelineFile: tag, length, and the frame, which is not parsed.
+    # A field of TimelineFile: tag, length, and the frame, which is not parsed.
     return b"\n" + encode_varint(len(frame)) + frame
 
 
@@ -99,10 +89,7 @@ def missing_frame(why: str) -> bytes:
 
 
 def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """Yield frames with records of one kind, in the order of the records.
-
-    Each frame has PIECE_RECORDS or a few more, and is made when it is requested.
-    """
+    """Yield frames of PIECE_RECORDS or a few more, each made when it is requested."""
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
     size = 0
@@ -124,7 +111,7 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # Write the number of members of each record in place of the members.
+        # Write the number of members in place of the members.
         columns[layout.members] = list(map(len, members))
         every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
@@ -143,21 +130,12 @@ def _write_columns(
         target.add().values.extend(values)
 
 
-# ---- reading
-
-
 @dataclass(slots=True)
 class _Budget:
-    """Number of records, members included, that may still be read."""
-
     left: int
 
     def spend(self, count: int) -> None:
-        """Subtract the number of records that are about to be read.
-
-        Raises:
-            TimelineError: there are too many records.
-        """
+        """Subtract the records that are about to be read, or raise TimelineError."""
         self.left -= count
         if self.left < 0:
             raise TimelineError(_TOO_LARGE.format(MAX_RECORDS, "records"))
@@ -166,11 +144,7 @@ class _Budget:
 def read_timeline(
     data: bytes, *, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS
 ) -> Timeline:
-    """Return the timeline that a file contains.
-
-    Raises:
-        TimelineError: data is no timeline, or exceeds a limit.
-    """
+    """Return a file's timeline; raise TimelineError if it is none or exceeds a limit."""
     if len(data) > max_bytes:
         raise TimelineError(_TOO_LARGE.format(max_bytes, "bytes"))
     try:
@@ -214,8 +188,7 @@ def _read_records(data: bytes, budget: _Budget) -> list[Record]:
     if layout is None:
         return []
     count, strings = message.count, message.strings
-    # Check this before anything is allocated. A small file may contain a large count, but not a
-    # column of that length.
+    # A small file may contain a large count, so check before anything is allocated.
     if not message.columns or count != len(message.columns[0].values):
         raise TimelineError(f"{count} records of the timeline have columns of other lengths")
     budget.spend(count)
@@ -249,10 +222,7 @@ def _read_columns(
     texts: Sequence[bool],
     strings: Sequence[str],
 ) -> list[Any]:
-    """Return the columns; missing columns are filled with empty texts or 0.
-
-    Files of older releases lack some columns. Additional columns, of newer releases, are ignored.
-    """
+    """Return the columns; fill missing ones and ignore surplus ones of other releases."""
     table = list(strings)
     read: list[Any] = []
     for place, is_text in enumerate(texts):

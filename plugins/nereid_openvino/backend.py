@@ -1,8 +1,7 @@
 """The OpenVINO backend: models in OpenVINO's own format (model.xml), on CPUs.
 
-The backend also reads ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite files if
-default_model_filename names one. OpenVINO has no strings. On CPUs it computes FP64 in FP32, and
-64-bit integers in 32 bits.
+With default_model_filename it also reads ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite files.
+OpenVINO has no strings. On CPUs it computes FP64 in FP32, and 64-bit integers in 32 bits.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ _DATATYPE: Final = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-# Parameters of Triton's backend that have the same names as OpenVINO's properties.
 _PROPERTIES: Final = ("PERFORMANCE_HINT", "NUM_STREAMS")
 _THREADS: Final = "INFERENCE_NUM_THREADS"
-# OpenVINO raises built-in Python exceptions.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError)
 
 
@@ -71,8 +68,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
         raise Unavailable(
             f"unable to load model '{config.name}', OpenVINO cannot use GPU {spec.gpu}"
         )
-    # Each model gets its own Core, because extensions that a model adds to a Core are never
-    # removed.
+    # Each model gets its own Core: extensions that a model adds to a Core are never removed.
     core = openvino.Core()
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
@@ -89,10 +85,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
 def _properties(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], device: str, threads: int
 ) -> dict[str, Any]:
-    """Return OpenVINO's properties for a model.
-
-    threads: number of threads for operators on the CPU; a number in the configuration overrides it.
-    """
+    """Return OpenVINO's properties. A configured number of threads overrides `threads`."""
     properties: dict[str, Any] = {}
     for name in _PROPERTIES:
         if name in parameters:
@@ -124,11 +117,9 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """Map the index of each input that the configuration reshapes to its new shape."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {
-            # A ragged input has a single variable dimension.
             tensor.name: [-1] if tensor.allow_ragged_batch else [-1] * batching + list(tensor.dims)
             for tensor in config.input
         }
@@ -161,7 +152,6 @@ def _describe_tensor(
     configured: Iterable[model_config_pb2.ModelInput | model_config_pb2.ModelOutput],
 ) -> TensorDescription:
     names = _names(node)
-    # A tensor may have several names; the configuration chooses one of them.
     name = next((tensor.name for tensor in configured if tensor.name in names), names[0])
     datatype = _DATATYPE.get(node.element_type.to_string())
     if datatype is None:
@@ -173,7 +163,6 @@ def _describe_tensor(
 
 
 def _names(node: Any) -> list[str]:
-    # A tensor may have no name; then the name of its node is used.
     return sorted(node.names) or [node.node.friendly_name]
 
 

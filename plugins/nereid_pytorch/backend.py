@@ -1,8 +1,4 @@
-"""The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
-
-A TorchScript file states the names of its arguments but no shapes, so the configuration must be
-complete. tensor_names.py holds the rules for names. Lists of strings are BYTES tensors.
-"""
+"""The PyTorch backend: TorchScript files (model.pt), which need a complete configuration."""
 
 from __future__ import annotations
 
@@ -34,9 +30,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# TorchScript nearly always raises RuntimeError; the others are rare.
+# RuntimeError is the usual one; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# Parameters that switch parts of TorchScript's optimiser on or off, for the whole process.
+# Parameters for TorchScript's optimiser; they act on the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -87,10 +83,7 @@ def load(spec: InstanceSpec) -> TorchModel:
 
 
 def _device(spec: InstanceSpec) -> torch.device | None:
-    """Return the instance's device.
-
-    `None` means KIND_MODEL: each part of the module stays on the device that the file names.
-    """
+    """Return the device; `None` (KIND_MODEL) keeps each part on the device that the file names."""
     if spec.gpu is None:
         kinds = {group.kind for group in spec.config.instance_group}
         return None if kinds == {_KIND_MODEL} else torch.device("cpu")
@@ -107,10 +100,7 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Apply settings to the process and to the current thread, which must be the instance's.
-
-    threads: number of threads for operators; a number in the configuration overrides it.
-    """
+    """Apply settings to the process and to the current thread, which must be the instance's."""
     for name, switch in _SWITCHES.items():
         if name in parameters:
             getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
@@ -152,8 +142,7 @@ class TorchModel:
         self._cleans_cache = parse_boolean(
             config, parameters, "ENABLE_CACHE_CLEANING", default=False
         )
-        # Name of the module's only argument, if that argument is a dictionary of the inputs by
-        # name; otherwise empty.
+        # Name of the module's only argument, if it is a dictionary of inputs; otherwise empty.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
@@ -199,15 +188,13 @@ class TorchModel:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # The array is copied because a module may write to its arguments, and the array is
-        # read-only.
+        # Copy the array: it is read-only, and a module may write to its arguments.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
     def _output(self, name: str, results: Any) -> Array:
-        """Return the output of this name, taken from the results of the module."""
         result = results[name] if isinstance(results, dict) else self._result(name, results)
         if isinstance(result, list):
             strings = np.array(result, np.object_)
@@ -245,7 +232,6 @@ def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 def _check_complete(
     config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
 ) -> None:
-    """Refuse a configuration that gives no value for a required argument."""
     missing = [argument.name for argument in arguments if not argument.has_default_value()]
     missing = [name for name in missing if name not in given]
     if missing:
@@ -256,10 +242,7 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse BYTES tensors that have several dimensions.
-
-    A list of strings in TorchScript has one dimension: the batch dimension, if the model has one.
-    """
+    """Refuse BYTES tensors of several dimensions: TorchScript's lists of strings have only one."""
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:
         is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)

@@ -1,7 +1,4 @@
-"""Find the arguments and results of a TorchScript module that a configuration's names refer to.
-
-The rules are those of Triton's PyTorch backend. The module does no I/O and does not use torch.
-"""
+"""Finds the arguments and results of a TorchScript module by Triton's rules, without torch."""
 
 from __future__ import annotations
 
@@ -17,14 +14,11 @@ _INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
 
 
 def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
-    """Return the argument for each input, by the input's name.
+    """Map each input's name to its argument.
 
-    There are three rules. If every input has the name of an argument, the names decide. Otherwise,
-    if every name ends in two underscores and a number (INPUT__0), the numbers decide. Otherwise the
-    order in the configuration decides.
-
-    Raises:
-        InvalidArgument: there are more inputs than arguments, or two inputs refer to one argument.
+    If every input has the name of an argument, the names decide. Otherwise, if every name ends in
+    two underscores and a number (INPUT__0), the numbers decide. Otherwise the order decides. Raises
+    InvalidArgument if there are too many inputs, or two inputs refer to one argument.
     """
     if set(names) <= set(arguments):
         return {name: name for name in names}
@@ -41,13 +35,9 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
 
 
 def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the index of each output among the results.
+    """Map each output to its index: the number at the end of its name, or else its position.
 
-    The index is the number at the end of the output's name, or else the output's place in the
-    order.
-
-    Raises:
-        InvalidArgument: two outputs refer to one result.
+    Raises InvalidArgument if two outputs refer to one result.
     """
     chosen = _indices(names)
     _check_distinct(model, "output", chosen)

@@ -1,4 +1,1 @@
-"""The backend `tensorrt`, with optimization profiles and CUDA graphs.
-
-It implements the public contract of backends (nereid.backends).
-"""
+"""The backend `tensorrt`, with optimization profiles and CUDA graphs."""

@@ -1,8 +1,4 @@
-"""The TensorRT backend: engines (model.plan) on GPUs; each instance has its own stream.
-
-If the configuration asks for it, inputs are copied through pinned memory, and captured graphs are
-launched. The backend has not been tried on a GPU yet.
-"""
+"""The TensorRT backend: engines (model.plan) on GPUs. It has not been tried on a GPU yet."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ def uses_gpus() -> bool:
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return a description with the configuration, completed from the engine.
-
-    An engine can be loaded only on the kind of GPU for which it was built.
-    """
+    """Complete the configuration from the engine, which loads only on its own kind of GPU."""
     capability = open_gpu(0, config).compute_capability()
     path = find_model_file(config, version_path, DEFAULT_FILENAME, capability)
     engine = Engine(config, path, {})

@@ -1,8 +1,4 @@
-"""A TensorRT engine, loaded from its file: its tensors and its optimization profiles.
-
-The module uses TensorRT, but handles no streams, buffers or executions. It has not been tried on a
-GPU yet.
-"""
+"""A TensorRT engine, loaded from its file. It has not been tried on a GPU yet."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ def _load_plugin(path: str) -> None:
 
 
 class Engine:
-    """An engine, which instances on one GPU may share.
-
-    Each instance creates its contexts in its own thread.
-    """
+    """An engine, which instances on one GPU may share; each creates contexts in its own thread."""
 
     def __init__(
         self, config: model_config_pb2.ModelConfig, path: Path, settings: Mapping[str, str]
@@ -108,20 +101,14 @@ class Engine:
         return ranges
 
     def scratch_bytes(self, profiles: Collection[int] | None) -> int:
-        """Return the bytes of scratch memory that executions need.
-
-        profiles: the profiles of the executions; `None` means all profiles of the engine.
-        """
+        """Return the bytes of scratch memory for these profiles; `None` means all profiles."""
         if profiles is None:
             return int(self._engine.device_memory_size_v2)
         size_of = self._engine.get_device_memory_size_for_profile_v2
         return max(int(size_of(number)) for number in profiles)
 
     def create_context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
-        """Return a new execution context for a profile.
-
-        scratch: address and size of the scratch memory for the context.
-        """
+        """Return a new context for a profile; `scratch` is the address and size of its memory."""
         strategy = tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = self._engine.create_execution_context(strategy)
         if context is None:
@@ -133,10 +120,7 @@ class Engine:
 
     @staticmethod
     def make_allocator(address: int, size_bytes: int) -> OutputAllocator:
-        """Return the allocator for an output whose shape is known only after the execution.
-
-        address, size_bytes: the memory of the output.
-        """
+        """Return the allocator for an output whose shape is known only after the execution."""
         return OutputAllocator(address, size_bytes)
 
     def last_call_error(self, what: str) -> Internal:
@@ -183,10 +167,7 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         self.shape: tuple[int, ...] = ()
 
     def reallocate_output(self, _name: str, _memory: int, size: int, _alignment: int) -> int | None:
-        """Return the buffer's address, or `None` if the output does not fit.
-
-        TensorRT calls this method.
-        """
+        """Return the buffer's address; `None` if the output does not fit. TensorRT calls this."""
         return self._address if size <= self._size_bytes else None
 
     def reallocate_output_async(

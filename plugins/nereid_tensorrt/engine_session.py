@@ -1,8 +1,6 @@
 """Execution of a TensorRT engine on tensors in device memory, and capture of graphs.
 
-All contexts of an instance share scratch memory, since only one of them executes at a time. The
-memory of the outputs is large enough for the largest shapes that any profile allows. The module
-does not use TensorRT directly, only the methods of Engine.
+All contexts of an instance share scratch memory, since only one of them executes at a time.
 """
 
 from __future__ import annotations
@@ -46,11 +44,7 @@ def make_model(
     profiles: Mapping[int, Profile],
     device: GraphDevice,
 ) -> DeviceModel:
-    """Return a model with a context per profile, and with graphs if these are configured.
-
-    Raises:
-        NereidError: the configuration is wrong, or the engine or the device reports an error.
-    """
+    """Return a model with a context per profile, and with graphs if these are configured."""
     optimization = config.optimization
     every_profile = _strategy(config) == _STRATEGIES[0]
     with ExitStack() as resources:
@@ -81,18 +75,12 @@ def make_model(
 
 
 class _PreparedContext(NamedTuple):
-    """A context for which the addresses of the outputs are set."""
-
     context: Any
-    # Maps each output whose shape is known only after the execution to its allocator.
     allocators: Mapping[str, OutputAllocator]
 
 
 class EngineSession:
-    """The Session of one instance; only the instance's thread uses it.
-
-    The next run overwrites the outputs of a run.
-    """
+    """The Session of one instance, used by the instance's thread; a run overwrites the outputs."""
 
     host_inputs: frozenset[str] = frozenset()
     reads_early = False
@@ -107,16 +95,11 @@ class EngineSession:
         *,
         every_profile: bool,
     ) -> None:
-        """Create a context for each profile, and memory for the outputs.
-
-        name: name of the model. every_profile: true to allocate scratch memory for all profiles of
-        the engine, not only for the given ones.
-        """
+        """Create the contexts; every_profile allocates scratch memory for all profiles."""
         self._name, self._engine, self._profiles = name, engine, profiles
         self._device, self._stream = device, stream
         tensors = engine.description.outputs
-        # Contexts from which graphs were captured. They are kept because a graph uses the memory of
-        # its context.
+        # Contexts of captured graphs. A graph uses the memory of its context.
         self._captured: list[Any] = []
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
         with ExitStack() as resources:
@@ -150,10 +133,7 @@ class EngineSession:
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph that uses this memory; return the function that launches the graph.
-
-        The graph's context keeps these shapes and addresses.
-        """
+        """Capture a graph for these shapes and addresses; return the function that launches it."""
         context = self._make_context(self._choose_profile(inputs))
         self._bind_inputs(context, inputs)
         if unknown := self._unknown_outputs(context):
@@ -178,8 +158,6 @@ class EngineSession:
         self._captured.clear()
         self._resources.close()
 
-    # ---- set-up
-
     def _allocate(self, size_bytes: int) -> int:
         # Even an empty tensor needs an address.
         address = self._device.allocate_device(max(1, size_bytes))
@@ -190,10 +168,7 @@ class EngineSession:
         return self._engine.create_context(profile, self._stream, self._scratch)
 
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
-        """Return the outputs' sizes in bytes for the largest shapes of all profiles.
-
-        As a side effect, each context keeps the largest input shapes of its profile.
-        """
+        """Return the outputs' largest sizes in bytes; contexts keep the largest input shapes."""
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
             for name, each in self._profiles[number].items():
@@ -220,8 +195,6 @@ class EngineSession:
     def _unknown_outputs(self, context: Any) -> list[str]:
         """Return the outputs whose shapes depend on data; the context must have input shapes."""
         return [name for name in self._dtypes if VARIABLE in tuple(context.get_tensor_shape(name))]
-
-    # ---- execution
 
     def _choose_profile(self, inputs: Mapping[str, DeviceTensor]) -> int:
         shapes: Shapes = {name: tensor.shape for name, tensor in inputs.items()}

@@ -1,8 +1,4 @@
-"""Choice of the optimization profile of a TensorRT engine for a batch.
-
-For each input, a profile has the range of allowed shapes (batch dimension included) and the shape
-that the engine was optimised for. The module does no I/O and does not use TensorRT.
-"""
+"""Chooses a TensorRT engine's optimization profile for a batch; the module uses no TensorRT."""
 
 from __future__ import annotations
 
@@ -37,13 +33,7 @@ Profile = dict[str, ShapeRange]
 def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """Return the numbers of the profiles that the instance's group configures.
-
-    If the group configures none, only profile 0 is returned.
-
-    Raises:
-        InvalidArgument: the engine has no profile of a configured number.
-    """
+    """Return the profiles of the instance's group, or profile 0. May raise InvalidArgument."""
     group = instance_name.rpartition("_")[0]
     numbers: tuple[int, ...] = ()
     for index, written in enumerate(config.instance_group):
@@ -59,10 +49,7 @@ def instance_profiles(
 
 
 def choose_profile(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
-    """Return the number of the profile whose optimal shapes are nearest to these shapes.
-
-    `None` means that no profile allows the shapes.
-    """
+    """Return the allowed profile whose optimal shapes are nearest, or `None` if none is allowed."""
     distances = {number: _distance(profile, shapes) for number, profile in profiles.items()}
     allowed = [(distance, number) for number, distance in distances.items() if distance is not None]
     return min(allowed)[1] if allowed else None
@@ -108,15 +95,7 @@ def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes)
 def complete_from_engine(
     config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
 ) -> model_config_pb2.ModelConfig:
-    """Return the configuration, completed from the engine.
-
-    rows: largest batch that the engine's profiles allow.
-
-    Raises:
-        InvalidArgument: the configuration does not fit the engine.
-    """
-    # Other backends use a general default. For an engine the default must be `rows`, because larger
-    # batches would fail.
+    """Return the completed configuration; `rows` is the largest batch that the profiles allow."""
     settings = CompletionSettings(default_max_batch_size=rows)
     return complete_config(
         config, model_name=config.name, description=description, settings=settings

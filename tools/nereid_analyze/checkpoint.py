@@ -1,8 +1,7 @@
 """The checkpoint of a run: a JSON Lines file with the job and every measured trial.
 
-A search that gets the same measurements asks for the same trials. So a run that was interrupted
-goes on as follows: the search starts from the beginning, and gets the measurements in the file
-until these are used up.
+To resume, the search starts from the beginning and first gets the measurements in the file. The
+same measurements make it ask for the same trials.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ class CheckpointError(Exception):
 
 
 class Checkpoint:
-    """A checkpoint, used as a context.
-
-    The function that measure() returns reads the measurements in the file, and appends new ones.
-    """
+    """A context that records measurements; measure() first returns those in the file."""
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
         self._path = path
@@ -49,11 +45,7 @@ class Checkpoint:
         self.measured = 0
 
     def __enter__(self) -> Self:
-        """Open the file.
-
-        Raises:
-            CheckpointError: the file cannot be used, or belongs to another search.
-        """
+        """Open the file; raise CheckpointError if it is unusable or belongs to another search."""
         if self._resume and self._path.exists():
             job, self._records = _read(self._path)
             different = _differences(job_document(job), job_document(self._job))
@@ -64,8 +56,8 @@ class Checkpoint:
                 )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Write a new file beside the old one, which stays until all of its useful records were
-            # read.
+            # Write a new file beside the old one, which stays until all of its useful records
+            # were read.
             self._file = self._part.open("w", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{self._path}: {error.strerror}") from error
@@ -100,7 +92,6 @@ class Checkpoint:
         self._write(record)
 
     def _settle(self) -> None:
-        """Replace the old checkpoint by the new file."""
         if not self._is_settled:
             self._part.replace(self._path)
             self._is_settled = True
@@ -135,12 +126,7 @@ def replayed(
 
 
 def recorded(path: Path) -> tuple[Job, Measure]:
-    """Return a checkpoint's job, and a function that returns the recorded measurement of a trial.
-
-    Raises:
-        CheckpointError: the file cannot be used. The function also raises it for a trial
-            that is not in the file.
-    """
+    """Return a checkpoint's job and a measure() for it; both raise CheckpointError."""
     job, records = _read(path)
 
     def missing(_trial: Trial) -> Measurement:
@@ -157,7 +143,6 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "seconds": trial.seconds,
         "batch_size": trial.batch_size,
     }
-    # Convert to JSON and back, because JSON has lists in place of tuples.
     plain: dict[str, Any] = json.loads(json.dumps(document))
     return plain
 

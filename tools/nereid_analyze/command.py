@@ -1,7 +1,4 @@
-"""Commands of `nereid analyze`.
-
-This module must not import packages that only the extra installs.
-"""
+"""Commands of `nereid analyze`. The module must not import packages that an extra installs."""
 
 from __future__ import annotations
 

@@ -22,11 +22,7 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a measurement.
-
-    value: function that returns a measurement's value, or `None` if the metric is missing. larger:
-    true if larger values are better. header: name of Model Analyzer's column.
-    """
+    """A metric of a measurement. header: Model Analyzer's column. larger: larger is better."""
 
     name: str
     header: str
@@ -48,15 +44,13 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
 
     def value(measurement: Measurement) -> float | None:
         histogram = getattr(measurement.latencies, kind)
-        # Return the figure in ms, as Model Analyzer does.
+        # In ms, as in Model Analyzer.
         return figure(histogram) / 1000 if histogram.get_total_count() else None
 
     return value
 
 
 def _gauge(mean_of: tuple[str, ...], scale: float = 1.0) -> Callable[[Measurement], float | None]:
-    """Return a function that takes the first existing gauge, and sums it over all devices."""
-
     def value(measurement: Measurement) -> float | None:
         for name in mean_of:
             values = [
@@ -171,7 +165,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
     )
 }
-# Maps the old name of a metric to its name.
+# Key: old name. Value: present name.
 ALIASES: Final[Mapping[str, str]] = {"perf_latency": "perf_latency_p99"}
 _LATENCIES: Final[Mapping[str, str]] = {
     **{f"perf_latency_{rank}": rank for rank in ("avg", "p50", "p90", "p95", "p99")},
@@ -250,8 +244,7 @@ class Goal:
     def score(self, measurement: Measurement, baseline: Measurement) -> float:
         """Return how much better than the baseline a measurement is: 0.1 means about 10 % better.
 
-        The score is a weighted mean of the logarithms of ratios, so that units of metrics do not
-        matter. A metric that one of the two measurements lacks does not count.
+        The score is a weighted mean of log ratios. A metric that is missing does not count.
         """
         total = 0.0
         for name, weight in self.objectives.items():

@@ -1,8 +1,4 @@
-"""The job of a search: everything that determines it, except for the measurements.
-
-With the same job and the same measurements, a search finds the same result. The job is the first
-line of a checkpoint, so that a run can be continued, and its reports can be made again.
-"""
+"""The job of a search: all that determines the search, except for the measurements."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ ADAPTIVE: Final = "adaptive"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job of one search.
-
-    models: the models that get requests, with their weights. configs: original configurations of
-    these models and of all tuned models. title: title of reports and of files.
-    """
+    """The job of one search; `models` has the weights of the models that get requests."""
 
     title: str
     models: Mapping[str, int]
@@ -52,7 +44,7 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    # Maps a model to the original text of its config.pbtxt, or to `None` if it has no file.
+    # Original text of each config.pbtxt; `None` if the model has no file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
     # Gauges of the metrics page before there was any load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -113,11 +105,7 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def parse_job(document: Mapping[str, Any]) -> Job:
-    """Parse a job's document.
-
-    Raises:
-        ValueError: the document has another schema, or is not a job.
-    """
+    """Parse a job's document; raise ValueError if it has another schema or is not a job."""
     if document.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {document.get('schema')}, expected {SCHEMA}")
     try:

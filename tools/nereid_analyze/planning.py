@@ -60,11 +60,7 @@ def job_of(
     configs: Mapping[str, Mapping[str, Any]],
     **facts: Any,
 ) -> Job:
-    """Return the job of a group.
-
-    configs: configurations of the group's models and of the models that they call. facts: further
-    fields of Job.
-    """
+    """Return the job of a group; `configs` includes the models that the group's models call."""
     first = group.specs[0]
     seconds = settings.window
     specs = {spec.name: spec for spec in (*file.composing, *group.specs)}

@@ -46,7 +46,6 @@ _UNMET: Final = 3
 _FAILED: Final = 1
 _USAGE: Final = 2
 _LOOK_S: Final = 5.0
-# Flags of nereid perf that this command sets itself.
 _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 
 
@@ -61,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         return _USAGE
     for warning in file.warnings:
         print_error(_PROGRAM, warning)
-    # Handle SIGTERM like Ctrl-C, so that models are restored if a supervisor ends the command.
+    # Treat SIGTERM like Ctrl-C, so that models are restored.
     signal.signal(signal.SIGTERM, _interrupt)
     run = _Run(settings, server, file, ("nereid", "analyze", *argv))
     code = 0
@@ -113,7 +112,6 @@ class _Run:
 
     def _target(self, group: Group) -> MeasuredTarget:
         file, server = self.file, self.server
-        # Flags about the server take precedence over the file.
         protocol = server.protocol if not self.settings.config_file else file.protocol
         if any(argument.startswith(("-i", "--protocol")) for argument in self.command):
             protocol = server.protocol
@@ -162,7 +160,6 @@ class _Run:
         try:
             if not url.startswith(("http://", "https://")):
                 raise OSError(f"'{url}': expected host:port/path")
-            # The URL has been checked to be http or https.
             with urllib.request.urlopen(url, timeout=_LOOK_S):  # noqa: S310
                 return url
         except OSError as error:
@@ -232,8 +229,6 @@ class _Run:
 
 
 class _Progress:
-    """Prints progress on the terminal: a line for each measurement, or for each new candidate."""
-
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
         self._number = 0

@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Return the change of each model's configuration.
-
-    Each change applies to the text of config.pbtxt or, if this text is not known, to the
-    configuration that the server reports.
-
-    Raises:
-        ConfigTextError: a file's text cannot be changed.
-    """
+    """Return each model's change of config.pbtxt, or else of the served configuration."""
     texts = dict(analysis.job.texts)
     for model, config in analysis.job.configs.items():
         if model not in texts:

@@ -1,7 +1,4 @@
-"""Flags of `nereid analyze profile`, which may override a Model Analyzer file.
-
-The module does no I/O, except for reading that file.
-"""
+"""Flags of `nereid analyze profile`, which may override a Model Analyzer file."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ _LIMIT: Final = re.compile(r"(p50|p90|p95|p99|avg)=(.+)")
 
 
 def _number(least: float, most: float) -> Any:
-    """Return a parser of numbers within bounds."""
-
     def parse(text: str) -> float:
         try:
             value = float(text)
@@ -157,11 +152,7 @@ class AnalyzeSettings:
 
 
 def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
-    """Return the file's contents, with overrides by flags.
-
-    Raises:
-        ConfigFileError: the file cannot be used.
-    """
+    """Return the file's contents, with overrides by flags. May raise ConfigFileError."""
     if settings.config_file:
         given = read_config_file(Path(settings.config_file))
     else:
@@ -198,10 +189,7 @@ def _limited(given: tuple[int, int], most: int) -> tuple[int, int]:
 
 
 def _aimed(spec: ModelSpec, settings: AnalyzeSettings) -> ModelSpec:
-    """Return the model's spec with the goal that the flags set.
-
-    Limits on the command line replace the file's limits for the same metrics.
-    """
+    """Return the spec, in which the command line's limits replace those of the same metrics."""
     own = {constraint.metric for constraint in settings.target}
     others = tuple(
         constraint for constraint in spec.goal.constraints if constraint.metric not in own

@@ -1,7 +1,4 @@
-"""The command `nereid explain MODEL`: says why a model is not ready, or does not batch.
-
-Exit codes: 0 if nothing is wrong, 1 if there are problems, 2 if the mesh could not be asked.
-"""
+"""The command `nereid explain MODEL`. Exit codes: 0 no problem, 1 problems, 2 no response."""
 
 from __future__ import annotations
 

@@ -30,27 +30,17 @@ class CannotAskError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A gateway to ask.
-
-    url is http://host:port; metrics_url is the whole URL of its metrics page.
-    """
+    """A gateway to ask, at http://host:port; metrics_url is a whole URL."""
 
     url: str
     metrics_url: str
     headers: Mapping[str, str]
     timeout_s: float
-    # File with the certificates of a private certification authority; empty means the system's
-    # certificates.
+    # Certificates of a private authority; "" means the system's.
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """Return what the gateway says about a model.
-
-        earlier: the facts of an earlier look; increases of counters are computed from these.
-
-        Raises:
-            CannotAskError: the gateway cannot be reached, or refuses.
-        """
+        """Return what the gateway says, with counters since `earlier`. May raise CannotAskError."""
         entries = self._json("POST", "/v2/repository/index")
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
         versions = tuple(
@@ -70,12 +60,7 @@ class Server:
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the body of the response to a GET request for this path.
-
-        Raises:
-            CannotAskError: the gateway cannot be reached, or responds with an error, or with more
-                than max_bytes.
-        """
+        """Return the response body; raise CannotAskError on failures, and beyond max_bytes."""
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
         if status != _OK:
@@ -165,11 +150,7 @@ def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> N
 def server_of(
     parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
 ) -> Server:
-    """Return the server that the arguments name.
-
-    If the arguments are invalid, the program prints its usage and ends. An empty metrics_url means
-    port 8002 of the same host.
-    """
+    """Return the server that the arguments name, or exit; metrics_url "" means port 8002."""
     try:
         base, headers = _base(given.url), _headers_of(given.header)
         metrics = _metrics_url(base, metrics_url)
@@ -200,7 +181,7 @@ def _headers_of(texts: Sequence[str]) -> dict[str, str]:
 def _base(url: str) -> str:
     base = (url if "://" in url else f"http://{url}").rstrip("/")
     parts = urlsplit(base)
-    # Reading parts.port raises ValueError if the port is not valid.
+    # parts.port raises ValueError if the port is not valid.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"'{url}': expected host:port, or an http or https URL")
     return base

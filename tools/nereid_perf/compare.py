@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import MeasuredServer
     from nereid_perf.run_settings import RunSettings
 
-# The usage text also begins with this text.
 _PROGRAM: Final = "nereid perf compare A B"
 
 

@@ -1,8 +1,4 @@
-"""Computes statistics of histograms with numpy. Histograms have times in ns, statistics are in us.
-
-The histogram library's own methods iterate over 30,000 counts in Python for each figure. That takes
-10 ms, and a report needs hundreds of figures. This module computes the same figures faster.
-"""
+"""Computes figures in us from histograms in ns; the histogram library takes 10 ms for each."""
 
 from __future__ import annotations
 

@@ -14,10 +14,7 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS files in PEM; "" means no file.
-
-    server_name: the name in the server's certificate, if it differs from the host in the address.
-    """
+    """TLS files in PEM; "" means no file. server_name: the certificate's, if not the host."""
 
     root: str = ""
     cert: str = ""
@@ -27,10 +24,10 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Port of a server for one protocol.
+    """Port of a server for one protocol; tls `None` means no encryption.
 
-    address: host:port, [v6]:port or unix:/path. tls: `None` means an unencrypted connection.
-    headers: sent with each request; over gRPC they are sent as metadata.
+    address: host:port, [v6]:port or unix:/path. headers: sent with each request (over gRPC as
+    metadata).
     """
 
     protocol: Protocol
@@ -39,11 +36,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
 
     def client_tls(self) -> Tls | None:
-        """Return the TLS context, or `None` for unencrypted connections.
-
-        Raises:
-            OSError: a file cannot be used.
-        """
+        """Return the TLS context, or `None`; raise OSError if a file cannot be used."""
         if self.tls is None:
             return None
         files = TlsFiles(

@@ -35,8 +35,7 @@ def exit_code(findings: Findings) -> ExitCode:
     judged = [measurement for side in findings.sides for measurement in side]
     max_rate = findings.max_rate
     if max_rate is not None:
-        # Judge only measurements at the rate that was found. At other rates, the search exceeds the
-        # capacity on purpose.
+        # Judge only the rate that was found. Elsewhere, the search exceeds the capacity on purpose.
         judged = [measurement for measurement in judged if measurement.level.value == max_rate.rate]
         if max_rate.is_limited_by_client:
             codes.add(ExitCode.CLIENT_WAS_BOTTLENECK)

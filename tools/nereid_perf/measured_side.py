@@ -1,7 +1,4 @@
-"""A server with everything that is needed to measure it: inputs, shared memory, workers.
-
-A run has one side; a comparison has two sides.
-"""
+"""A server with everything that is needed to measure it: inputs, shared memory, workers."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# Seconds that connections and the server need to warm up at the beginning of each level.
+# Seconds in which connections and the server warm up at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
@@ -70,13 +67,7 @@ class MeasuredSide:
 def open_side(
     settings: RunSettings, on_progress: Callable[[Progress], None]
 ) -> Iterator[MeasuredSide]:
-    """Open a side, and close it at the end of the context.
-
-    Raises:
-        InputError: the flags or the data do not fit the models.
-        ServerError: the server cannot be reached, or refuses.
-        OSError: files or shared memory cannot be used.
-    """
+    """Open a side until the context ends. May raise InputError, ServerError or OSError."""
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
     name, version = server.name_and_version()
@@ -96,14 +87,9 @@ def open_side(
 
 
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
-    """Ask the server for its models' metadata, and return the inputs completed with it.
+    """Return the inputs completed with the server's metadata. May raise InputError or ServerError.
 
-    The function also makes the first worker's requests, so that errors in them are found before any
-    worker is started.
-
-    Raises:
-        InputError: the flags or the data do not fit the models.
-        ServerError: the server does not describe its models.
+    The function also makes the first worker's requests, to find errors before any worker starts.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """A level of load.
-
-    kind: "concurrency" (value: requests in flight), "rate" (value: requests per second) or "trace"
-    (value 1).
-    """
+    """A level of load: "concurrency" (in flight), "rate" (per second) or "trace" (value 1)."""
 
     kind: str
     value: float
@@ -27,10 +23,9 @@ class LoadLevel:
 class Latencies:
     """Histograms of latencies, in ns.
 
-    response: from the time at which the schedule wanted to send the request (the intended time) to
-    the last response. service: from the writing of the request to the socket to the last response.
-    In a closed loop, response and service are equal. first: from the intended time to the first
-    response. between: times between the responses of one request.
+    response: from the intended time to the last response. service: from the write to the socket to
+    the last response; in a closed loop the same. first: from the intended time to the first
+    response. between: from one response to the next.
     """
 
     response: HdrHistogram
@@ -41,10 +36,9 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Mean times of one model's requests in us, from the statistics before and after the load.
+    """Mean times of one model's requests in us; `None` means not reported.
 
-    total_us: whole time of a request in the server. The times of the cache are means per hit and
-    per miss. `None` means that the server does not report the time.
+    Times of the cache are per hit and per miss.
     """
 
     model: str
@@ -66,9 +60,8 @@ class ServerSplit:
 class PhaseTiming:
     """A phase in the responses' Server-Timing, or the service time that no phase covers.
 
-    mean_us: mean over all requests with Server-Timing, so that the means of all phases add up.
-    p99_us: 99th percentile over the requests whose Server-Timing has this phase. requests: the
-    number of these requests.
+    mean_us: over all requests with Server-Timing, so that means add up. p99_us: over requests with
+    this phase.
     """
 
     requests: int
@@ -78,12 +71,10 @@ class PhaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ClientCost:
-    """The cost of the load generator.
+    """The cost of the load generator; cpu_us is per request.
 
-    cpu_us: user and system time of all workers, per request. busy: the largest share of a CPU that
-    one worker used. delayed: number of requests that were sent more than 1 ms after their intended
-    time, although they did not wait for the server. is_bottleneck: true if the load generator, and
-    not the server, limited the measurement.
+    busy: largest share of a CPU that a worker used. delayed: requests sent over 1 ms late, although
+    they did not wait for the server.
     """
 
     cpu_us: float
@@ -94,10 +85,7 @@ class ClientCost:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The result of one level of load on one server.
-
-    failures: maps an error to the number of requests that ended with it.
-    """
+    """The result of one level of load on one server; `failures` counts requests by error."""
 
     level: LoadLevel
     duration_s: float
@@ -110,12 +98,11 @@ class Measurement:
     latencies: Latencies
     client: ClientCost
     server: tuple[ServerSplit, ...] = ()
-    # Gauges of /metrics and NVML during the measurement. Maps a name with labels to (mean,
-    # maximum).
+    # Gauges of /metrics and NVML. Key: a name with labels. Value: (mean, maximum).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    # Results of the models of a mix. Maps a model's name to its requests, failures and latencies.
+    # Results of each model of a mix.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # Maps a phase's name to its timing, in the order in which the phases first came.
+    # Key: a phase, in order of appearance.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property

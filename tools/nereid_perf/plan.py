@@ -18,10 +18,7 @@ Compression = Literal["none", "gzip", "deflate"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model that requests are sent to; Request.workload is its index.
-
-    version: "" means that the server chooses.
-    """
+    """A model that requests are sent to; with version "" the server chooses one."""
 
     model: str
     version: str = ""
@@ -31,18 +28,10 @@ class Workload:
 class Plan:
     """The source of the requests, and how they are sent.
 
-    make_source: makes a worker's source of requests. Each worker process calls it once for each
-    level, with the worker's number and the number of workers. It must be picklable (a function of a
-    module, a partial of one, an instance with __call__).
-
-    streaming: requests are sent over ModelStreamInfer (gRPC). decoupled: a request may have any
-    number of responses. checks_responses: responses are passed to the source's find_mismatch, which
-    costs the client time; not possible for decoupled models. server_timing: the Server-Timing of
-    responses is read. cancel_percent: percentage of the requests that are cancelled after they were
-    sent. compression: algorithm that compresses requests; responses may use it too. max_in_flight:
-    maximum number of requests in flight in an open loop, over all workers; further requests wait,
-    and their response times include the wait. streams_per_connection: number of gRPC calls that
-    share a connection, or of requests that share a stream.
+    make_source: picklable; takes a worker's number and the number of workers, once per level in
+    each worker process. checks_responses: costs client time; not possible if decoupled.
+    max_in_flight: of an open loop, over all workers; response times include the wait for it.
+    streams_per_connection: gRPC calls on a connection, or requests on a stream.
     """
 
     endpoint: Endpoint

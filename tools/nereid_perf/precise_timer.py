@@ -1,7 +1,4 @@
-"""A timer with a precision of microseconds; event loops round to milliseconds.
-
-The timer uses timerfd on Linux, and the event loop's timer on other systems.
-"""
+"""A timer that is precise to microseconds on Linux. Event loops round to milliseconds."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ class _Timerspec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """A timer of the running loop; it fires once, at the time that was set last.
-
-    Times are those of the monotonic clock.
-    """
+    """A timer of the running loop; it fires once, at the monotonic time that was set last."""
 
     def __init__(self, on_time: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +49,7 @@ class PreciseTimer:
         """Set the time; if it has passed, the timer fires in the loop's next turn."""
         if self._descriptor >= 0:
             spec = self._spec
-            # Use at least 1 ns, because zero would switch the timer off.
+            # Zero would switch the timer off.
             spec.value_s, spec.value_ns = divmod(max(1, time_ns), _NS)
             self._set_time(self._descriptor, _ABSOLUTE, self._pointer, None)
             return
@@ -83,6 +77,6 @@ class PreciseTimer:
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:
-            # The timer was set again after it had fired, so there is nothing to read.
+            # The timer was set again after it had fired.
             return
         self._on_time()

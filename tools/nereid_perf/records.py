@@ -19,18 +19,13 @@ _HEADER: Final = "kind,value,intended_ns,sent_ns,first_ns,last_ns,workload,respo
 
 
 class RecordFile:
-    """A file of records.
+    """A file of records, with times in ns since the beginning of the level.
 
-    Times are in ns since the beginning of the level. A time is empty if the request did not get
-    that far. outcome: "ok", "cancelled" or the text of an error.
+    A time is empty if the request did not get that far. outcome: "ok", "cancelled" or an error's
+    text.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
         self._file = path.open("w", encoding="utf-8")
         self._file.write(_HEADER)
 

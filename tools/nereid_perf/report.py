@@ -1,7 +1,4 @@
-"""The command `nereid perf report RESULT...`, which reports earlier results.
-
-The command makes pages, tables and summaries.
-"""
+"""The command `nereid perf report RESULT...`, which reports earlier results."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from nereid_perf.output.summary import summary_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The usage text also begins with this text.
 _PROGRAM: Final = "nereid perf report RESULT..."
 
 

@@ -10,13 +10,10 @@ from typing import Protocol
 class Request:
     """A request whose bytes a client can send any number of times; the client adds the framing.
 
-    message: the serialized ModelInferRequest (gRPC), or the body (HTTP). json_bytes: over HTTP, the
-    length of the JSON before binary tensors; 0 means that the body is only JSON. workload: index of
-    the model that the request is for. sequence: index of the source's sequence that the request
-    belongs to, or -1. id: the id in the message, which is unique in the run; "" if the source made
-    none. data: index of the model's request with data, for RequestSource.find_mismatch(). at_ns:
-    when a trace sends the request, in ns since the beginning of the run; -1 means that the schedule
-    sets the time.
+    message: serialized ModelInferRequest (gRPC) or body (HTTP). json_bytes: over HTTP, the JSON's
+    length before binary tensors, or 0. sequence: the source's index for it, or -1. id: unique in
+    the run, or "". data: index for find_mismatch(). at_ns: when a trace sends it, since the run's
+    beginning, or -1.
     """
 
     message: bytes
@@ -29,10 +26,7 @@ class Request:
 
 
 class RequestSource(Protocol):
-    """A source of a worker process's requests, in order.
-
-    A source does no I/O, and uses neither clock nor connection.
-    """
+    """A source of a worker process's requests, in order; does no I/O and knows no clock."""
 
     def next_request(self) -> Request | None:
         """Return the next request, or `None` while every sequence has a request in flight."""
@@ -43,34 +37,25 @@ class RequestSource(Protocol):
         ...
 
     def set_draining(self, *, draining: bool) -> None:
-        """Start or stop draining, which ends all sequences at the server.
-
-        While the source drains, it returns only the last request of each open sequence.
-        """
+        """Start or stop draining. Draining returns only the last requests of open sequences."""
         ...
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """Return how a response (without framing) differs from the user's validation data.
+        """Return how a response (without framing) differs from the validation data, or "".
 
-        Returns "" if it does not differ, or if there is no such data. json_bytes: over HTTP, the
-        length of the JSON, as the response's header says.
+        json_bytes: the length of the JSON from the header (HTTP).
         """
         ...
 
 
 class TimedSource(RequestSource, Protocol):
-    """A source of a trace's requests, which have times relative to the beginning of the trace.
+    """A source of a trace's requests, with times since the beginning of the trace.
 
-    next_request() returns the requests in order, regardless of their times, and returns `None`
-    while the next request's sequence is busy. due_request() returns only requests whose time has
-    come.
+    next_request() ignores these times; it returns `None` while the next request's sequence is busy.
     """
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """Return the next request whose time has come and whose sequence is not busy, or `None`.
-
-        The request's at_ns is its intended time.
-        """
+        """Return the next request whose at_ns has come and whose sequence is not busy."""
         ...
 
     def next_due_ns(self) -> int | None:

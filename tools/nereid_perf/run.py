@@ -47,10 +47,9 @@ def main(argv: Sequence[str]) -> int:
 def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
     """Measure one server, or two that are compared, and return the exit code.
 
-    The settings of two compared servers differ only in their targets. After an error, the results
-    so far are kept.
+    The settings of two servers differ only in their targets. An error keeps the results so far.
     """
-    # Handle SIGTERM like Ctrl-C: keep the results and free the shared memory.
+    # Treat SIGTERM like Ctrl-C: keep the results and free the shared memory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(settings)
     started = now_text()
@@ -125,8 +124,6 @@ def now_text() -> str:
 
 
 class _Run:
-    """A run in progress; `measured` has the measurements of each server so far."""
-
     def __init__(self, settings: Sequence[RunSettings]) -> None:
         self.measured: list[list[Measurement]] = [[] for _ in settings]
         self._settings = settings
@@ -135,17 +132,9 @@ class _Run:
         self._view = LiveView(settings[0].output.view)
 
     def findings(self) -> Findings:
-        """Measure, and return the findings.
-
-        Raises:
-            InputError: the flags or the data do not fit the models.
-            ServerError: the server cannot be reached, or refuses.
-            SessionError: the measurement cannot go on.
-            OSError: files or shared memory cannot be used.
-        """
+        """Measure and return findings. May raise InputError, ServerError, SessionError, OSError."""
         with ExitStack() as exits:
-            # Enter the view first, so that it exits last and its table is gone before anything is
-            # printed.
+            # The view enters first and exits last: its table is gone before anything is printed.
             exits.enter_context(self._view)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)
@@ -177,10 +166,7 @@ class _Run:
 
 
 def _all_failed(findings: Findings) -> str:
-    """Return an error text if all requests failed at all levels, or "".
-
-    If the load is merely too high, some requests succeed at some level.
-    """
+    """Return an error text if all requests failed at all levels, or ""."""
     for side in findings.sides:
         failures = [measurement.failures for measurement in side if measurement.failures]
         if failures and not any(measurement.requests for measurement in side):

@@ -63,10 +63,7 @@ class RunSettings:
 
     @property
     def levels(self) -> LevelRange | None:
-        """Levels of a load that is not a range, such as a trace.
-
-        `None` means that the settings of the questions give the levels.
-        """
+        """Levels of a single load, such as a trace; `None` uses the questions' settings."""
         lone = self._lone_level
         if lone is None:
             return None
@@ -82,8 +79,7 @@ class RunSettings:
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
     settings = RunSettings(
-        # Do not read environment variables, because variables that are meant for a server would set
-        # flags of this tool.
+        # Environment variables that are meant for a server would set flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
     )
     exit_on_errors(settings.errors(), program)

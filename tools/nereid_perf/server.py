@@ -1,10 +1,7 @@
-"""The tool's calls to a server, except inference requests.
+"""The tool's calls to a server, except inference requests, over HTTP or gRPC.
 
-The calls are about metadata, configuration, statistics, models and shared memory, over HTTP or
-gRPC. The results are documents as Triton's HTTP endpoint writes them.
-
-Calls block. For gRPC they run an event loop, so they must not be made in a running event loop. Each
-call uses a new connection, so that no idle connection has to be kept alive.
+Calls block, and must not be made in a running event loop. Each uses a new connection, so that none
+has to be kept alive. Results have the form of Triton's HTTP documents.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 _Message = TypeVar("_Message", bound="Message")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-# HTTP statuses with which servers respond to an unknown URL. Triton's "unsupported" is 501 or 400.
+# Statuses for an unknown URL. Triton's "unsupported" is 501 or 400.
 _NO_SUCH_CALL: Final = frozenset({404, 405, 501})
 
 
@@ -48,28 +45,20 @@ class Server:
     """A server, at one of its ports."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = 10.0) -> None:
-        """Prepare calls to the endpoint.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
+        """Prepare calls to the endpoint; raise OSError if a TLS file cannot be used."""
         self.endpoint = endpoint
         self._tls = endpoint.client_tls()
         self._timeout_s = timeout_s
 
     def is_ready(self) -> bool:
-        """Return whether the server is ready.
-
-        Raises:
-            ServerError: the server cannot be reached.
-        """
+        """Return whether the server is ready; raise ServerError if it cannot be reached."""
         if self.endpoint.protocol == "http":
             status, _ = self._exchange("GET", "/v2/health/ready")
             return status == http.client.OK
         return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
 
     def name_and_version(self) -> tuple[str, str]:
-        """Return the server's name and version, such as "triton", "2.60.0"; raise ServerError."""
+        """Return name and version, such as "triton", "2.60.0". May raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", "/v2")
             return str(document.get("name", "")), str(document.get("version", ""))
@@ -78,37 +67,25 @@ class Server:
         return metadata.name, metadata.version
 
     def extensions(self) -> tuple[str, ...]:
-        """Return extensions such as "statistics" or "system_shared_memory"; raise ServerError."""
+        """Return extensions, such as "system_shared_memory". May raise ServerError."""
         if self.endpoint.protocol == "http":
             return tuple(self._json("GET", "/v2").get("extensions") or ())
         request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
         return tuple(self._unary("ServerMetadata", request, response).extensions)
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
-        """Return name, versions, platform, inputs and outputs of a model.
-
-        Inputs and outputs have name, datatype and shape.
-
-        Raises:
-            ServerError: the call failed, or the model is not ready.
-        """
+        """Return name, versions, platform, inputs and outputs of a model. May raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", _model_path(model, version))
             for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
-                # Convert the sizes: MLServer and Triton write them as strings or as numbers.
+                # MLServer and Triton write sizes as strings or as numbers.
                 tensor["shape"] = [int(size) for size in tensor["shape"]]
             return document
         request = pb.ModelMetadataRequest(name=model, version=version)
         return message_json(self._unary("ModelMetadata", request, pb.ModelMetadataResponse()))
 
     def config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """Return the model's configuration, as Triton's JSON.
-
-        Returns `None` if the server has no configurations, because it is not like Triton.
-
-        Raises:
-            ServerError: the call failed.
-        """
+        """Return the configuration as Triton's JSON, or `None` if the server is not like Triton."""
         try:
             if self.endpoint.protocol == "http":
                 return self._json("GET", f"{_model_path(model, version)}/config")
@@ -119,13 +96,7 @@ class Server:
         return message_json(response.config)
 
     def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]] | None:
-        """Return `model_stats`, one entry for each version, of one model or of all.
-
-        Returns `None` if the server has no statistics.
-
-        Raises:
-            ServerError: the call failed.
-        """
+        """Return `model_stats` of one model or of all; `None` if the server has no statistics."""
         try:
             if self.endpoint.protocol == "http":
                 path = _model_path(model, version) if model else "/v2/models"
@@ -137,12 +108,9 @@ class Server:
         return [message_json(entry) for entry in response.model_stats]
 
     def repository_index(self) -> list[dict[str, Any]]:
-        """Return an entry for each version: name, version, state, reason.
+        """Return an entry (name, version, state, reason) for each version. May raise ServerError.
 
         For a model that was never loaded, the entry has only the name.
-
-        Raises:
-            ServerError: the call failed.
         """
         if self.endpoint.protocol == "http":
             status, content = self._exchange("POST", "/v2/repository/index", {})
@@ -153,12 +121,9 @@ class Server:
         return [message_json(model) for model in index.models]
 
     def load_model(self, model: str, config: str = "") -> None:
-        """Load a model, and wait until it is loaded.
+        """Load a model, and wait until it is loaded; raise ServerError if that fails.
 
-        config: JSON that replaces the repository's configuration; "" keeps the repository's.
-
-        Raises:
-            ServerError: the call failed, or the model cannot be loaded.
+        config: JSON that replaces the repository's configuration; "" keeps it.
         """
         if self.endpoint.protocol == "http":
             body = {"parameters": {"config": config}} if config else {}
@@ -180,10 +145,7 @@ class Server:
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
     ) -> None:
-        """Register a region; raise ServerError if the call fails.
-
-        key: the name for shm_open(), in the form "/name".
-        """
+        """Register a region; `key` is shm_open()'s, in the form "/name". May raise ServerError."""
         if self.endpoint.protocol == "http":
             path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
             self._json("POST", path, {"key": key, "offset": offset, "byte_size": byte_size})
@@ -194,11 +156,7 @@ class Server:
         self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
 
     def unregister_system_shared_memory(self, name: str = "") -> None:
-        """Unregister a region; without a name, unregister all regions, even those of other clients.
-
-        Raises:
-            ServerError: the call failed.
-        """
+        """Unregister a region; "" means all, even other clients'. May raise ServerError."""
         if self.endpoint.protocol == "http":
             region = f"/region/{quote(name, safe='')}" if name else ""
             self._json("POST", f"/v2/systemsharedmemory{region}/unregister", {})
@@ -206,8 +164,6 @@ class Server:
         request = pb.SystemSharedMemoryUnregisterRequest(name=name)
         response = pb.SystemSharedMemoryUnregisterResponse()
         self._unary("SystemSharedMemoryUnregister", request, response)
-
-    # --- HTTP
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         document = self._document(path, *self._exchange(method, path, body))
@@ -244,8 +200,6 @@ class Server:
             raise ServerError(f"cannot ask {endpoint.address}: {reason(error)}") from error
         finally:
             connection.close()
-
-    # --- gRPC
 
     def _unary(self, method: str, request: Message, response: _Message) -> _Message:
         try:

@@ -1,8 +1,4 @@
-"""Measures one server at any number of levels of load.
-
-Sweeps, comparisons and the analyzer use this module. Its calls block, and must not be made in a
-running event loop.
-"""
+"""Measures a server at levels of load. Calls block: do not call it in a running event loop."""
 
 from __future__ import annotations
 
@@ -41,43 +37,35 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# Time from the start message to the beginning of the load, so that all workers begin together.
+# Time from the start message to the load, so that all workers begin together.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# Maximum time to wait for a report of any worker. If none comes, the workers are stopped or get no
-# CPU.
+# If no worker reports for this long, the workers are stopped or get no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _MAX_WARM_UP_S: Final = 10.0
-# Maximum length of a window that counts requests, as a multiple of interval_s. A limit is needed
-# because the server may have stopped responding.
+# Bound of a window that counts requests, as a multiple of interval_s: the server may be stuck.
 _MAX_COUNT_WINDOW: Final = 10
-# If no request ends for this number of windows, the server counts as not responding.
+# If no request ends in this many windows, the server counts as not responding.
 _SILENT_WINDOWS: Final = 3
-# If the figures never become stable, this number of last windows is used.
+# Number of last windows that are used if the figures never become stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
 class SessionError(Exception):
-    """Raised if a measurement cannot go on, for example without a connection or a worker.
-
-    The text says why.
-    """
+    """Raised if a measurement cannot go on, for example without a connection; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
     """The length of a measurement.
 
-    mode: with "time", a window lasts interval_s. With "count", it lasts until request_count
-    requests have ended, but at most ten times interval_s. rule, max_trials: windows are measured
-    until the rule says that they are stable, but at most max_trials windows. percentile: the
-    percentile of the latency that must be stable; `None` means the mean. warm_up: "auto" drops the
-    server's warm-up before the first window; a number says how many requests are sent before the
-    first window. total_requests: if it is not 0, one window of exactly this many requests is
-    measured instead. drain_s: seconds to wait at the end for requests in flight; with
-    total_requests, maximum time without any ended request.
+    mode: "time" (a window lasts interval_s) or "count" (until request_count requests have ended,
+    but at most ten times interval_s). percentile: latency that must be stable; `None` means the
+    mean. warm_up: "auto", or a number of requests. total_requests: if not 0, measure one window of
+    this many. drain_s: seconds to wait at the end; with total_requests, maximum seconds without an
+    ended request.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -93,11 +81,7 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Figures of about the last second of a level, for a live view.
-
-    Latencies are in ns; 0 means that no response came. windows: number of finished windows.
-    is_warm: true once windows have begun.
-    """
+    """Figures of about the last second of a level; latencies are in ns, 0 without responses."""
 
     level: LoadLevel
     elapsed_s: float
@@ -113,14 +97,8 @@ class Progress:
 class Session:
     """The worker processes of a run, which measure one level at a time.
 
-        with Session(plan, WindowSettings(), server=server) as session:
-            for value in (1, 2, 4):
-                measurement = session.measure(LoadLevel("concurrency", value))
-
-    measure() measures windows until they are stable (is_stable says whether they were);
-    measure_for() measures one window of a given time, for callers that interleave servers or
-    search. Between calls there is no load; workers and their connections stay. Several sessions may
-    be open at once.
+    Between calls there is no load; workers and connections stay. Several sessions may be open at
+    once.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -137,11 +115,9 @@ class Session:
     ) -> None:
         """Prepare a session; entering it starts the workers.
 
-        server: asked for statistics before and after a measurement; with `None`, Measurement.server
-        stays empty. bls_models: models that the model calls, in addition to those of an ensemble.
-        metrics_url: URL of a page in Prometheus' format, which is read during a measurement; ""
-        means no gauges. records: CSV file that gets a row for each request. on_progress: called
-        about twice a second, in the thread that calls measure().
+        server: for statistics. bls_models: called models, in addition to an ensemble's.
+        metrics_url: "" means no gauges. records: CSV file with a row per request. on_progress:
+        called about twice a second, in measure()'s thread.
         """
         self._plan = plan
         self._windows = windows
@@ -157,12 +133,7 @@ class Session:
         self._models: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        """Start the workers.
-
-        Raises:
-            OSError: a worker cannot be started.
-            ServerError: the server's statistics are needed and cannot be read.
-        """
+        """Start the workers; raise OSError, or ServerError if statistics cannot be read."""
         with ExitStack() as exits:
             if self._server is not None:
                 self._models = self._measured_models(self._server)
@@ -184,10 +155,8 @@ class Session:
     def measure(self, level: LoadLevel) -> Measurement:
         """Measure windows until they are stable, or the maximum number is reached.
 
-        Raises:
-            SessionError: the measurement cannot go on. In a closed loop, it also cannot go on if
-                all requests fail, or if no request ends any more. In an open loop, requests may
-                fail because the rate is too high; the measurement then contains the failures.
+        Raises SessionError: in a closed loop, also if all requests fail or none ends. In an open
+        loop, the measurement contains the failures.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -195,11 +164,7 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """Measure one window of this many seconds after a warm-up; is_stable is always `True`.
-
-        Raises:
-            SessionError: as in measure().
-        """
+        """Measure one window after a warm-up; is_stable is `True`. May raise SessionError."""
 
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
@@ -211,8 +176,6 @@ class Session:
             return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=True)
 
         return self._measured(level, measure)
-
-    # --- inside
 
     def _measured(self, level: LoadLevel, measure: Callable[[_Run], _Span]) -> Measurement:
         run = _Run(self._plan, self._pool, level, self._records, self._on_progress)
@@ -229,8 +192,7 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except Exception:
-            # End the load after any error (for example, the server gives no statistics any more),
-            # because the next level must begin without this level's load.
+            # The next level must begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
@@ -268,8 +230,7 @@ class Session:
         if 0 < first <= len(ends):
             start_ns = int(ends[first - 1]) + 1
         else:
-            # Begin with the first request if it was sent before the set start: an event loop's
-            # timer may fire early by less than a millisecond.
+            # A request may be early, because an event loop's timer may fire almost 1 ms early.
             start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
@@ -329,10 +290,7 @@ class Session:
         return run.collected.watermark_ns
 
     def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
-        """Receive reports until a condition holds; in a closed loop, raise if the server is silent.
-
-        In an open loop, the server's silence is part of the measurement.
-        """
+        """Receive until a condition holds; in a closed loop, raise if the server is silent."""
         settings = self._windows
         most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
         while not condition():
@@ -368,7 +326,6 @@ class Session:
         return tuple(names)
 
     def _statistics(self) -> Statistics:
-        """Return the server's statistics; empty if the server has none."""
         if self._server is None:
             return {}
         entries = []
@@ -382,8 +339,6 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The part of a run that is measured."""
-
     start_ns: int
     end_ns: int
     before: Statistics
@@ -393,8 +348,6 @@ class _Span:
 
 
 class _Run:
-    """One level of load, from its beginning to its end."""
-
     def __init__(
         self,
         plan: Plan,
@@ -450,20 +403,12 @@ class _Run:
         self.receive_until(lambda: self.collected.complete, drain_s + _SILENCE_S)
 
     def receive_until(self, condition: Callable[[], bool], silence_s: float = _SILENCE_S) -> None:
-        """Receive reports until a condition holds.
-
-        Raises:
-            WorkerError: a worker cannot go on, or no reports come any more.
-        """
+        """Receive reports until a condition holds; raise WorkerError if none come."""
         while not condition():
             self.receive_report(silence_s)
 
     def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
-        """Receive reports until a condition holds, or no request has ended for most_s seconds.
-
-        Time without requests in flight does not count. If requests are in flight and none of them
-        ends, the server may have stopped responding.
-        """
+        """Receive reports until a condition holds, or no request in flight has ended for most_s."""
         ended, since_ns = self.ended_requests, monotonic_ns()
         while not condition():
             self.receive_report()

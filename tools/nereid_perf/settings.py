@@ -1,8 +1,4 @@
-"""Flags of `nereid perf run`: the server, the load, the measurement.
-
-Flags that perf_analyzer also has are named as there. The module does no I/O, except for reading the
-file of --request-intervals.
-"""
+"""Flags of `nereid perf run`: the server, the load, the measurement."""
 
 from __future__ import annotations
 
@@ -29,8 +25,6 @@ _HTTPS: Final = "https://"
 
 
 def _number(least: float, most: float = float("inf")) -> Any:
-    """Return a parser of numbers within bounds."""
-
     def parse(text: str) -> float:
         try:
             value = float(text)

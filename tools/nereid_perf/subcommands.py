@@ -1,7 +1,4 @@
-"""A program with several commands; the first command runs if argv names none.
-
-This module must not import packages that only an extra installs.
-"""
+"""A program with several commands. The module must not import packages that an extra installs."""
 
 from __future__ import annotations
 
@@ -18,11 +15,9 @@ _USAGE: Final = 2
 
 @dataclass(frozen=True)
 class Subcommands:
-    """The commands of one program.
+    """The commands of one program, which users type as `program`; an extra installs what they need.
 
-    program: the command line that users type. modules: maps a command's name to its module (with a
-    main()) and a description. extra: name of the extra that installs what the modules need. ending:
-    last lines of the help.
+    modules: maps a command to its module, with a main(), and a description.
     """
 
     program: str

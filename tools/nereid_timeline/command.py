@@ -1,7 +1,4 @@
-"""The command `nereid timeline`: shows a mesh's last seconds in words, or writes a trace of them.
-
-Exit codes: 0 if nothing is wrong, 1 if there are problems, 2 if no timeline could be read.
-"""
+"""The command `nereid timeline`. Exit codes: 0 nothing wrong, 1 problems, 2 no timeline."""
 
 # layout: not pure, uses time
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Model
 
 SUMMARY: Final = "say where the last seconds of a running mesh went, and write them as a trace"
-# Version of the JSON document. A version may get new fields; no field is changed or removed.
+# The version stays if fields are added; no field is changed or removed.
 FORMAT: Final = "nereid.timeline/1"
 _PROGRAM = "nereid timeline"
 _DESCRIPTION = """\
@@ -52,9 +49,9 @@ output is one document, which docs/operators/timeline.md describes.
 """
 _WIDTH: Final = 100
 _SECONDS: Final = 5.0
-# Maximum number of models whose configurations the command asks the mesh for.
+# Maximum number of models whose configurations the command asks for.
 _MAX_MODELS: Final = 50
-# Number of seconds that is longer than any service keeps records.
+# More seconds than any service keeps records.
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
     "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
@@ -100,10 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _understood(whole: Joined, number: int | None, server: Server | None) -> tuple[Joined, Summary]:
-    """Return the part of a timeline to write, and its summary.
-
-    number: number of the request that the user asks for; `None` means all requests.
-    """
+    """Return the part of a timeline to write, and its summary; `None` means all requests."""
     if number is None:
         sizes = {} if server is None else _max_batch_sizes(server, whole)
         return whole, summarized(whole, sizes)
@@ -125,7 +119,7 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        # Read one byte more than allowed: read_timeline() refuses a longer file.
+        # One byte more than allowed: read_timeline() refuses a longer file.
         return file.read(MAX_BYTES + 1)
 
 

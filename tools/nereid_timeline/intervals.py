@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 class Intervals:
-    """Time intervals in ascending order; intervals that overlap are merged.
-
-    within() takes time logarithmic in the number of intervals.
-    """
+    """Time intervals in ascending order; overlapping ones are merged."""
 
     __slots__ = ("_before", "ends", "starts")
 
@@ -30,7 +27,7 @@ class Intervals:
                 self.starts.append(start)
                 self.ends.append(end)
         lengths = map(int.__sub__, self.ends, self.starts)
-        # For each interval, the time that all earlier intervals cover; the last entry is the total.
+        # Time covered by all intervals before each one; the last entry is the total.
         self._before = [0, *accumulate(lengths)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,7 @@
-"""Joins the records of all services of a mesh.
+"""Joins the records of all services of a mesh: requests, batches, executions and instances.
 
-The result links each request to its batches, each batch to its execution, and each instance to all
-of its batches.
-
-Records may be missing: a service may not have responded, and a service's ring buffer keeps only the
-latest records. So an unknown value is None, empty or zero, and a record whose counterpart is
-missing is kept alone. The join takes time linear in the number of records.
+Records may be missing: an unknown value is None, empty or zero. The join takes time linear in the
+number of records.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# Names of the steps of a request, in order. Each kind of wait is a separate step.
+# Steps of a request, in order.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -46,32 +42,27 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
-# Step for a request's whole time at the scheduler, used if the scheduler has no record of the
-# request.
+# A request's time at a scheduler that has no record of it.
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
-# Maps Wait.reason to the name of a step.
+# Key: Wait.reason. Value: a step.
 _WAITS: Final = {
     DELAY: "wait for delay",
     RATE_LIMITER: "wait for rate limiter",
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
-# Reasons for which requests wait even before they are queued. The other reasons apply only to
-# queued requests.
+# Reasons for which requests wait even before they are queued.
 _BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
-# Value of ServiceTimeline.kind for executors.
 EXECUTOR: Final = "executor"
 # Values of Event.what.
 LOST_EXECUTOR: Final = "executor lost"
 LOST_INSTANCE: Final = "instance lost"
 JOINED_EXECUTOR: Final = "executor joined"
 
-# Name and version of a model.
 Model: TypeAlias = tuple[str, str]
 
-# Fields of BatchRecord that are durations.
 _DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
 
 
@@ -82,8 +73,7 @@ class Batch:
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
-    # True if the batch was still executing at the end of the timeline. That end then counts as the
-    # end of the batch.
+    # The batch was executing at the end of the timeline, which counts as its end.
     executing: bool = False
 
     @property
@@ -125,7 +115,7 @@ class Attempt(NamedTuple):
 class Request:
     """A request: the records of its gateway and its scheduler, and the batches that it was in."""
 
-    # The request's number, which is unique in the whole mesh.
+    # The number is unique in the whole mesh.
     number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
@@ -134,8 +124,8 @@ class Request:
     @property
     def model(self) -> Model:
         """Name and version of the request's model; empty if they are not known."""
-        # The gateway's record may lack the version, because a client may let the scheduler choose
-        # it. The batches of an ensemble's request belong to the models of its steps.
+        # The gateway's record lacks the version if the scheduler chose it. An ensemble's batches
+        # are of other models.
         if self.ended is not None:
             return self.ended.model, self.ended.version
         if self.attempts:
@@ -175,9 +165,7 @@ class Instance:
 class Joined:
     """Everything that a mesh did; all times are by the clock of the service that was asked.
 
-    The names of services are made by label(). requests: maps a request's number to the request.
-    by_gateway: maps a gateway to its requests. alone: maps an executor to the executions for which
-    no batch is known.
+    alone: executions without a known batch, by executor.
     """
 
     epoch_ns: int = 0
@@ -190,7 +178,7 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # Maps a model, and then a reason, to the times at which requests waited for that reason.
+    # Key: a model, then a reason. Value: when requests waited for that reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -198,8 +186,7 @@ class Joined:
     def span(self) -> tuple[int, int]:
         """Start and end of the time in which the gateways' and schedulers' records are complete."""
         known = [service for service in self.services if service.to_ns > service.from_ns]
-        # Ignore executors: an executor that joined late had nothing to record before, so its
-        # records are complete too.
+        # An executor that joined late had nothing to record before.
         known = [service for service in known if service.kind != EXECUTOR] or known
         if not known:
             return 0, 0
@@ -216,10 +203,7 @@ class Joined:
                 yield request
 
     def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
-        """Return the events of lost instances; the keys are the executor and the instance.
-
-        In each list, the executor's own event comes before the events of schedulers.
-        """
+        """Map (executor, instance) to the events of its loss, the executor's own event first."""
         lost: dict[tuple[str, str], list[Event]] = {}
         for service, event in self.events:
             if event.what != LOST_INSTANCE:
@@ -272,11 +256,7 @@ class Joined:
 
 
 def label(kind: str, name: str) -> str:
-    """Return a service's label.
-
-    The label contains the kind, because services of several kinds may share a name, such as their
-    host's name.
-    """
+    """Return a service's label, with its kind: services of several kinds may share a name."""
     return f"{kind} {name}"
 
 
@@ -306,7 +286,7 @@ def joined(timeline: Timeline) -> Joined:
         batch.execution = _execution_of(batch.record, executions)
         for member in batch.record.members:
             if not member.number:
-                # Skip a request that the scheduler itself made.
+                # The scheduler itself made this request.
                 continue
             request = _request(whole, member.number)
             request.attempts = (*request.attempts, Attempt(batch, member))
@@ -340,8 +320,7 @@ def _sort_in(
                 _request(whole, record.number).ended = record
                 whole.ended.append((own, record))
             case ExecutionRecord():
-                # Batch numbers begin again with each new stream of an instance, so a number may
-                # come several times.
+                # Batch numbers begin again with each new stream of an instance.
                 key = own, record.instance, record.number
                 executions.setdefault(key, []).append(record)
             case Wait():
@@ -362,9 +341,8 @@ def _execution_of(
 ) -> ExecutionRecord | None:
     candidates = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, execution in enumerate(candidates):
-        # Several executions may have the batch's number. The right execution was received while the
-        # batch was at the instance. If there is only one, its time is not checked, because clocks
-        # may differ a little.
+        # Several executions may have this number; the right one was received while the batch was at
+        # the instance. For a single one the time is not checked, because clocks differ a little.
         near = len(candidates) == 1 or batch.sent_ns <= execution.received_ns <= batch.finished_ns
         if near and (execution.model, execution.version) == (batch.model, batch.version):
             return candidates.pop(at)
@@ -391,8 +369,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
         }
         loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
-            # A load first waits for memory. Count that time only as a wait for memory, which tells
-            # the user more.
+            # A load first waits for memory, which tells the user more. Count that time once.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
             by_reason[LOADING] = loading.common(rest)
     return waited
@@ -422,7 +399,7 @@ def _instances(whole: Joined) -> list[Instance]:
         if instance is None:
             instance = instances[key] = Instance(batch.model, record.instance, record.executor)
             instance.from_ns, instance.to_ns = spans[batch.scheduler]
-        # An instance may have had several schedulers, so combine their times.
+        # An instance may have had several schedulers.
         instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
         instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
         instance.batches.append(batch)
@@ -435,8 +412,7 @@ def _instances(whole: Joined) -> list[Instance]:
             ends.setdefault(event.subject, []).append(event.from_ns)
     lost = whole.lost_instances()
     for (_, executor, name), instance in instances.items():
-        # An instance cannot be idle before its executor joined or after the instance was lost, so
-        # limit its time to the part in between.
+        # An instance cannot be idle before its executor joined or after the instance was lost.
         last = max(batch.record.finished_ns for batch in instance.batches)
         losses = [
             *ends.get(executor, ()),
@@ -451,7 +427,7 @@ def _instances(whole: Joined) -> list[Instance]:
     )
 
 
-# Name of a step, its end, and, if the step is the queue, the batch that the request waited for.
+# A step, its end, and, for the queue, the batch that the request waited for.
 _End: TypeAlias = "tuple[str, int, Batch | None]"
 
 
@@ -468,7 +444,7 @@ def _ends(request: Request) -> Iterator[_End]:
             yield QUEUE, batch.record.sent_ns, batch
             for name, end in _execution_ends(batch):
                 yield name, end, None
-            # A further attempt is the next step of an ensemble, or the request is executed again.
+            # The next step of an ensemble, or the request is executed again.
             arrival = BETWEEN
     elif ended is not None:
         yield AT_GATEWAY, ended.received_ns, None
@@ -501,10 +477,7 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
-    """Return name, start and end of each phase in the scheduler's record of a batch.
-
-    The scheduler knows only the durations. The last phase is assumed to end with the batch.
-    """
+    """Return name, start and end of each phase; the last is assumed to end with the batch."""
     record, parts = batch.record, []
     phases = record.input_ns, record.infer_ns, record.output_ns
     since = max(record.finished_ns - sum(phases), batch.began_ns)
@@ -515,7 +488,7 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# Maps a type of record to its fields that are times (and not durations).
+# For each type of record, the fields that are times and not durations.
 _TIMES: Final = {
     kind: tuple(
         name

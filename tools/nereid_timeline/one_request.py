@@ -1,8 +1,4 @@
-"""Extracts the part of a timeline that concerns one request.
-
-The result has the request, its batches with all their members, and what the batches' instances and
-the model's queue did during the request's lifetime.
-"""
+"""Extracts the part of a timeline that concerns one request."""
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ def lifetime(request: Request) -> tuple[int, int]:
 
 
 def within_lifetime(whole: Joined, number: int) -> Joined:
-    """Return the part of a timeline that concerns the request and lies in its lifetime.
-
-    Raises:
-        KeyError: there is no such request.
-    """
+    """Return the part of a timeline that concerns the request. May raise KeyError."""
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}

@@ -1,8 +1,6 @@
 """Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
 
-Messages are encoded by hand, because a trace has millions of packets of a few bytes, most of whose
-parts are the same. The constants are encoded field tags; the field numbers are from Perfetto's
-perfetto_trace.proto.
+A trace has millions of small packets, so the encoding is by hand. Tags are perfetto_trace.proto's.
 """
 
 from __future__ import annotations
@@ -19,17 +17,16 @@ if TYPE_CHECKING:
 
 # Field of Trace: packet.
 _PACKET: Final = b"\x0a"
-# Fields of TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
+# TracePacket: timestamp, track_event, track_descriptor, interned_data, clock_snapshot.
 _TIMESTAMP: Final = b"\x40"
 _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# Fields trusted_packet_sequence_id (1) and sequence_flags of TracePacket. `_SEQUENCE` says that
-# names declared by earlier packets are valid, `_FIRST` that this is the first packet.
+# trusted_packet_sequence_id 1 and sequence_flags: 2 keeps declared names, 1 is the first packet.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
-# Fields of TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
+# TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids.
 _TYPE: Final = b"\x48"
 _TRACK_UUID: Final = b"\x58"
 _NAME_IID: Final = b"\x50"
@@ -40,21 +37,20 @@ _BEGIN: Final = 1
 _END: Final = 2
 _INSTANT: Final = 3
 _COUNTER: Final = 4
-# Fields of InternedData: event_names, debug_annotation_names.
+# InternedData: event_names, debug_annotation_names.
 _EVENT_NAME: Final = b"\x12"
 _ANNOTATION_NAME: Final = b"\x1a"
-# Numbers of two clocks: the clock of the trace, and UNIX time.
+# The clock of the trace, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# The track id of a process is its own id plus this number. The ids of other tracks are smaller.
+# A process's id plus this is its track id. Ids of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """Yield the content of a trace file, in pieces.
+    """Yield a trace file in pieces; at_ns is any time in the trace.
 
-    epoch_ns: nanoseconds to add to a time of the trace to get UNIX time; 0 if unknown. at_ns: any
-    time in the trace.
+    epoch_ns: UNIX time minus the trace's time; 0 if unknown.
     """
     writer = _Writer()
     yield _packet(_FIRST)
@@ -79,8 +75,6 @@ def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterat
 
 
 class _Writer:
-    """Encodes items; remembers which names are declared, and the encoded bytes of tracks."""
-
     def __init__(self) -> None:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}

@@ -1,8 +1,7 @@
 """Summarizes a timeline in plain statements with figures, problems first.
 
-A statement counts as a problem only if the time that it reports is large in two ways: in proportion
-to the usual time or to the requests' time, and as a time that a client would notice. So a mesh that
-serves its load well has no problems.
+A problem must be large in proportion, and long enough for a client to notice: a mesh that serves
+its load well has none.
 """
 
 from __future__ import annotations
@@ -26,28 +25,26 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Batch, Instance, Joined, Model, Request
 
 _MS: Final = 1_000_000
-# An execution is a stall if it took at least this many times the usual time for its size, and at
-# least this long.
+# A stall takes at least this many times the usual time for its size, and this long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# Long executions count as stalls only if they are at most this share of all executions, and at
-# least this many times as long as the longest other execution. Otherwise the time probably depends
-# on the inputs. `_STALL_GAP_OF_SOME` applies if only some of the long executions count as stalls.
+# Stalls are at most this share of all executions, and this many times as long as the longest other.
+# Otherwise inputs probably differ. `_STALL_GAP_OF_SOME` is for stalls that are only some of the
+# long.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
 # Executors on busy machines are often held up for a moment. Shorter times are not reported.
 _HELD_UP_NS: Final = 500 * _MS
-# Minimum number of executions from which a usual time is derived.
+# Minimum number of executions for a usual time.
 _FEWEST: Final = 8
-# A wait is a problem if it is at least this share of the requests' time (`_DELAY_SHARE` for the
-# batching delay), and at least `_WAIT_NS` on average over at least `_WAIT_REQUESTS` requests.
+# A wait is a problem at this share of the requests' time (`_DELAY_SHARE`: batching delay), and
+# `_WAIT_NS` on average over `_WAIT_REQUESTS` requests.
 _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
-# Copies are a problem if they take longer than the model and at least this long per batch on
-# average.
+# Copies are a problem if they take longer than the model, and this long per batch.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
@@ -87,8 +84,6 @@ class Summary:
 
 @dataclass(slots=True)
 class _ModelWork:
-    """Batches and instances of one model, and the waits of its requests."""
-
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
@@ -111,17 +106,12 @@ class _ModelWork:
 
 
 class _Lost(NamedTuple):
-    """Lost executors, each with the reason, and lost instances, each with its events."""
-
     executors: dict[str, str]
     instances: dict[tuple[str, str], list[Event]]
 
 
 def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None) -> Summary:
-    """Return all statements about a timeline.
-
-    max_batch_sizes: maps a model to its configured max_batch_size, if that is known.
-    """
+    """Return all statements about a timeline; `max_batch_sizes` are those that are known."""
     models = _by_model(whole)
     lost = _Lost(
         {event.subject: event.detail for _, event in whole.events if event.what == LOST_EXECUTOR},
@@ -152,7 +142,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
             waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
             work.waits_ns.update(waits)
     for request in whole.timed():
-        # Count an ensemble's requests for the ensemble, and not for the models of its steps.
+        # An ensemble's requests count for the ensemble, not for the models of its steps.
         own_work = models.get(request.model)
         if own_work is not None and request.attempts:
             early = whole.early_waits(request)
@@ -163,11 +153,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
     return [models[key] for key in sorted(models)]
 
 
-# ---- problems
-
-
 def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
-    """Yield statements about lost executors and instances, with the number of failed requests."""
     for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
@@ -180,8 +166,7 @@ def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
             for batch in whole.batches
             if (batch.record.executor, batch.record.instance) == (executor, name)
         ]
-        # A scheduler also reports an instance as lost when it is unloaded. Only the executor knows
-        # the real reason of a loss.
+        # A scheduler reports unloaded instances too. Only the executor knows a loss's reason.
         reason = events[0].detail if events[0].detail != executor else ""
         if reason or any(batch.record.error for batch in batches):
             yield _loss("instance", f"{name} of executor {executor}", reason, batches)
@@ -208,8 +193,7 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
         events = [(service, event) for service, event in whole.events if event.what == what]
-        # Executors report an event for each instance, schedulers for each version. Prefer the
-        # schedulers' events.
+        # Executors report each instance, schedulers each version. Prefer the schedulers' events.
         of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
             event.subject: event.detail for _, event in of_schedulers or events
@@ -246,8 +230,6 @@ def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
 
 
 class _Stall(NamedTuple):
-    """An execution that took far longer than usual."""
-
     batch: Batch
     usual_ns: float
     work: _ModelWork
@@ -292,7 +274,7 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
     """Return a model's stalls, or a statement that its execution times vary too much."""
     by_size: dict[int, list[int]] = {}
     for batch in work.executed:
-        # Group executions by size, because the time of an execution depends on its size.
+        # The time of an execution depends on its size.
         by_size.setdefault(batch.record.size.bit_length(), []).append(_duration(batch))
     executed = [duration for some in by_size.values() for duration in some]
     if len(executed) < _FEWEST:
@@ -327,10 +309,9 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
 
 
 def _shared(stalls: Sequence[_Stall]) -> tuple[list[_Stall], list[_Stall]]:
-    """Return the stalls that the executor causes, and the stalls of single instances.
+    """Return the stalls that the executor causes, and those of single instances.
 
-    A stall counts as caused by the executor if several instances stall at the same time, or if the
-    time passes outside the model.
+    It is the executor if several instances stall together, or the time is outside the model.
     """
     groups: list[list[_Stall]] = []
     end = 0
@@ -438,7 +419,7 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
     )
 
 
-# Maps a reason to the problem's code, text and advice.
+# Key: reason. Value: the problem's code, text and advice.
 _WAIT_PROBLEMS: Final = {
     DELAY: (
         "delay-too-long",
@@ -476,11 +457,10 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
         idle = sum(instance.idle.total for instance in work.instances)
         held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
         if reason == DELAY and idle < held / 2:
-            # The instances are busy most of the time. The delay is then useful, because larger
-            # batches take less of their time per request.
+            # Busy instances make the delay useful: larger batches take less time per request.
             continue
         if reason == LOADING and (lost.executors or lost.instances):
-            # The models are loaded again as a consequence of the loss, which is reported already.
+            # The models are loaded again because of the loss, which is reported already.
             continue
         rows = sum(batch.record.size for batch in work.batches) / len(work.batches)
         yield Statement(
@@ -497,9 +477,6 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
                 "mean_rows": rows,
             },
         )
-
-
-# ---- facts
 
 
 def _requests(whole: Joined) -> Iterator[Statement]:
@@ -590,8 +567,7 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # Times at which a batch waited for its own instance. Other instances may have been idle at
-    # these times.
+    # Times at which a batch waited for its own instance. Other instances may have been idle.
     bound = Intervals(
         (
             min(
@@ -705,10 +681,7 @@ def described(whole: Joined, request: Request) -> SlowRequest:
 
 
 def request_summary(whole: Joined, number: int) -> Summary:
-    """Return the summary of one request: its batches, its end, and its steps.
-
-    whole: the result of within_lifetime().
-    """
+    """Return the summary of one request from the result of within_lifetime()."""
     request = whole.requests[number]
     statements = [_execution(batch, member) for batch, member in request.attempts]
     if request.ended is not None:
@@ -731,7 +704,6 @@ def request_summary(whole: Joined, number: int) -> Summary:
 
 
 def _execution(batch: Batch, member: Member) -> Statement:
-    """Return a statement about one batch that the request was in."""
     record = batch.record
     queued, executed = record.sent_ns - member.enqueued_ns, _duration(batch)
     return Statement(

@@ -1,8 +1,7 @@
-"""Lays out a timeline for trace viewers: processes with tracks of slices, counters and marks.
+"""Lays out a timeline for trace viewers, item by item, never all in memory.
 
-The module does no I/O and does not depend on a file format. It yields items one by one, so that
-they never are in memory all at once. Slices of one track never overlap, except with their own
-children. Slices that overlap in time go to separate lanes, which are tracks with the same name.
+Slices of a track never overlap, except with their children. Overlapping slices go to lanes, which
+are tracks with the same name.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
 # Minimum time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# The id of the flow from a batch to its execution is the batch's index plus this number. Smaller
-# ids are those of requests' flows, which have the requests' numbers as ids.
+# A batch's index plus this is the id of its flow. Requests' flows have smaller ids.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 
@@ -125,14 +123,11 @@ def _items(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 @dataclass(slots=True)
 class _Lanes:
-    """The lanes with one name; each slice gets the lowest lane that is free.
-
-    Slices must be added in the order of their starts.
-    """
+    """The lanes with one name; a slice gets the lowest free lane. Add slices by their starts."""
 
     tracks: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    # Heap of pairs: the end of a slice, and the number of its lane.
+    # Heap of (end of a slice, its lane's number).
     taken: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -140,7 +135,7 @@ class _Lanes:
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
     lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
-    # New lanes of the next item, which must be yielded before that item.
+    # New lanes to yield before the next item.
     new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
@@ -170,10 +165,7 @@ class _Layout:
     def counter(
         self, service: str, name: str, changes: Iterable[tuple[int, int]]
     ) -> Iterator[Item]:
-        """Yield a counter's track and then its values.
-
-        Of several values that are close together, only the last is yielded.
-        """
+        """Yield a counter's track and its values; of values close together, only the last."""
         track = self.track(self.processes[service], name, counter=True)
         yield track
         since, last = 0, None
@@ -292,8 +284,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
         some.sort(key=lambda item: item[0].received_ns)
         before = 0
         for record, number in some:
-            # The executor may have received the batch while the instance was busy with the previous
-            # batch.
+            # The executor may receive a batch while the instance is busy.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
             track = layout.lane(executor, instance, start, end)
@@ -343,8 +334,7 @@ def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        # At equal times, count starts before ends, so that a span without a duration begins before
-        # it ends.
+        # At equal times, starts come first: an empty span begins before it ends.
         while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level

@@ -1,8 +1,6 @@
-"""Pools of memory, which are needed because allocating pinned or device memory stops the device.
+"""Pools of memory: allocating pinned or device memory stops the device.
 
-A buffer belongs to the caller that acquired it until the caller releases it. The caller may release
-it after the last copy from or to it has finished, that is, after waiting for the event of that
-copy. The module does no I/O except through the two functions that BufferPool gets.
+A caller releases a buffer only after it has waited for the buffer's last copy.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MIN_CLASS: Final = 256
-# Base-2 logarithm of the number of classes per power of two. With four classes, at most a quarter
-# of a buffer is unused.
+# Base-2 logarithm of the classes per power of two. At most a quarter of a buffer is unused.
 _STEPS_LOG2: Final = 2
 
 
@@ -30,7 +27,7 @@ def size_class(size_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A piece of memory of one size class. Buffers are compared by object identity."""
+    """A piece of memory of one size class, compared by object identity."""
 
     address: int
     size_bytes: int
@@ -46,8 +43,8 @@ class BufferPool:
         self._allocate = allocate
         self._free = free
         self._max_idle_bytes = max_idle_bytes
-        # Maps each size class to its idle buffers. Within a class, the buffer that was released
-        # last is acquired next. The classes are in the order of their last release.
+        # Key: a size class. Value: its idle buffers, the last released at the end. Classes are in
+        # the order of their last release.
         self._idle: OrderedDict[int, deque[Buffer]] = OrderedDict()
         self._used: set[Buffer] = set()
         self.idle_bytes = 0
@@ -69,11 +66,7 @@ class BufferPool:
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """Release a buffer that nothing reads or writes any more.
-
-        Raises:
-            KeyError: the buffer is not in use.
-        """
+        """Release a buffer that nothing uses any more; raise KeyError if it is not in use."""
         self._used.remove(buffer)
         size = buffer.size_bytes
         self.used_bytes -= size

@@ -1,10 +1,7 @@
 """Captured graphs of one instance, and the choice of a free graph for a batch.
 
-A graph reads and writes the addresses that it was captured with. A graph therefore serves one batch
-at a time, from the copy of the batch's inputs to the copy of its outputs, and there is one graph of
-each kind for each slot of the pipeline. If a batch is smaller than its graph, the remaining rows
-keep their old values, and the results of these rows are dropped. Only one thread may use this
-module's objects.
+A graph has fixed addresses, so it serves one batch at a time, and each pipeline slot has its own.
+Only one thread may use the objects.
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ if TYPE_CHECKING:
     from nereid.backends.device_io.device import Device
     from nereid.backends.device_io.graph_specs import GraphSpec, Shapes
 
-# CUDA refuses other threads' allocations during a capture, and then drops the capture. This lock at
-# least prevents two models of a process from capturing at the same time.
+# CUDA refuses other threads' allocations during a capture, and then drops the capture. This lock
+# only prevents two models of a process from capturing at the same time.
 _CAPTURING: Final = threading.Lock()
 # Byte that fills the memory of outputs before a graph's first launch.
 _UNWRITTEN: Final = 0xE4
@@ -53,7 +50,6 @@ class CapturingSession(Protocol):
 class CapturedGraph:
     """One graph, its memory, and the function that launches it on the compute stream."""
 
-    # Index of the graph's spec.
     index: int
     inputs: Mapping[str, DeviceTensor]
     outputs: Mapping[str, DeviceTensor]
@@ -74,10 +70,7 @@ class CapturedGraphs:
     def __init__(
         self, specs: Sequence[GraphSpec], graphs: Sequence[CapturedGraph], *, batching: bool
     ) -> None:
-        """Create the collection; graphs has `depth` graphs for each spec.
-
-        Depth is the maximum number of batches in flight.
-        """
+        """Create the collection; `graphs` has one graph per spec and batch in flight."""
         self._specs = specs
         self._batching = batching
         self._free: list[list[CapturedGraph]] = [[] for _ in specs]
@@ -107,14 +100,11 @@ def capture_graphs(  # noqa: PLR0913 (called once)
     depth: int,
     batching: bool,
 ) -> CapturedGraphs:
-    """Capture `depth` graphs for each spec.
+    """Capture `depth` graphs for each spec. `resources` collects the calls that free their memory.
 
-    resources: collects the calls that free the graphs' memory. compute: the compute stream. Each
-    graph is captured, launched and compared with a plain run before it is used, because a runtime
-    may ignore the memory that it is given for an output, for example if the output is an input.
-
-    Raises:
-        InvalidArgument: an output has no batch dimension, or a graph does not write the output.
+    Each graph is launched and compared with a plain run first, because a runtime may ignore the
+    memory for an output. Raises InvalidArgument if an output has no batch dimension, or if a graph
+    does not write it.
     """
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], fill: int = 0) -> DeviceTensor:

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 _SUCCESS: Final = 0
 _NOT_READY: Final = 600
-# CU_STREAM_NON_BLOCKING: the stream does not wait for work on the legacy default stream.
+# CU_STREAM_NON_BLOCKING: the stream does not wait for the legacy default stream.
 _NON_BLOCKING: Final = 1
 # CU_EVENT_BLOCKING_SYNC: a waiting thread sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls that must not be captured are refused in the capturing
-# thread only; other threads may make them.
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may make calls that cannot be captured.
 _THREAD_LOCAL: Final = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY: Final = (75, 76)
@@ -67,13 +66,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
-    """Open a GPU; the model's configuration sets the streams' priority and the way to wait.
-
-    number: CUDA's number of the GPU. library: replaces the machine's libcuda.
-
-    Raises:
-        Unavailable: there is no driver, or no GPU of this number.
-    """
+    """Open a GPU as the configuration says; raise Unavailable without a driver or the GPU."""
     optimization = config.optimization
     return CudaDevice(
         number,
@@ -86,23 +79,13 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
 class CudaDevice:
     """A GraphDevice: one GPU, for the thread that creates this object.
 
-    The object uses the primary context of the GPU. CUDA's runtime library uses the same context,
-    and with it ONNX Runtime and TensorRT. Addresses and streams can thus be passed to these
-    runtimes.
+    It uses the primary context, so runtimes can use the same addresses and streams.
     """
 
     def __init__(
         self, number: int, *, priority: int = 0, busy_wait: bool = False, library: Any = None
     ) -> None:
-        """Open the GPU.
-
-        number: CUDA's number of the GPU. priority: priority of its streams; above 0 means the
-        highest, below 0 the lowest. busy_wait: whether a thread that waits for an event polls
-        instead of sleeping. library: libcuda, or `None` for the machine's.
-
-        Raises:
-            Unavailable: there is no driver, or no GPU of this number.
-        """
+        """Open the GPU; raise Unavailable. Priority above 0 is the highest, below 0 the lowest."""
         try:
             self._driver = CudaDriver(library or load_library(), _FUNCTIONS)
             self._driver.select_device(number)
@@ -126,13 +109,13 @@ class CudaDevice:
         return ".".join(numbers)
 
     def allocate_device(self, size_bytes: int) -> int:
-        """Allocate memory of the device; return its address."""
+        """Allocate device memory; return its address."""
         address = Address()
         self._call("cuMemAlloc_v2", ctypes.byref(address), size_bytes)
         return address.value
 
     def free_device(self, address: int) -> None:
-        """Free memory of the device."""
+        """Free device memory."""
         self._call("cuMemFree_v2", address)
 
     def allocate_pinned(self, size_bytes: int) -> int:
@@ -158,7 +141,7 @@ class CudaDevice:
         self._call("cuStreamDestroy_v2", stream)
 
     def synchronize_stream(self, stream: int) -> None:
-        """Wait until all work that was enqueued on the stream is done."""
+        """Wait until the stream has done all enqueued work."""
         self._call("cuStreamSynchronize", stream)
 
     def create_event(self) -> int:
@@ -209,7 +192,7 @@ class CudaDevice:
         try:
             work()
         finally:
-            # Without this call the stream would stay in capture mode and be unusable.
+            # Otherwise the stream stays in capture mode and is unusable.
             self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
         try:
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)

@@ -1,8 +1,4 @@
-"""The part of a device that the data path needs: memory, streams, events and copies.
-
-A stream runs the work that is enqueued on it in order. Streams run concurrently; an event makes one
-stream wait for another. cuda_device.py implements this protocol for NVIDIA's GPUs.
-"""
+"""The part of a device that the data path needs: memory, streams, events and copies."""
 
 from __future__ import annotations
 
@@ -16,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class DeviceTensor(NamedTuple):
-    """A tensor in device memory, whose elements lie there without gaps."""
+    """A tensor in device memory, without gaps between its elements."""
 
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    # Object that must live as long as the memory is used, such as the owner of the memory.
+    # Object that must live as long as the memory is used.
     owner: object = None
 
     @property
@@ -41,10 +37,10 @@ class Device(Protocol):
     """
 
     def allocate_device(self, size_bytes: int) -> int:
-        """Allocate memory of the device; return its address."""
+        """Allocate device memory; return its address."""
 
     def free_device(self, address: int) -> None:
-        """Free memory of the device."""
+        """Free device memory."""
 
     def allocate_pinned(self, size_bytes: int) -> int:
         """Allocate pinned memory of the host; return its address."""
@@ -59,7 +55,7 @@ class Device(Protocol):
         """Destroy a stream."""
 
     def synchronize_stream(self, stream: int) -> None:
-        """Wait until all work that was enqueued on the stream is done."""
+        """Wait until the stream has done all enqueued work."""
 
     def create_event(self) -> int:
         """Create an event. It counts as complete until it is recorded."""
@@ -90,7 +86,7 @@ class Device(Protocol):
 
 
 class GraphDevice(Device, Protocol):
-    """A Device that captures graphs. A graph is represented by a number as well."""
+    """A Device that captures graphs, which are numbers as well."""
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
         """Capture as a graph what work() enqueues on the stream; nothing is executed yet."""

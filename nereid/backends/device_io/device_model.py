@@ -1,4 +1,4 @@
-"""A model whose batches go through a Pipeline. Any kind of Session may run them."""
+"""A model whose batches go through a Pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class DeviceModel:
     def __init__(
         self, description: ModelDescription, pipeline: Pipeline, resources: ExitStack
     ) -> None:
-        """Create the model. It takes over `resources`, and closes them after the pipeline."""
         self.description = description
         self.pipeline = pipeline
         self.capabilities = Capabilities(pipeline_depth=pipeline.depth)
@@ -54,10 +53,7 @@ class DeviceModel:
 
 
 def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
-    """Create three streams if batches overlap; otherwise create one that serves as all three.
-
-    resources: collects the calls that destroy the streams.
-    """
+    """Create three streams if batches overlap, otherwise one; `resources` destroys them."""
 
     def make_stream() -> int:
         stream = device.create_stream()

@@ -1,8 +1,4 @@
-"""Choice of the CUDA graphs to capture for a model, and of the graph that executes a batch.
-
-The configuration's optimization.cuda decides, by Triton's rules. The module does not use CUDA and
-does no I/O.
-"""
+"""Choice of the CUDA graphs to capture, and of the graph for a batch, by Triton's rules."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class GraphSpec(NamedTuple):
-    """One graph: the full shapes of its inputs, and the smallest batch size that it executes."""
+    """Full shapes of a graph's inputs, and the smallest batch size that the graph executes."""
 
     shapes: Shapes
     min_rows: int
@@ -34,12 +30,9 @@ class GraphSpec(NamedTuple):
 def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[GraphSpec]:
     """Return the specs of the graphs to capture.
 
-    inputs: shapes of the model's inputs, including the batch dimension; -1 is a variable dimension.
-
-    Raises:
-        InvalidArgument: the model does not allow the shapes of a graph.
-        Unimplemented: a lower bound differs from its graph in a dimension other than the batch
-            dimension.
+    inputs: shapes with the batch dimension; -1 is variable. Raises InvalidArgument if the model
+    does not allow a shape. Raises Unimplemented if a lower bound differs from its graph in more
+    than the batch dimension.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:
@@ -48,7 +41,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
         return [_from_graph_spec(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
     if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
-        # Only a graph_spec could give sizes for the variable dimensions.
+        # Only a graph_spec could give sizes for variable dimensions.
         return []
     if not batching:
         return [GraphSpec(dict(inputs), 0)]

@@ -1,13 +1,8 @@
 """Cache of inputs that clients send repeatedly: each is copied to the device once for many runs.
 
-An input is looked up by a digest of a sample of its bytes, and then compared with a full copy on
-the host. A digest of the whole input would make the comparison unnecessary. However, a digest for
-which clients cannot make collisions costs more than the copy that it saves: BLAKE3 of 1 MiB takes
-250 us, a copy to pinned memory 27 us, a comparison 33 us. An input is kept when its digest occurs
-for the second time, so an input that occurs once costs no more than the sample.
-
-Only one thread may use a cache. The module does no I/O except through the functions that the cache
-gets.
+A digest of a sample finds an entry, and a comparison with a host copy confirms it. For 1 MiB,
+BLAKE3 takes 250 us, a copy to pinned memory 27 us, a comparison 33 us. An input is kept when its
+digest occurs for the second time. Only one thread may use a cache.
 """
 
 from __future__ import annotations
@@ -46,7 +41,6 @@ class CachedInput:
     digest: bytes
     content: bytes
     buffer: Buffer
-    # Number of batches in flight that read the entry.
     users: int = 1
 
 
@@ -60,21 +54,15 @@ class InputCache:
         acquire: Callable[[int], Buffer],
         release: Callable[[Buffer], None],
     ) -> None:
-        """Create an empty cache.
-
-        max_bytes: limit on device memory, and equally on host memory. min_bytes: size of the
-        smallest inputs that are looked up. acquire, release: functions that allocate and release
-        device memory.
-        """
+        """Create an empty cache. max_bytes limits device memory, and equally host memory."""
         self._max_bytes = max_bytes
         self._min_bytes = max(min_bytes, _SAMPLES * _SAMPLE_BYTES)
         self._acquire = acquire
         self._release = release
-        # Maps a digest to its entry; the least recently used entry comes first.
+        # The least recently used entry comes first.
         self._entries: OrderedDict[bytes, CachedInput] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        # Secret key of the digests. Without it, clients could choose inputs that make others'
-        # lookups miss, or that are all kept.
+        # Secret key of the digests. Without it, clients could make others' lookups miss.
         self._key = secrets.token_bytes(32)
         self.size_bytes = 0
         self.hits = 0
@@ -85,10 +73,9 @@ class InputCache:
         return self._min_bytes <= size_bytes <= self._max_bytes
 
     def find_or_add(self, raw: Raw) -> tuple[CachedInput | None, bool]:
-        """Return the entry for an input, and whether the entry is new and must be filled.
+        """Return the entry for an input, if any, and whether the caller must fill it.
 
-        The input's size must be one that the cache accepts. The entry is `None` if the input is not
-        kept. The caller unpins the entry once the device no longer reads it.
+        The caller unpins the entry once the device no longer reads it.
         """
         digest = self._digest(raw)
         entry = self._entries.get(digest)
@@ -105,8 +92,7 @@ class InputCache:
             return None, False
         if not self._make_space(len(raw), digest):
             return None, False
-        # A memoryview refers to a segment, into which other bytes will be written later, so it is
-        # copied.
+        # A memoryview refers to a segment that is overwritten later, so it is copied.
         content = raw if type(raw) is bytes else bytes(raw)
         entry = CachedInput(digest, content, self._acquire(len(raw)))
         self.size_bytes += entry.buffer.size_bytes
@@ -118,10 +104,7 @@ class InputCache:
         entry.users -= 1
 
     def discard(self, entry: CachedInput) -> None:
-        """Drop an entry that could not be filled.
-
-        The caller must be the only user of the entry, and must not unpin it.
-        """
+        """Drop an entry that could not be filled. Its only user calls this instead of unpin()."""
         self._drop(entry)
 
     def _make_space(self, raw_bytes: int, digest: bytes) -> bool:
@@ -159,5 +142,5 @@ def _equal(content: bytes, raw: Raw) -> bool:
     if len(content) != len(raw):
         return False
     first, second = np.frombuffer(content, np.uint8), np.frombuffer(raw, np.uint8)
-    # memcmp is used because Python compares memoryviews byte by byte.
+    # Python compares memoryviews byte by byte, so use memcmp.
     return not _memcmp(first.ctypes.data, second.ctypes.data, len(content))

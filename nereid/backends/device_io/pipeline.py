@@ -1,10 +1,7 @@
 """The pipeline of batches through a device: copies in, compute, and copies out, on three streams.
 
-While one batch executes, the inputs of the next batch are copied in, and the outputs of the
-previous batch are copied out. Three events order the steps of each batch: its inputs are copied, it
-is computed, its outputs are copied. A batch owns its memory until the last event. The host waits
-for that event before it reuses any of the memory, so no batch waits on the device for the memory of
-another batch. Only one thread may use a pipeline.
+A batch owns its memory until its outputs are copied, and the host waits for that before it reuses
+the memory. Only one thread may use a pipeline.
 """
 
 from __future__ import annotations
@@ -38,10 +35,9 @@ if TYPE_CHECKING:
 class Session(Protocol):
     """An object that runs the model on tensors in device memory."""
 
-    # Names of the inputs that run() reads from host memory while it is called.
+    # Inputs that run() reads from host memory.
     host_inputs: frozenset[str]
-    # True if run() may read inputs before the compute stream does, so that they must be copied
-    # before run() is called.
+    # True if inputs must be copied before run() is called.
     reads_early: bool
 
     def run(
@@ -61,23 +57,18 @@ class Streams(NamedTuple):
 class PipelineOptions(NamedTuple):
     """Options for executing a model's batches."""
 
-    # Maximum number of batches in flight; above 1, copies and compute overlap.
+    # If this is above 1, copies and compute overlap.
     depth: int = 1
-    # True if inputs and outputs go through pinned memory.
     pinned_inputs: bool = True
     pinned_outputs: bool = True
-    # Size of the input cache in bytes; 0 means no cache.
+    # 0 means no cache.
     cache_bytes: int = 0
-    # Size in bytes of the smallest inputs that are looked up in the cache.
     cached_from_bytes: int = 64 << 10
-    # Maximum number of idle bytes to keep for later batches. Pinned memory and device memory each
-    # have this limit.
+    # Limit for unused memory that is kept, for pinned and for device memory each.
     max_idle_bytes: int = 256 << 20
 
 
 class _Slot:
-    """A slot for one batch in the pipeline: the batch's events, and the memory that it uses."""
-
     def __init__(self, device: Device) -> None:
         self.inputs_copied = device.create_event()
         self.computed = device.create_event()
@@ -85,7 +76,6 @@ class _Slot:
         self.buffers: list[tuple[BufferPool, Buffer]] = []
         self.cached: list[CachedInput] = []
         self.graph: CapturedGraph | None = None
-        # Objects that own the memory which the batch reads or writes.
         self.owners: list[object] = []
         self.arrays: list[Array] = []
         # Pinned memory that holds the arrays.
@@ -122,7 +112,7 @@ class Pipeline:
         self._free = deque(_Slot(device) for _ in range(options.depth))
         self._in_flight: deque[_Slot] = deque()
         self.graphs_launched = 0
-        # Pinned memory of the outputs that were collected last; the caller may still read it.
+        # Pinned memory of the outputs that were collected last. The caller may still read it.
         self._collected: list[Buffer] = []
 
     @property
@@ -136,12 +126,7 @@ class Pipeline:
         return self._graphs is not None
 
     def submit(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Enqueue a batch: the copies of its inputs, its execution, and the copies of its outputs.
-
-        Raises:
-            NereidError: the model or the device refuses the batch; the batch is not in flight.
-            IndexError: the maximum number of batches (depth) is already in flight.
-        """
+        """Enqueue a batch; raise NereidError, or IndexError if `depth` batches are in flight."""
         slot = self._free.popleft()
         new: list[CachedInput] = []
         device, streams = self._device, self._streams
@@ -204,8 +189,6 @@ class Pipeline:
         self._pinned.close()
         self._memory.close()
 
-    # ---- inputs
-
     def _copy_input(
         self, slot: _Slot, name: str, tensor: TensorParts, new: list[CachedInput]
     ) -> DeviceTensor:
@@ -217,7 +200,6 @@ class Pipeline:
         if cache is not None and len(parts) == 1 and slot.graph is None:
             entry = self._cached(slot, parts[0], new)
             if entry is not None:
-                # The model reads the memory of the entry, so nothing is copied.
                 return DeviceTensor(entry.buffer.address, shape, dtype)
         if slot.graph is None:
             buffer = self._acquire(slot, self._memory, sum(map(len, parts)))
@@ -246,7 +228,6 @@ class Pipeline:
     def _cached(
         self, slot: _Slot, part: bytes | memoryview, new: list[CachedInput]
     ) -> CachedInput | None:
-        """Return the cache entry for these bytes, or `None`; fill the entry if it is new."""
         cache = self.cache
         if cache is None or not cache.accepts(len(part)):
             return None
@@ -276,7 +257,6 @@ class Pipeline:
         return target
 
     def _join(self, slot: _Slot, parts: Sequence[bytes | memoryview]) -> Buffer:
-        """Copy the parts into one buffer of pinned memory."""
         buffer = self._acquire(slot, self._pinned, sum(map(len, parts)))
         host, offset = _host_bytes(buffer), 0
         for part in parts:
@@ -284,8 +264,6 @@ class Pipeline:
             host[offset:end] = np.frombuffer(part, np.uint8)
             offset = end
         return buffer
-
-    # ---- outputs
 
     def _copy_output(self, slot: _Slot, result: DeviceTensor) -> Array:
         size_bytes = result.size_bytes
@@ -302,15 +280,12 @@ class Pipeline:
             self._device.copy_to_host(array.ctypes.data, result.address, size_bytes, stream)
         return array
 
-    # ---- memory
-
     def _acquire(self, slot: _Slot, pool: BufferPool, size_bytes: int) -> Buffer:
         buffer = pool.acquire(size_bytes)
         slot.buffers.append((pool, buffer))
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """Free a slot after its batch has ended, but not the pinned memory of the outputs."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
@@ -326,8 +301,7 @@ class Pipeline:
         self._free.append(slot)
 
     def _abort(self, slot: _Slot, new: Sequence[CachedInput]) -> None:
-        """Free the slot of a batch that could not be enqueued completely."""
-        # After an error of the device itself, every call to the device fails.
+        # After an error of the device, every call fails.
         with contextlib.suppress(NereidError):
             self._synchronize()
         outputs = slot.outputs
@@ -346,10 +320,6 @@ class Pipeline:
 
 
 def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the whole buffer as an array.
-
-    ctypes keeps a type for each array size for ever, so it is used only for the few sizes that
-    buffers have.
-    """
+    """Return a buffer as an array. ctypes keeps a type for each size for ever."""
     memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
     return np.ctypeslib.as_array(memory)

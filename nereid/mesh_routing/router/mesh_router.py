@@ -1,10 +1,7 @@
 """Client of the schedulers, which has a link to each and routes requests by their models.
 
-A request is sent again if its link breaks, or if the scheduler returns the request. A scheduler
-returns requests when it shuts down, or when another scheduler has the model now. If no scheduler
-has the model, the request waits for one until the reconnect limit has passed. The sender of a
-request gets every response exactly once, up to the last one. After a cancellation, the sender gets
-no more responses. This module depends neither on services nor on the protocols of clients.
+The sender gets every response exactly once, and none after a cancellation. If no scheduler has the
+model, the request waits up to the reconnect limit.
 """
 
 from __future__ import annotations
@@ -37,20 +34,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OWNER: Final = "no scheduler serves the model at present"
-# Maximum number of times that schedulers may return one request. A scheduler returns a request if
-# another scheduler should have the model. If a request is returned more often, the schedulers
-# disagree about the model, and the request fails.
+# If schedulers return a request more often, they disagree about its model, and it fails.
 _MAX_RETURNS: Final = 16
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
 
 
 class MeshRouter:
-    """Owner of the links and of the table of pending requests.
-
-    The router sends new requests. It sends a request again if the request's link broke or if a
-    scheduler returned the request.
-    """
+    """Owner of the links and of the table of pending requests."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -63,14 +54,11 @@ class MeshRouter:
         on_end: OnEnd = ignore_end,
         on_link_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Create a router without links. The method open() opens the links.
+        """Create a router without links; open() opens them.
 
-        reconnect_limit_s: maximum seconds for which a request waits for a scheduler that has its
-            model. New requests are accepted for this long while no scheduler is connected. With
-            None, requests fail when their link breaks, new requests wait for the next link, and
-            announcements that a scheduler shuts down are ignored.
-        on_end: see PendingRequests.
-        on_link_lost: called with the name of a scheduler when the link to it broke.
+        reconnect_limit_s: maximum wait of a request for a scheduler. If it is None, requests fail
+        when their link breaks, new requests wait for the next link, and announced shutdowns are
+        ignored. on_link_lost gets a scheduler's name.
         """
         self.pending = PendingRequests(tensors, self, on_end)
         self._on_link_lost = on_link_lost
@@ -80,22 +68,18 @@ class MeshRouter:
         self._limit_s = reconnect_limit_s
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
-        # Number of connected schedulers.
         self.links_up = 0
         self._routes: dict[str, Route] = {}
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
-        # While a frame is read: true if the frame has changed the routing table. Below: the
-        # requests that the scheduler returns in the frame.
         self._table_changed = False
         self._returned: list[PendingRequest] = []
-        # Requests that wait for a scheduler. Maps a request's id to the request; the request with
-        # the earliest held_until comes first.
+        # Requests that wait for a scheduler, by id; the earliest held_until comes first.
         self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
         self._closed = False
-        # True after close(), or if for longer than the limit no scheduler has been connected.
+        # True after close(), or if no scheduler has been connected for longer than the limit.
         self._unreachable = False
         self._alone_timer: Timer | None = None
 
@@ -130,14 +114,8 @@ class MeshRouter:
             route.close()
         self.pending.fail_all(unreachable() if reason is None else reason)
 
-    # --- the links ------------------------------------------------------------------------------
-
     def _set_addresses(self, addresses: list[str]) -> None:
-        """Open links to new addresses, and retire the links whose address has disappeared.
-
-        A retired link is kept while it is up, because its scheduler may still be finishing
-        requests.
-        """
+        """Open links to new addresses; keep a retired link while it is up."""
         if self._closed:
             return
         for route in list(self._routes.values()):
@@ -154,23 +132,21 @@ class MeshRouter:
 
     def on_frame_end(self, link: Route) -> None:
         """Handle a frame's announcements and returned requests, after all its items were read."""
-        # Count only announcements from earlier frames. The items of a frame have no order, so the
-        # scheduler may have returned a request before it made the announcement in the same frame.
+        # Count only announcements in earlier frames, because the items of a frame have no order.
         announcements = link.announcements
         link.announcements += link.unread_announcements
         link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        # Handle returned requests after announcements, because the announcements in the frame may
-        # say where the requests have to go now.
+        # Do this after announcements, which may say where returned requests have to go.
         returned, self._returned = self._returned, []
         for pending in returned:
             if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: send the link's requests again unless a response has arrived."""
+        """Send the link's requests again unless a response has arrived."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -188,8 +164,7 @@ class MeshRouter:
         for pending in self._held.values():
             returned_by = pending.attempts.returned_by
             if returned_by is not None and returned_by[0] is route:
-                # Once this scheduler is connected again, it may have the model, so the request may
-                # go to it.
+                # Once this scheduler is connected again, it may have the model.
                 pending.attempts.returned_by = None
         text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
         _log.warning(text, route, len(unfinished))
@@ -199,7 +174,6 @@ class MeshRouter:
             self._remove(route)
 
     def _on_disconnected(self, route: Route) -> None:
-        """Withdraw all announcements of a scheduler that is not connected any more."""
         route.up = route.shares = False
         route.domain = ""
         self.links_up -= 1
@@ -214,7 +188,7 @@ class MeshRouter:
                 self._start_alone_timer()
 
     def on_notice(self, notice: Notice, link: Route) -> None:
-        """Handle a notice of a scheduler: a greeting, an announcement of models, or rules."""
+        """Handle a scheduler's greeting, announcement of models, or rules."""
         if self._closed:
             return
         if isinstance(notice, Ownership):
@@ -230,10 +204,7 @@ class MeshRouter:
         self._forward(self._notices.on_notice(link, notice))
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a request that its scheduler returned.
-
-        The request is dispatched after all items of the frame.
-        """
+        """Accept a request that its scheduler returned, to dispatch it after the frame."""
         if self._limit_s is None:
             return False
         if pending.route is link:
@@ -242,7 +213,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """Handle a scheduler's greeting, the first item on a link. A scheduler may repeat it."""
+        """Handle the first item on a link, which a scheduler may repeat."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared
@@ -259,7 +230,6 @@ class MeshRouter:
         _log.info("connected to %s%s", route, waited)
 
     def _share_tensors(self) -> None:
-        """Put tensors into shared memory if a scheduler shares memory with this process."""
         domains = (route.domain for route in self._routes.values() if route.shares)
         self._tensors.on_scheduler_domain(next(domains, ""))
 
@@ -273,7 +243,6 @@ class MeshRouter:
         self._on_table_changed()
 
     def _on_lost(self, route: Route) -> None:
-        """Forget the models of a scheduler whose link has been down for longer than the limit."""
         route.timer = None
         self._table.forget(route)
         self._on_table_changed()
@@ -284,7 +253,6 @@ class MeshRouter:
             self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
 
     def _stop_timers(self, route: Route) -> None:
-        """Stop the timer of a lost link, and the timer that runs while no link is up."""
         for timer in (route.timer, self._alone_timer):
             if timer is not None:
                 timer.cancel()
@@ -301,8 +269,6 @@ class MeshRouter:
         if notice is not None and self._on_notice is not None:
             self._on_notice(notice)
 
-    # --- where requests go ----------------------------------------------------------------------
-
     def _forget_places(self) -> None:
         self._by_head.clear()
         self.pending.set_only_route(None if self._closed else self._table.only())
@@ -318,7 +284,6 @@ class MeshRouter:
         return route
 
     def _find_route(self, request: InferRequest) -> Route | None:
-        """Return the route of a new request; None if the request has to wait."""
         head = request.head
         route = self._by_head.get(head)
         if route is None:
@@ -334,18 +299,15 @@ class MeshRouter:
 
     def _on_table_changed(self) -> None:
         self._forget_places()
-        # Dispatch the requests in the order of their arrival, because some may belong to the same
-        # sequence.
+        # Keep the order of arrival, because requests may belong to the same sequence.
         for request_id in sorted(self._held):
             if request_id in self.pending.requests:
                 self._dispatch(self._held[request_id])
             else:
-                # The request has ended: its scheduler returned the request, but also responded to
-                # it.
+                # The request has ended: its scheduler returned it, but also responded to it.
                 del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
-        """Dispatch a request that its scheduler returned before the request began to run."""
         pending.route = None
         attempts = pending.attempts
         attempts.returns += 1
@@ -357,12 +319,10 @@ class MeshRouter:
             self._dispatch(pending)
 
     def _dispatch(self, pending: PendingRequest) -> None:
-        """Send a request that is at no scheduler, or hold it until there is a route."""
         request = pending.request
         model = _model_of(request.head)
         returned_by = pending.attempts.returned_by
-        # If the request was returned, another scheduler has the model. That scheduler will name the
-        # model soon, so wait for its announcement.
+        # If the request was returned, another scheduler has the model. Wait for its announcement.
         route = self._table.find(model) if returned_by is None else self._table.owner(model)
         if route is None and request.caller:
             route = self._table.find_leaving(model)
@@ -374,8 +334,7 @@ class MeshRouter:
         self._held.pop(request.id, None)
         pending.route = route
         if not route.shares:
-            # This scheduler does not share memory. The tensors may be in shared memory, if the
-            # request was sent before to a scheduler that shares memory.
+            # The tensors may be in shared memory, if an earlier scheduler shared memory.
             self._tensors.make_inline(request)
         route.send(request)
 
@@ -398,12 +357,10 @@ class MeshRouter:
                 self._held_timer = self._clock.call_at(held_until, self._on_held_limit)
 
     def _on_held_limit(self) -> None:
-        """Fail the requests that have been held for too long."""
         self._held_timer = None
         now = self._clock.time()
         if self._limit_s is not None and self._table.is_lone:
-            # The only scheduler is shutting down. Requests wait until it has ended and the next one
-            # is up.
+            # The only scheduler is shutting down. Requests wait for its successor.
             if self._held:
                 self._held_timer = self._clock.call_at(now + self._limit_s, self._on_held_limit)
             return
@@ -418,10 +375,6 @@ class MeshRouter:
 
 
 def _model_of(head: bytes) -> str:
-    """Return the model that a head names; "" if the head is invalid.
-
-    Any scheduler refuses a request with an invalid head.
-    """
     try:
         return kserve_pb2.ModelInferRequest.FromString(head).model_name
     except DecodeError:

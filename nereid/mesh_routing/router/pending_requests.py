@@ -1,8 +1,6 @@
 """Table of the requests that this process has sent to schedulers and that have not ended.
 
-A request ends with its last response. The table numbers the requests, delivers responses, and reads
-responses from shared memory. When the process drains, drain() waits until no request is left. The
-router (mesh_router) decides which link a request goes over. All of this runs in one event loop.
+The router decides which link a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -37,37 +35,27 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # Function that is called with a request that has ended, and with its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of times that a request is sent again because an executor died and its response was
-# lost.
+# Maximum number of times that a request is sent again after its response was lost.
 _MAX_LOST_RESPONSES: Final = 2
 
 
 class TensorSharing(Protocol):
     """Sharing of tensors between this process and the mesh."""
 
-    # True if a scheduler is known to share memory with this process.
     shared: bool
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Set the domain of the memory that the scheduler shares.
-
-        The domain is empty if the scheduler shares no memory, or is not connected.
-        """
+        """Set the domain of the scheduler's memory; empty if it shares none."""
 
     def make_inline(self, request: InferRequest) -> None:
         """Replace references to shared memory in a request by the bytes."""
 
     def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response, so that its tensors can be read.
-
-        Raises:
-            SegmentLostError: the segment does not exist any more.
-        """
+        """Open the segment of a response; raise SegmentLostError if it does not exist any more."""
 
     def lost_response(self, response: InferResponse) -> InferResponse:
         """Return the error to deliver in place of a response whose segment is lost."""
@@ -75,17 +63,13 @@ class TensorSharing(Protocol):
 
 @dataclass(slots=True)
 class Attempts:
-    """Record of events that delayed a request. Most requests have no such record."""
+    """Record of events that delayed a request. Most requests have none."""
 
-    # Number of responses that could not be opened because their executor had died.
     lost_responses: int = 0
-    # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Route to the scheduler that returned the request last, and the number of announcements that
-    # this scheduler had made before. The value is `None` if the scheduler has been disconnected
-    # since.
+    # The route over which a scheduler returned the request last, and the number of announcements
+    # that the scheduler had made before. `None` after a disconnection.
     returned_by: tuple[Route, int] | None = None
-    # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
 
 
@@ -114,7 +98,7 @@ class PendingRequest:
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
-        # Route over which the request was sent; `None` while the request is held.
+        # `None` while the request is held.
         self.route = route
         # Number of delivered responses that had `more` set.
         self.responses = 0
@@ -149,23 +133,17 @@ class RequestRouter(Protocol):
         """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Accept a request that a scheduler returned, and return True.
-
-        If this returns False, the client gets the error that came with the request.
-        """
+        """Accept a returned request. If this returns False, the client gets the error."""
 
     def on_notice(self, notice: Notice, link: Route) -> None:
         """Handle a notice that came over a link."""
 
     def on_frame_end(self, link: Route) -> None:
-        """Handle the end of a frame.
-
-        This is called only if request_frame_end() was called for the frame.
-        """
+        """Handle the end of a frame for which request_frame_end() was called."""
 
 
 def ignore_end(pending: PendingRequest, status: int) -> None:
-    """Do nothing when a request has ended. This function is an `OnEnd`."""
+    """Do nothing; this is an `OnEnd`."""
 
 
 class PendingRequests:
@@ -174,37 +152,26 @@ class PendingRequests:
     def __init__(
         self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd = ignore_end
     ) -> None:
-        """Create an empty table.
-
-        on_end: called when a request has ended, for whatever reason.
-        """
         self._on_end = on_end
         self._tensors = tensors
         self._router = router
         # Route of all new requests; `None` if the router chooses a route for each.
         self._only_route: Route | None = None
-        # Total payload size of pending requests, as reported by their senders.
         self.pending_bytes = 0
-        # Maps an id to the pending request.
         self.requests: dict[int, PendingRequest] = {}
-        # Last id that was given to a request. Numbers begin at a random value, so that the id of a
-        # request is unique in the mesh, even if the request is sent again.
+        # Ids begin at a random value, so that they are unique in the mesh.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Segments of responses that are still being read. Maps a segment's name to the route over
-        # which the response came.
+        # Key: the segment of a response that is being read.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
-        # True if the router must be called after all items of the current frame were read.
         self._frame_end_due = False
 
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request.
+        """Send a request; on_response gets each response up to the first without `more`.
 
-        on_response is called for each response, up to the first one without `more`.
-
-        It may be called before this method returns.
+        on_response may be called before this method returns.
         """
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
@@ -217,8 +184,7 @@ class PendingRequests:
             if route is None:
                 return pending
         if len(requests) == 1:
-            # No other request is pending, so send the frame now instead of waiting for more
-            # requests.
+            # No other request is pending, so there is nothing to wait for.
             route.send_now(request)
         else:
             route.send(request)
@@ -230,7 +196,7 @@ class PendingRequests:
         if pending is None:
             return
         self.pending_bytes -= pending.size_bytes
-        # Drop the lease now, because other code in this process may hold the request for longer.
+        # Drop the lease now: other code may hold the request for longer.
         pending.request.lease = None
         if pending.route is None:
             self._router.drop_held(pending)
@@ -246,11 +212,7 @@ class PendingRequests:
             pending.route.send(FlowControl(request_id, paused))
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        """Give segments of responses back to the executors that own them.
-
-        If a link broke, its scheduler has already given back the segments of responses that came
-        over it.
-        """
+        """Give responses' segments back to executors, except after a broken link."""
         by_lender: dict[Route, list[str]] = {}
         for segment_name in segment_names:
             lender = self._lenders.pop(segment_name, None)
@@ -283,21 +245,18 @@ class PendingRequests:
             self._drained = None
         return True
 
-    # --- for the router -------------------------------------------------------------------------
-
     def set_only_route(self, route: Route | None) -> None:
         """Send all new requests over this route; with None, the router chooses a route for each."""
         self._only_route = route
 
     def request_frame_end(self) -> None:
-        """Ask for a call of the router's on_frame_end() after the current frame was read."""
+        """Ask for a call of the router's on_frame_end() after the current frame."""
         self._frame_end_due = True
 
     def on_link_down(self, link: Route) -> list[PendingRequest]:
         """Return the requests of a broken link that can be sent again.
 
-        Requests that have already had a response fail, because their clients would get that
-        response twice.
+        Requests that have had a response fail, because clients would get that response twice.
         """
         self._lenders = {
             name: lender for name, lender in self._lenders.items() if lender is not link
@@ -323,21 +282,15 @@ class PendingRequests:
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
-        # Iterate over a copy, because a callback may cancel other requests. fail() skips cancelled
-        # requests. The frame that is being read may have further items for the failed requests.
+        # A callback may cancel other requests, so iterate over a copy.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
 
     def check_drained(self) -> None:
-        """Finish drain() if no request is left.
-
-        Call this after requests ended without a response from a scheduler.
-        """
+        """Finish drain() if no request is left; call this after requests have failed."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
-
-    # --- responses ------------------------------------------------------------------------------
 
     def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - hot path
         """Handle the responses and notices of one frame that came over a link."""
@@ -347,8 +300,7 @@ class PendingRequests:
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # The item is a response, because a pending request has its id. Notices have the id
-                # 0, which no request has.
+                # A pending request has this id, so the item is a response. Notices have the id 0.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -381,10 +333,7 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response whose tensors, or whose request's tensors, are in shared memory.
-
-        Returns False if the response was lost and the request has been sent again.
-        """
+        """Deliver a response with shared memory; return False if the request is sent again."""
         request = pending.request
         if response.segment_name:
             self._lenders[response.segment_name] = link
@@ -398,9 +347,7 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Only in this case is it certain that no executor reads the segment any more. If
-                # the request ran twice, for example, the executor that did not respond may still
-                # read it.
+                # In any other case an executor may still read the segment.
                 request.lease.free()
             request.lease = None
             request.payloads = []
@@ -410,7 +357,7 @@ class PendingRequests:
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
     ) -> bool:
-        """Send a request again if its executor died before the response could be opened."""
+        """Send a request again whose executor died before the response was opened."""
         request = pending.request
         attempts = pending.attempts
         attempts.lost_responses += 1

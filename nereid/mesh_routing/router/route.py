@@ -1,7 +1,4 @@
-"""Link to one scheduler, and interfaces that the router needs.
-
-The process that uses the router implements the interfaces.
-"""
+"""Link to one scheduler, and interfaces that the process around the router implements."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerLink(Protocol):
-    """Methods of a link (nereid.rpc.Link) to the scheduler that the router uses."""
+    """The methods of a link (nereid.rpc.Link) that the router uses."""
 
     up: bool
 
@@ -52,7 +49,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Methods of an event loop that the router uses as its clock."""
+    """The methods of an event loop that the router uses as its clock."""
 
     def time(self) -> float:
         """Return the time in seconds."""
@@ -71,11 +68,7 @@ class Schedulers(Protocol):
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
-        """Call on_addresses with all addresses, now or soon, and again after every change.
-
-        live_addresses: function that returns the addresses of connected schedulers; schedulers that
-            shut down come last.
-        """
+        """Call on_addresses with all addresses, now or soon, and again after every change."""
 
     def open_link(self, address: str) -> OpenLink:
         """Return a function that opens links to the scheduler at this address."""
@@ -101,25 +94,17 @@ class Route:
         on_items: Callable[[Route, list[FromScheduler]], None],
         on_down: Callable[[Route], None],
     ) -> None:
-        """Open a link to an address.
-
-        The address is empty if the mesh has only one scheduler.
-        """
+        """Open a link to an address, which is empty if the mesh has only one scheduler."""
         self.address = address
         # True after the scheduler's greeting: requests can be sent.
         self.up = False
-        # True if the scheduler shares memory with this process. The domain identifies the
-        # scheduler's shared memory.
         self.shares = False
         self.domain = ""
-        # True if the address has been removed from the schedulers' addresses.
         self.retired = False
-        # Number of the scheduler's announcements of its models in all frames before the current
-        # one. Below: the number of those in the frame that is being read.
+        # Numbers of announcements in earlier frames, and in the frame that is being read.
         self.announcements = 0
         self.unread_announcements = 0
-        # Timer that runs after the link broke. When it expires, the scheduler's models are
-        # forgotten.
+        # Runs after the link broke. When it expires, the scheduler's models are forgotten.
         self.timer: Timer | None = None
         self._link = open_link(
             on_items=partial(on_items, self),

@@ -1,10 +1,6 @@
 """Merge of the notices of several schedulers: models that need digests, trace rules, log rules.
 
-Announcements of owned models are not merged here. The module does no I/O.
-
-Trace and log rules are the same at all schedulers, or will soon be. If any scheduler announces
-changed rules, the changed rules apply. If a scheduler has just joined, its first rules apply only
-if no other scheduler is connected.
+A new scheduler's first rules apply only if no other scheduler is connected.
 """
 
 from __future__ import annotations
@@ -31,11 +27,7 @@ class NoticeMerge(Generic[Key]):
         self._trace_rules: TraceRules | None = None
 
     def on_notice(self, key: Key, notice: Notice) -> Notice | None:
-        """Handle a notice and return the merged notice.
-
-        Returns None if the merged notice has not changed, or if notices of this kind are not
-        merged.
-        """
+        """Handle a notice; return the merged notice, or None if it is unchanged or never merged."""
         if isinstance(notice, CachedModels):
             self._cached[key] = notice
             return self._merge_cached()
@@ -55,10 +47,6 @@ class NoticeMerge(Generic[Key]):
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
-        """Merge the cached models of all schedulers that have the same digest key.
-
-        The other schedulers compute the digests themselves.
-        """
         keys = [cached.digest_key for cached in self._cached.values() if cached.digest_key]
         digest_key = keys[0] if keys else b""
         names = {

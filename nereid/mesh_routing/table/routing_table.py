@@ -1,10 +1,8 @@
 """Table that maps a model to the scheduler for its requests, from the schedulers' announcements.
 
-A scheduler is live while its link is up. If several live schedulers name a model, the scheduler
-with the largest (epoch, name) has it; executors use the same rule. Requests to a model that no
-scheduler names go to any live scheduler, which knows what is wrong with the model or where the
-model is. If the model's scheduler was lost a short time ago, another scheduler will soon take the
-model over, so requests to the model wait until then. The module does no I/O.
+If several live schedulers name a model, the one with the largest (epoch, name) has it, as in
+executors. If none names it, any live scheduler gets the request. If the model's scheduler was just
+lost, requests wait for a takeover. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ _NAMESPACE_END = "::"
 class _Scheduler:
     live: bool = False
     leaving: bool = False
-    # The scheduler's epoch and name. They are (0, "") in a mesh with one scheduler, which makes no
-    # announcements.
+    # Epoch and name; (0, "") in a mesh with one scheduler, which announces nothing.
     rank: tuple[int, str] = (0, "")
     # Models that the scheduler announced last. They are kept for a while after its link broke.
     models: frozenset[str] = field(default_factory=frozenset)
@@ -42,10 +39,9 @@ class RoutingTable(Generic[Key]):
 
     def __init__(self) -> None:
         self._schedulers: dict[Key, _Scheduler] = {}
-        # Maps a model, by the name that clients use, to the scheduler that has it. `None` means
-        # that requests wait until another scheduler takes the model over.
+        # Key: a model's name. Value: its scheduler; `None` if requests wait for a takeover.
         self._owners: dict[str, Key | None] = {}
-        # Maps a model to the scheduler that has it, if that scheduler is shutting down.
+        # Key: a model. Value: its scheduler, which is shutting down.
         self._leaving: dict[str, Key | None] = {}
 
     def add(self, key: Key) -> None:
@@ -64,10 +60,7 @@ class RoutingTable(Generic[Key]):
         self._update()
 
     def on_down(self, key: Key) -> None:
-        """Mark a scheduler as lost.
-
-        Requests to its models wait until another scheduler names the models.
-        """
+        """Mark a scheduler as lost. Requests to its models wait for a takeover."""
         self._schedulers[key].live = False
         self._update()
 
@@ -75,13 +68,13 @@ class RoutingTable(Generic[Key]):
         """Apply a scheduler's announcement of its models."""
         for known in self._schedulers.values():
             if not known.live and known.rank[1] == owned.scheduler:
-                # The scheduler has come back under a new address. Its entry for the old address is
-                # not live any more, so forget the models of that entry.
+                # The scheduler has come back under a new address, so forget its models at the old
+                # one.
                 known.models = frozenset()
         scheduler = self._schedulers[key]
         scheduler.rank = owned.epoch, owned.scheduler
-        # A scheduler that shuts down drops models from its announcements before another scheduler
-        # names these models. Until then, count the dropped models as models of this scheduler.
+        # A scheduler that shuts down drops models before another scheduler names them. Keep them
+        # until then.
         had = scheduler.models if owned.leaving else frozenset[str]()
         scheduler.models = had.union(owned.models)
         scheduler.leaving = owned.leaving
@@ -101,10 +94,7 @@ class RoutingTable(Generic[Key]):
                     yield key
 
     def only(self) -> Key | None:
-        """Return the one scheduler for requests to all models; None if there is none.
-
-        The mesh must have a single scheduler, and this scheduler must accept requests.
-        """
+        """Return the scheduler if there is only one and it accepts requests; otherwise None."""
         if len(self._schedulers) != 1:
             return None
         [(key, scheduler)] = self._schedulers.items()
@@ -126,10 +116,9 @@ class RoutingTable(Generic[Key]):
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for a call by a model, if all live schedulers are shutting down.
+        """Return the scheduler for a model's call, if all schedulers are shutting down.
 
-        A scheduler that shuts down first finishes its requests. A model may call other models
-        during such a request, so the scheduler still serves calls to its models.
+        A scheduler that shuts down still serves calls that its running requests need.
         """
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None
@@ -138,7 +127,7 @@ class RoutingTable(Generic[Key]):
     def _update(self) -> None:
         owners: dict[str, Key | None] = {}
         leaving: dict[str, Key | None] = {}
-        # The best scheduler comes last, so its entries replace those of the others.
+        # Later entries replace earlier ones, so the best scheduler comes last.
         by_rank = sorted(self._schedulers.items(), key=lambda item: item[1].rank)
         for key, scheduler in sorted(by_rank, key=lambda item: item[1].accepts):
             owner = key if scheduler.accepts else None
@@ -150,10 +139,7 @@ class RoutingTable(Generic[Key]):
 
 
 def _plain_names(owners: dict[str, Key | None]) -> dict[str, Key | None]:
-    """Map names without a namespace to schedulers.
-
-    A name is left out if it is ambiguous, or is itself a model's full name.
-    """
+    """Return the schedulers of unambiguous names without a namespace."""
     plain: dict[str, Key | None] = {}
     ambiguous = set(owners)
     for name, owner in owners.items():

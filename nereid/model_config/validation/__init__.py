@@ -1,7 +1,3 @@
-"""Rules for a complete configuration. Their errors have Triton's texts.
-
-Each module covers one part of a configuration. The rules never change a configuration;
-`nereid.model_config.completion` fills in the defaults.
-"""
+"""Rules for a complete configuration, which they never change. Errors have Triton's texts."""
 
 # layout: covered, pure

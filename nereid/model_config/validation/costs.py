@@ -1,10 +1,7 @@
 """Limits on what the numbers in a configuration cost the services that read it.
 
-A load request may bring a configuration of a few hundred bytes whose numbers cost much memory or
-time in processes that also serve other models. Triton has no such limits. All limits are far above
-what a model needs. If a cost is the product of several numbers, the product is limited too.
-Settings that cost nothing until requests arrive (max_batch_size, candidate sequences, priority
-levels, timeouts) have no limit.
+Triton has no such limits. All are far above what a model needs, and products are limited too.
+Numbers that cost nothing until requests arrive have no limit.
 """
 
 from __future__ import annotations
@@ -23,58 +20,44 @@ if TYPE_CHECKING:
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-# Maximum number of instances in all groups on one executor. Each instance has a stream, and most
-# have a session of their runtime.
+# Instances per executor. Each has a stream, and most have a session of their runtime.
 MAX_INSTANCES: Final = 256
-# Maximum number of instances of all versions on one executor.
+# Instances of all versions, per executor.
 MAX_VERSION_INSTANCES: Final = 1024
-# Maximum number of a runtime's sessions, for all instances on one executor. An instance may have
-# one session for each set of outputs.
+# Sessions per executor. An instance may have one session for each set of outputs.
 MAX_SESSIONS: Final = 512
-# Maximum number of captured CUDA graphs, for all instances on one executor.
+# Captured CUDA graphs per executor.
 MAX_GRAPHS: Final = 4096
-# Maximum number of steps in an ensemble, and maximum number of step requests that one request
-# causes if steps are ensembles themselves.
+# Steps of an ensemble, and step requests of one request if steps are ensembles themselves.
 MAX_STEPS: Final = 1024
 MAX_STEP_REQUESTS: Final = 4096
-# Maximum number of requests in the batch of a warm-up sample, and maximum number of times that the
-# batch is executed.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Maximum number of executions of all samples, for a model's instances on one executor. Each
-# execution takes at least 20 us.
+# Executions of all samples, for a model's instances on one executor. Each takes at least 20 us.
 MAX_WARMUP_EXECUTIONS: Final = 1 << 16
-# Maximum number of tensors in all samples, for a model's instances on one executor. Each instance
-# makes its own tensors.
+# Tensors of all samples, for a model's instances on one executor. Each instance makes its own.
 MAX_WARMUP_TENSORS: Final = 1 << 17
-# Maximum bytes of all tensors in a warm-up batch, which is executed at once.
+# Bytes of a warm-up batch, which is executed at once.
 MAX_WARMUP_BYTES: Final = 1 << 27
-# Maximum bytes that samples take on one executor while all instances of a model are warmed up at
-# the same time.
+# Bytes while all instances of a model on one executor are warmed up at the same time.
 MAX_WARMUP_HELD_BYTES: Final = 1 << 30
-# Maximum bytes that all executions of all samples process, for a model's instances on one executor.
-# Each request counts as at least _REQUEST_BYTES.
+# Bytes of all executions on one executor. A request counts as at least _REQUEST_BYTES.
 MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
-# Maximum bytes of a sequence's initial states, and of one padded tensor of a request.
+# Bytes of a sequence's initial states, and of one padded tensor of a request.
 MAX_TENSOR_BYTES: Final = 1 << 30
-# Maximum bytes of the initial states that all instances on one executor hold.
+# Bytes of the initial states that all instances on one executor hold.
 MAX_STATES_BYTES: Final = 1 << 33
-# Maximum number of dimensions of a tensor that is made before a request arrives. numpy allows 64,
-# and one of them is the batch dimension.
+# numpy allows 64 dimensions, and one of them is the batch dimension.
 MAX_RANK: Final = 63
-# Maximum length of a list that is scanned for each batch or written to each metrics page.
+# Length of a list that is scanned for each batch or written to each metrics page.
 MAX_LIST: Final = 256
 # Bytes that a BYTES element takes as a Python object.
 _BYTES_ELEMENT: Final = 64
 
 
 def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
-    """Check all numbers in a configuration that is otherwise valid.
-
-    Raises:
-        InvalidArgument: a number is too large; the message names the field and the limit.
-    """
+    """Check all numbers of a configuration that is otherwise valid; raise InvalidArgument."""
     instances = _check_instances(config)
     _check_products(config, instances)
     if padding is not None:
@@ -93,11 +76,7 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
 
 
 def check_version_costs(config: ModelConfig, versions: int) -> None:
-    """Check the costs that several versions of a model have together.
-
-    Raises:
-        InvalidArgument: there are too many versions for the numbers in their configuration.
-    """
+    """Check what several versions of a model cost together; raise InvalidArgument."""
     if versions <= 1:
         # The limits for a single version have clearer messages.
         return
@@ -108,48 +87,29 @@ def check_version_costs(config: ModelConfig, versions: int) -> None:
 
 
 def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
-    """Check instance groups in the form in which an executor hosts them.
-
-    A group that names no GPU has instances on each GPU of the executor.
-
-    Raises:
-        InvalidArgument: the groups have too many instances.
-    """
+    """Check instance groups as an executor hosts them; raise InvalidArgument."""
     _check(model, "instance_group", _instances_of(groups), MAX_INSTANCES, "instances")
 
 
 def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
-    """Check the number of sessions that each instance has.
-
-    Raises:
-        InvalidArgument: all instances together have too many sessions; the message names the field.
-    """
+    """Check the number of sessions of each instance; raise InvalidArgument that names the field."""
     instances = _instances_of(config.instance_group)
     unit = f"sessions for {instances} instances"
     _check(config.name, field, sessions * instances, MAX_SESSIONS, unit)
 
 
 def check_step_requests(model: str, requests: int) -> None:
-    """Check how many step requests one request causes, including those of nested ensembles.
-
-    Raises:
-        InvalidArgument: there are too many requests.
-    """
+    """Check the step requests of one request, nested ones included; raise InvalidArgument."""
     unit = "requests of steps for a request"
     _check(model, "ensemble_scheduling", requests, MAX_STEP_REQUESTS, unit)
 
 
 def check_warmup_size(model: str, sample: str, size: int) -> None:
-    """Check the number of bytes in the batch of a sample.
-
-    Raises:
-        InvalidArgument: the batch is too large.
-    """
+    """Check the number of bytes in a sample's batch; raise InvalidArgument."""
     _check(model, f"model_warmup '{sample}'", size, MAX_WARMUP_BYTES, "bytes in a batch")
 
 
 def _check_instances(config: ModelConfig) -> int:
-    """Return the number of instances on one executor; 1 if it is not known yet."""
     instances = _instances_of(config.instance_group)
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
     return instances
@@ -160,7 +120,6 @@ def _instances_of(groups: Iterable[ModelInstanceGroup]) -> int:
 
 
 def _check_products(config: ModelConfig, instances: int) -> None:
-    """Check all costs that grow with the number of instances on one executor."""
     _check_warmup(config, instances)
     _check_states(config, instances)
     graphs = len(config.optimization.cuda.graph_spec) * instances
@@ -169,7 +128,6 @@ def _check_products(config: ModelConfig, instances: int) -> None:
 
 
 def _check_warmup(config: ModelConfig, instances: int) -> None:
-    """Check each sample and the sum of all samples: many samples may be too much together."""
     model = config.name
     samples = [sample for sample in config.model_warmup if sample.batch_size]
     tensors = sum(len(sample.inputs) for sample in samples) * instances
@@ -239,7 +197,6 @@ def _check_list(model: str, field: str, values: Sequence[object]) -> None:
 
 
 def _size(data_type: int, dims: Iterable[int]) -> int:
-    """Return a tensor's size in memory, in bytes; a variable dimension counts as 1."""
     name = NAME_OF_CONFIG_NUMBER.get(data_type, "")
     return SIZE_BYTES.get(name, _BYTES_ELEMENT) * prod(dim if dim >= 0 else 1 for dim in dims)
 

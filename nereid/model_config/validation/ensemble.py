@@ -1,8 +1,4 @@
-"""Rules for an ensemble's steps that need no other configuration. Errors have Triton's texts.
-
-Rules that involve the models of the steps are checked elsewhere, where their configurations are
-known.
-"""
+"""Rules for an ensemble's steps that need no other configuration. Errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -20,11 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor of an ensemble.
+    """A tensor of an ensemble. ready: the client or a step that can run provides it.
 
-    ready: true if the tensor comes from the client or from a step that can run. sources are the
-    inputs of the step that writes the tensor. users are the outputs of the steps that read the
-    tensor.
+    sources: inputs of the step that writes it. users: outputs of the steps that read it.
     """
 
     name: str
@@ -38,11 +32,7 @@ _Graph = dict[str, _Tensor]
 
 
 def validate_ensemble(config: ModelConfig) -> None:
-    """Check a configuration that has ensemble_scheduling.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check a configuration that has ensemble_scheduling; raise InvalidArgument."""
     name = config.name
     if config.platform != ENSEMBLE_PLATFORM:
         raise InvalidArgument(
@@ -91,7 +81,7 @@ def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Gra
 
 
 def _tensor_names(mapping: Mapping[str, str]) -> list[str]:
-    """Return a map field's values, ordered by key so that error messages are deterministic."""
+    """Return a map's values in the order of its keys, so that errors are deterministic."""
     return [value for _, value in sorted(mapping.items())]
 
 

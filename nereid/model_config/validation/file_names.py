@@ -1,7 +1,4 @@
-"""Checks that every file that a configuration names is in the model's own folder.
-
-Only names are checked: a link that the repository's owner has made may lead anywhere.
-"""
+"""Checks that a configuration names only files in the model's own folder; links may leave it."""
 
 from __future__ import annotations
 
@@ -17,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Check the file names in a configuration.
-
-    Raises:
-        InvalidArgument: a name leads out of the model's folder; the message has the first such
-            name.
-    """
+    """Raise InvalidArgument if a file's name leads out of the model's folder."""
     for field, name in _file_names(config):
         if not is_inside(name):
             raise InvalidArgument(

@@ -18,11 +18,7 @@ _WITHOUT_GPUS: Final = {
 
 
 def validate_instance_groups(config: ModelConfig) -> None:
-    """Check the groups as they are written in the configuration.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check the groups as they are written; raise InvalidArgument."""
     for index, group in enumerate(config.instance_group):
         check_group(config, group, group_name(config, index, group))
 
@@ -33,13 +29,7 @@ def group_name(config: ModelConfig, index: int, group: ModelInstanceGroup) -> st
 
 
 def check_group(config: ModelConfig, group: ModelInstanceGroup, name: str) -> None:
-    """Check one group.
-
-    name: the name that the group has or will get.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check one group, which has or will get this name; raise InvalidArgument."""
     subject = f"instance group {name} of model {config.name}"
     if group.gpus and group.kind in _WITHOUT_GPUS:
         raise InvalidArgument(

@@ -1,8 +1,4 @@
-"""Rules for a complete configuration by itself. Errors have Triton's texts.
-
-Rules that involve the model file, an executor's devices or an ensemble's models are checked
-elsewhere, where these are known.
-"""
+"""Rules for a complete configuration by itself. Errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -25,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def validate_config(config: ModelConfig) -> None:
-    """Check a complete configuration as a whole.
-
-    Raises:
-        InvalidArgument: the message of the first error, in Triton's words.
-    """
+    """Check a complete configuration; raise InvalidArgument with the first error."""
     validate_scheduling(config)
     validate_tensors(config)
     padding = read_padding(config)
@@ -39,15 +31,7 @@ def validate_config(config: ModelConfig) -> None:
 
 
 def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check the part that Triton checks while it reads the repository.
-
-    Tensors and instances are not checked.
-
-    batch_size_open: true if max_batch_size is not completed yet.
-
-    Raises:
-        InvalidArgument: the message of the first error, in Triton's words.
-    """
+    """Check what Triton checks while it reads the repository; raise InvalidArgument."""
     if not config.name:
         raise InvalidArgument("model configuration must specify 'name'")
     _check_platform(config)
@@ -87,7 +71,6 @@ def _check_platform(config: ModelConfig) -> None:
             f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and "
             "empty backend type"
         )
-    # A backend for which no platform is known may be combined with any platform.
     platforms = {
         known.platform
         for known in KNOWN_BACKENDS
@@ -114,7 +97,7 @@ def _check_metrics(config: ModelConfig) -> None:
 def _check_warmup(config: ModelConfig) -> None:
     for sample in config.model_warmup:
         if not sample.batch_size:
-            # Samples without a batch size are skipped, so they are not checked.
+            # Samples without a batch size are skipped.
             continue
         for name, tensor in sorted(sample.inputs.items()):
             if tensor.data_type not in NAME_OF_CONFIG_NUMBER:

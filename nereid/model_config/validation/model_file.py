@@ -1,9 +1,7 @@
-"""Comparison of a configuration with the model file.
+"""Comparison of a configuration with the model file, at completion and again at the load.
 
-Errors are those of Triton's onnxruntime backend. Configuration and file are compared twice: when
-the scheduler completes the configuration, and when a backend loads the model with the completed
-configuration. One rule is more lenient than Triton's: an output's dimension fits if it is variable
-in the configuration or in the file, because clients get the shape that the model produced.
+Errors are those of Triton's onnxruntime backend. More lenient than Triton: an output's dimension
+fits if it is variable in the configuration or in the file.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ _BATCHED_SHAPE: Final = (
     "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
     "making complete shape"
 )
-# Messages for a model file that has no variable first dimension although the configuration has
-# batches: the first for completion, the second for a load.
+# Messages for a model file without a variable first dimension, at completion and at a load.
 _NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
     "for the model to support batching the shape should have at least 1 dimension and the first "
     "dimension must be -1; but shape expected by the model is {found}"
@@ -41,11 +38,7 @@ _NO_BATCH_DIMENSION_IN_LOAD: Final = _DIMENSIONS
 
 
 def check_completed(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a valid configuration with the model file from which it was completed.
-
-    Raises:
-        InvalidArgument: the configuration and the file do not agree.
-    """
+    """Compare a valid configuration with the model file; raise InvalidArgument."""
     sequence = config.sequence_batching
     expected = sum(not tensor.optional for tensor in config.input)
     expected += sum(len(batch_input.target_name) for batch_input in config.batch_input)
@@ -70,11 +63,7 @@ def check_completed(config: model_config_pb2.ModelConfig, description: ModelDesc
 
 
 def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a configuration with the model file as it was loaded; backends call this.
-
-    Raises:
-        InvalidArgument: the configuration and the file do not agree.
-    """
+    """Compare a configuration with the loaded model file; raise InvalidArgument."""
     names = {tensor.name for tensor in config.input}
     names.update(name for batch_input in config.batch_input for name in batch_input.target_name)
     names.update(control.name for control in config.sequence_batching.control_input)
@@ -161,7 +150,7 @@ def _find_tensor(
 
 
 def _scattered_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the outputs that are split by the requests' shapes; these may have any shape."""
+    """Return the outputs that requests' shapes split; these may have any shape."""
     return frozenset(name for output in config.batch_output for name in output.target_name)
 
 
@@ -217,11 +206,6 @@ def _check_dims(
     description: TensorDescription,
     no_batch_dimension: str,
 ) -> None:
-    """Compare a tensor's shape with the shape in the model file.
-
-    no_batch_dimension: message for a model file that has no variable first dimension although the
-    configuration has batches.
-    """
     found = description.dims
     if found is None:
         return
@@ -238,8 +222,7 @@ def _check_dims(
     shape = (VARIABLE, *dims) if batching else dims
     if batching and found[:1] != (VARIABLE,):
         text = no_batch_dimension
-    # A dimension that the model file fixes may be variable in the configuration of an output, but
-    # not of an input.
+    # An output's dimension that the file fixes may be variable in the configuration.
     elif shape_fits(shape, found) or (
         isinstance(tensor, model_config_pb2.ModelOutput) and _outputs_fit(shape, found)
     ):

@@ -30,13 +30,7 @@ _CORRELATION_TYPES: Final = (
 
 
 def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check a configuration that has sequence_batching.
-
-    batch_size_open: true if max_batch_size is not completed yet.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check a configuration that has sequence_batching; raise InvalidArgument."""
     if config.response_cache.enable:
         raise InvalidArgument(
             f"Response Cache does not currently support model {config.name} with sequence "

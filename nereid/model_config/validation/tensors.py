@@ -1,7 +1,4 @@
-"""Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
-
-Errors have Triton's texts. Unlike Triton, these rules refuse a name that is used twice.
-"""
+"""Rules for a configuration's inputs and outputs. Unlike Triton, names must be unique."""
 
 from __future__ import annotations
 
@@ -29,11 +26,7 @@ _BATCH_INPUT_TYPES: Final = (model_config_pb2.TYPE_INT32, model_config_pb2.TYPE_
 
 
 def validate_tensors(config: ModelConfig) -> None:
-    """Check every tensor of the configuration.
-
-    Raises:
-        InvalidArgument: the message of the first error.
-    """
+    """Check every tensor of the configuration; raise InvalidArgument."""
     try:
         for tensor in config.input:
             _check_shape(tensor, "model input ", config.max_batch_size)
@@ -79,7 +72,7 @@ def _is_dimension(dim: int) -> bool:
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
-    """Check that dims and reshape have equal element counts between variable dimensions."""
+    """Check for equal element counts between variable dimensions."""
     in_dims, in_reshape = _counts_between_wildcards(dims), _counts_between_wildcards(reshape)
     both_vary = len(in_dims) > 1 and len(in_reshape) > 1
     if both_vary and len(in_dims) != len(in_reshape):

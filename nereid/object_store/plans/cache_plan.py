@@ -1,7 +1,6 @@
 """Plan what to remove from a host's cache when space is needed.
 
-A tree is the directory of a model version; its files are links to objects. Removing a tree frees
-the objects that no other tree links to. The module holds no state and does no I/O.
+A tree is a model version's directory. Removing it frees the objects that no other tree links to.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file.
-
-    last_used is a time. Any clock will do if it is the same for all files.
-    """
+    """One file. last_used is a time by any clock that all files share."""
 
     size: int
     last_used: int
@@ -56,10 +52,9 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """Return the trees and objects to remove. The least recently used go first.
+    """Return what to remove, least recently used first, but not `keep`.
 
-    keep: names of objects that are about to be used. Returns `None` if removing everything that is
-    not in use would not free enough bytes.
+    `None` means that removing everything unused would free too few bytes.
     """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [

@@ -1,9 +1,8 @@
 """Credentials for repositories in object stores, as in Triton.
 
-TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as. A section maps URL
-prefixes to credentials; the longest matching prefix counts. If the variable is not set, credentials
-come from other environment variables and from what the stores' own libraries find: profiles,
-instance roles, metadata servers.
+TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as, which map URL
+prefixes to credentials. The longest prefix counts. Without the file, other variables and the
+stores' libraries provide credentials.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _AZURE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 _AZURE_KEY: Final = "AZURE_STORAGE_KEY"
 _AZURE_AUTH_TYPE: Final = "AZURE_STORAGE_AUTH_TYPE"
 _AZURE_CLIENT: Final = "AZURE_STORAGE_CLIENT_ID"
-# All environment variables that this module reads. The stores' libraries read more.
+# The stores' libraries read further variables.
 VARIABLES: Final = (
     CREDENTIAL_FILE,
     *MOUNT_DIRECTORIES.values(),
@@ -51,8 +50,7 @@ class CredentialError(Exception):
 class StoreAccess:
     """Arguments for a store's fsspec file system.
 
-    managed_identity is the client id of an Azure managed identity; empty means the default
-    identity, and `None` means that no managed identity is used.
+    managed_identity: an Azure client id; empty is the default identity, `None` is none.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -60,11 +58,7 @@ class StoreAccess:
 
 
 def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Return the document that TRITON_CLOUD_CREDENTIAL_PATH names; `None` if it is not set.
-
-    Raises:
-        CredentialError: the document cannot be read, or is no JSON object.
-    """
+    """Return the credential file's document, or `None`; may raise CredentialError."""
     path = environ.get(CREDENTIAL_FILE, "")
     if not path:
         return None
@@ -73,7 +67,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
     except OSError as error:
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}': {error.strerror}") from error
     except ValueError as error:
-        # The error's text is left out: it may quote a secret.
+        # The error's text may quote a secret, so it is left out.
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}' is not JSON") from error
     if not isinstance(document, dict):
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}' is not a JSON object")
@@ -81,11 +75,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
-    """Return the entry whose name is the longest prefix of the URL; `None` if there is none.
-
-    Raises:
-        CredentialError: the section of the URL's scheme is no JSON object.
-    """
+    """Return the entry with the longest prefix of the URL, or `None`; may raise CredentialError."""
     section = document.get(url.scheme, {})
     if not isinstance(section, dict):
         raise CredentialError(f"{CREDENTIAL_FILE}: '{url.scheme}' is not a JSON object")
@@ -94,11 +84,7 @@ def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
 
 
 def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
-    """Return the arguments for opening the store of this URL, from credential file or environment.
-
-    Raises:
-        CredentialError: the credentials are malformed.
-    """
+    """Return the arguments for opening this URL's store; raise CredentialError if malformed."""
     document = read_credentials(environ)
     credential = None if document is None else select_credential(url, document)
     if url.scheme == GCS:
@@ -108,7 +94,6 @@ def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
 
 
 def _texts(credential: object, url: StoreUrl) -> dict[str, str]:
-    """Return the non-empty fields of a credential entry."""
     if credential is None:
         return {}
     if not isinstance(credential, dict) or not all(
@@ -128,8 +113,7 @@ def _s3_access(url: StoreUrl, texts: Mapping[str, str]) -> StoreAccess:
     if "region" in texts:
         arguments["client_kwargs"] = {"region_name": texts["region"]}
     if url.endpoint:
-        # Put the bucket into the path, because few S3-compatible stores have a host name per
-        # bucket.
+        # Few S3-compatible stores have a host name per bucket, so put the bucket into the path.
         arguments["endpoint_url"] = url.endpoint
         arguments["config_kwargs"] = {"s3": {"addressing_style": "path"}}
     return StoreAccess(arguments)

@@ -1,8 +1,4 @@
-"""Listings of models in object stores: the models' versions, and digests of the versions' files.
-
-A model counts as unchanged as long as the names, sizes and entity tags of its objects stay the
-same. The module holds no state and does no I/O.
-"""
+"""Listings of models in object stores: versions, and digests of the versions' files."""
 
 from __future__ import annotations
 
@@ -20,11 +16,7 @@ _DIGEST_BYTES: Final = 16
 
 
 class StoredObject(NamedTuple):
-    """An object as it was listed.
-
-    tag is a text that changes with the content: ETag or generation, else MD5 or date. md5 is the
-    MD5 of the content in hexadecimal digits; empty if the store does not give it.
-    """
+    """An object as listed. Its tag changes with its content; md5 is hexadecimal or empty."""
 
     size: int
     tag: str
@@ -37,10 +29,7 @@ class ModelListing:
     __slots__ = ("files", "folders")
 
     def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
-        """Create a listing.
-
-        folders: paths of folders that are listed as objects. Such folders may be empty.
-        """
+        """Create a listing. `folders` are listed as objects, and may be empty."""
         self.files = dict(files)
         self.folders = frozenset(folders)
 
@@ -71,10 +60,7 @@ class ModelListing:
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """Return a digest of 16 bytes over the files of version_files().
-
-        config.pbtxt is left out: the configurations themselves are compared elsewhere.
-        """
+        """Return a digest of 16 bytes over version_files() without config.pbtxt."""
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
             if path != _CONFIG_FILE:
@@ -93,10 +79,7 @@ def _belongs_to(path: str, version: str) -> bool:
 def split_into_models(
     files: Mapping[str, StoredObject], folders: Iterable[str] = ()
 ) -> dict[str, ModelListing]:
-    """Return the models of a repository by their names.
-
-    files and folders are the repository's objects. Their keys are relative to the repository.
-    """
+    """Return the models of a repository by name. Keys of files are relative to the repository."""
     by_model: dict[str, dict[str, StoredObject]] = {}
     folders_of: dict[str, list[str]] = {}
     for name, path, key in _split(files):
@@ -110,7 +93,6 @@ def split_into_models(
 
 
 def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (model, path in the model's directory, key) for each object of a model."""
     for key in keys:
         name, slash, path = key.partition("/")
         if slash and may_be_model(name):

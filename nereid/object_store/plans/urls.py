@@ -1,7 +1,4 @@
-"""The URLs of repositories in object stores, in Triton's forms.
-
-The module holds no state and does no I/O.
-"""
+"""The URLs of repositories in object stores, in Triton's forms."""
 
 from __future__ import annotations
 
@@ -25,9 +22,8 @@ _HOST_AND_PORT: Final = re.compile(r"(?:[0-9A-Za-z.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]
 class StoreUrl:
     """A location in an object store.
 
-    text is the URL without a trailing slash. path is the bucket or container, followed by the
-    prefix of the keys. endpoint is http(s)://host:port of an S3 store that is not Amazon's. account
-    is the account of an Azure store.
+    text: URL without trailing slash. path: bucket or container, then the keys' prefix. endpoint:
+    http(s)://host:port of an S3 store that is not Amazon's. account: Azure's.
     """
 
     text: str
@@ -46,10 +42,7 @@ class StoreUrl:
         return replace(self, text=f"{self.text}/{name}", path=f"{self.path}/{name}")
 
     def parent(self) -> StoreUrl:
-        """Return the parent folder of this location.
-
-        A bucket has no parent, so do not call this method on one.
-        """
+        """Return the parent folder. A bucket has no parent, so do not call this on one."""
         text, path = self.text.rpartition("/")[0], self.path.rpartition("/")[0]
         return replace(self, text=text, path=path)
 
@@ -64,12 +57,7 @@ def is_store_url(text: str) -> bool:
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Return the location that a URL names.
-
-    Raises:
-        ValueError: the URL names no bucket or container, or a component of its path is empty, "."
-            or "..".
-    """
+    """Return the location of a URL; raise ValueError without a bucket or for ".."."""
     scheme, _, rest = text.partition("://")
     text = text.rstrip("/")
     endpoint = account = ""
@@ -85,7 +73,7 @@ def parse_store_url(text: str) -> StoreUrl:
 
 
 def _s3_endpoint(path: str) -> tuple[str, str]:
-    """Return the endpoint and the path. As in Triton, an endpoint without a protocol uses http."""
+    """Return endpoint and path. As in Triton, an endpoint without a protocol uses http."""
     for protocol in ("https://", "http://"):
         if path.startswith(protocol):
             host, _, path = path.removeprefix(protocol).partition("/")

@@ -1,9 +1,4 @@
-"""Exchange of models' counters between schedulers and gateways, so that counters outlive both.
-
-A gateway asks each scheduler for its counters at intervals, so it still has them when the scheduler
-is gone. It passes these counters on to the remaining schedulers, so they outlive the gateway as
-well. The module does no I/O.
-"""
+"""Exchange of models' counters between schedulers and gateways, so that counters outlive both."""
 
 from __future__ import annotations
 
@@ -18,10 +13,7 @@ if TYPE_CHECKING:
 
 
 class CountSource:
-    """A scheduler's end of the exchange.
-
-    store holds the scheduler's own records, and the records that gateways sent to it.
-    """
+    """A scheduler's end of the exchange. store holds its own and the gateways' records."""
 
     def __init__(self, scheduler: int) -> None:
         """Create an empty source; scheduler is an id that no other process has."""
@@ -51,26 +43,18 @@ class CountSource:
 
 @dataclass(slots=True)
 class _Seen:
-    """A scheduler's last response.
-
-    change is the number of the scheduler's last change. held has the records that the scheduler
-    holds: it maps a record's id to the record's number.
-    """
+    """The number of a scheduler's last change, and its records' numbers by id."""
 
     change: int
     held: dict[int, int]
 
 
 class CountKeeper:
-    """A gateway's end of the exchange.
-
-    store holds all records that the gateway received, including records of lost schedulers.
-    """
+    """A gateway's end of the exchange. store has all records, also those of lost schedulers."""
 
     def __init__(self) -> None:
         self.store = CountStore()
-        # Schedulers in the last response. Maps a scheduler's id to the changes and records that it
-        # reported.
+        # Key: the id of a scheduler in the last response. Value: what it reported.
         self._schedulers: dict[int, _Seen] = {}
 
     @property
@@ -104,8 +88,7 @@ class CountKeeper:
     def _remove_ended(self, gone: set[int], counts: pb.SchedulerCounts) -> None:
         """Forget records that a scheduler no longer has.
 
-        If the scheduler has no other record of a version, the version was unloaded. The records
-        that other schedulers have of that version are then useless and are forgotten too.
+        If it has no other record of a version, the version was unloaded for all schedulers.
         """
         versions = self.store.versions_of(gone)
         self.store.remove(gone)

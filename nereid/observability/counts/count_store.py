@@ -1,9 +1,6 @@
 """Counters of model versions, from schedulers that are running and from those that are gone.
 
-Gateways and schedulers keep these counters and give them to each other, so that counters do not
-fall when a scheduler is lost or a model moves to another scheduler. Records have ids, and only the
-latest state of a record counts: nothing is counted twice, in whatever order and however often
-records arrive. The module does no I/O.
+Only the latest state of a record (by id) counts, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -24,11 +21,9 @@ if TYPE_CHECKING:
 # Qualified name of a model, and a version of it.
 VersionKey: TypeAlias = tuple[str, str]
 
-# Maximum number of records per version. When there are more, the older half is combined into one
-# record.
+# Maximum records per version. Beyond it, the older half is combined into one.
 _MAX_RECORDS: Final = 8
-# Maximum number of versions. When there are more, the version that has been unchanged for longest
-# is forgotten: probably no scheduler has its model any more.
+# Maximum versions. Beyond it, the version that is unchanged for longest is forgotten.
 _MAX_VERSIONS: Final = 16_384
 
 _COUNTED: Final = frozenset(family.name for family in metrics.declared_families())
@@ -44,22 +39,15 @@ class CountStore:
         self._max_versions = max_versions
         self._versions: dict[VersionKey, dict[int, pb.VersionCounts]] = {}
         self._keys: dict[int, VersionKey] = {}
-        # Maps a record's id to the number of the change that added the record. The latest change
-        # comes last.
+        # Key: a record's id. Value: the number of the change that added it. The latest comes last.
         self._changes: dict[int, int] = {}
         self.change = 0
-        # Time at which the latest load began, among all records that were ever added.
         self.latest_load_ns = 0
-        # Cache of the sums of versions. A version's sum is removed when a record of the version
-        # changes.
+        # Sums of versions, until a record of the version changes.
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
-        """Keep a record, unless it is out of date.
-
-        A record is out of date if the store has a later state of the record, has a sum that
-        includes the record, or knows of a later load of the same version.
-        """
+        """Keep a record, unless the store has a later state, a sum with it, or a later load."""
         self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
         key = counts.model, counts.version
         records = self._versions.get(key, {})
@@ -71,15 +59,15 @@ class CountStore:
                 if counts.number <= record.number:
                     return
             elif not _members(record).isdisjoint(_members(counts)):
-                # Both are sums of the same version. Sums always combine the oldest records, so the
-                # larger sum includes the smaller one.
+                # Both are sums. Sums combine the oldest records, so the larger includes the
+                # smaller.
                 if (len(record.includes), record.id) > (len(counts.includes), counts.id):
                     return
                 replaced.append(record.id)
             elif not counts.continues and record.loaded_ns < counts.loaded_ns:
                 replaced.append(record.id)
         self._forget(replaced)
-        # The version moves to the end of the dict, so that versions that change are not forgotten.
+        # Versions that change move to the end, so that they are not forgotten.
         records = self._versions.pop(key, {})
         self._versions[key] = records
         self._set(records, counts)
@@ -91,16 +79,16 @@ class CountStore:
             self._forget(list(next(iter(self._versions.values()))))
 
     def end_loads(self, keys: Iterable[VersionKey]) -> None:
-        """Forget all records of these versions. Call this when the versions were unloaded."""
+        """Forget all records of these versions, which were unloaded."""
         for key in keys:
             self._forget(list(self._versions.get(key, ())))
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Forget the records with these ids; ignore ids that are not in the store."""
+        """Forget the records with these ids; ignore unknown ids."""
         self._forget([record for record in ids if record in self._keys])
 
     def versions_of(self, ids: Iterable[int]) -> set[VersionKey]:
-        """Return the versions of the records with these ids; ignore ids not in the store."""
+        """Return the versions of the records with these ids; ignore unknown ids."""
         return {self._keys[record] for record in ids if record in self._keys}
 
     def all(self) -> Iterator[pb.VersionCounts]:
@@ -126,7 +114,7 @@ class CountStore:
 
     def _set(self, records: dict[int, pb.VersionCounts], counts: pb.VersionCounts) -> None:
         self.change += 1
-        # The record is copied because a part of a message keeps the whole message in memory.
+        # A part of a message keeps the whole message in memory, so copy the record.
         copied = records[counts.id] = pb.VersionCounts()
         copied.CopyFrom(counts)
         key = self._keys[counts.id] = counts.model, counts.version
@@ -149,8 +137,7 @@ def combine(records: Iterable[pb.VersionCounts]) -> pb.VersionCounts:
     first = ordered[0]
     includes = sorted(set().union(*map(_members, ordered)))
     total = pb.VersionCounts(
-        # The id depends only on the combined records. Processes that combine the same records
-        # therefore get the same id.
+        # Processes that combine the same records must get the same id.
         id=_id_of(includes),
         model=first.model,
         version=first.version,
@@ -182,7 +169,7 @@ def _by_age(records: Iterable[pb.VersionCounts]) -> list[pb.VersionCounts]:
 
 
 def _loaded_anew_ns(records: Iterable[pb.VersionCounts]) -> int:
-    """Return the start time of the last load that began counting anew; 0 if there is none."""
+    """Return the start of the last load that began counting anew, or 0."""
     return max((record.loaded_ns for record in records if not record.continues), default=0)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# This import must come first. It removes the folder in which the process was started from the
-# import path.
+# This import must come first: it removes the start folder from the import path.
 import nereid.safe_path  # isort: split
 
 import logging

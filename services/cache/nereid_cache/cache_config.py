@@ -1,8 +1,4 @@
-"""Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'.
-
-The flag may be given several times, each time with one or more options; all of them must name the
-same store. This module defines the options and their errors; it does not use the stores.
-"""
+"""Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'."""
 
 from __future__ import annotations
 
@@ -29,10 +25,7 @@ _MANY: Final = ("sentinel", "cluster")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig:
-    """Options of the store in memory.
-
-    ttl: seconds for which values are kept; 0 keeps them until they are evicted.
-    """
+    """Options of the store in memory; ttl in seconds, 0 keeps values until they are evicted."""
 
     size: int = _DEFAULT_BYTES
     ttl: float = 0.0
@@ -42,12 +35,10 @@ class LocalConfig:
 class RedisConfig:
     """Options of one Redis server, of sentinels, or of a cluster.
 
-    Timeouts are in milliseconds and ttl is in seconds; 0 means no limit. url takes precedence over
-    host and port. Its forms are redis://, rediss://, unix://, redis+sentinel://host,host/service
-    and redis+cluster://host,host; rediss+ in place of redis+ uses TLS.
-
-    sentinel_user, sentinel_password: credentials for the sentinels themselves.
-    tls_sni: the name in the server's certificate, if it differs from the host.
+    Timeouts are in ms, ttl in s; 0 means no limit. url takes precedence over host and port:
+    redis://, rediss://, unix://, redis+sentinel://host,host/service or redis+cluster://host,host;
+    rediss+ uses TLS. sentinel_user, sentinel_password: for the sentinels. tls_sni: name in the
+    certificate.
     """
 
     host: str = ""
@@ -72,7 +63,7 @@ class RedisConfig:
     namespace: str = "nereid"
 
     def __repr__(self) -> str:
-        # The text is logged, so it must not contain a password.
+        # This text is logged, so it must not contain a password.
         return f"RedisConfig({self.host or '(by url)'}:{self.port}, db {self.db})"
 
 
@@ -133,11 +124,7 @@ def checked_option(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """Return the store that the flags together describe; without flags, the store in memory.
-
-    Raises:
-        ValueError: the flags are wrong; the message has one line per error.
-    """
+    """Return the store of all flags, or raise ValueError with one line per error."""
     names = {text.partition(",")[0] for text in texts}
     if len(names) > 1:
         raise ValueError("only one cache can be configured, not local and redis at once")
@@ -168,11 +155,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
 
 
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the options and their values.
-
-    A piece that does not begin an option continues the value before it, because the addresses in a
-    URL are separated by commas as well.
-    """
+    """Return the options. A piece without one continues a URL that contains commas."""
     options: list[tuple[str, str]] = []
     for text in texts:
         for piece in text.split(",")[1:]:
@@ -209,7 +192,7 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
 
 
 def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
-    """Return an error for each combination of options that looks like TLS but would not use it."""
+    """Return an error for each combination that looks like TLS but would not use it."""
     errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))

@@ -1,14 +1,11 @@
-"""A table of bounded size that evicts the least recently used entries.
-
-The caller passes the time; the module does no I/O. Keys and values are opaque bytes.
-"""
+"""A table of bounded size that evicts the least recently used entries."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-# Bytes that an entry takes in addition to its key and value: objects, and a slot in the table.
+# Bytes that an entry takes besides key and value: objects, and a slot in the table.
 ENTRY_BYTES: Final = 160
 
 

@@ -1,7 +1,4 @@
-"""The store that keeps responses in this process's memory.
-
-The module does not use links.
-"""
+"""The store that keeps responses in this process's memory."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """A ResponseStore in memory.
-
-    time_to_live_s: seconds to keep values that come without a time to live; None keeps them until
-    they are evicted.
-    """
+    """A ResponseStore in memory. time_to_live_s None keeps values until eviction."""
 
     def __init__(
         self,

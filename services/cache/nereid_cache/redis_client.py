@@ -1,7 +1,4 @@
-"""Creates redis-py's client for one server, sentinels, or a cluster.
-
-Only this module handles the differences between them. It opens no connection.
-"""
+"""Creates redis-py's client for one server, sentinels, or a cluster, without a connection."""
 
 from __future__ import annotations
 
@@ -47,7 +44,6 @@ def make_client(config: RedisConfig) -> Any:
             options |= {k: v for k, v in _tls(config).items() if k != "ssl"}
         if "db=" not in config.url and not urlsplit(config.url).path.strip("/"):
             options["db"] = config.db
-        # The URL takes precedence over the options.
         return _expecting_name(Redis.from_url(config.url, **options), config.tls_sni)
     if kind == "rediss":
         options |= _tls(config)
@@ -82,8 +78,7 @@ def _options(config: RedisConfig) -> dict[str, Any]:
         "password": config.password or None,
         "socket_connect_timeout": config.connect_timeout / 1000 or None,
         "socket_timeout": config.socket_timeout / 1000 or None,
-        # A failure is not retried, because it counts as a miss; by the time a retry succeeds,
-        # nobody waits for it.
+        # A failure counts as a miss. By the time a retry succeeds, nobody waits for it.
         "retry": Retry(NoBackoff(), 0),
     }
     return options | _tls(config) if config.tls_enabled else options

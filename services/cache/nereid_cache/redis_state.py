@@ -1,9 +1,7 @@
 """Schedulers' records in Redis, which outlive the schedulers (docs/operators/state.md).
 
-For each mesh, Redis has one hash with the mesh's records. For each record, it has another hash with
-the files that the record names. The names of these hashes share a hash tag, so that a cluster keeps
-them in one slot. A write is a single script, which Redis runs completely or not at all. This module
-does not interpret the records.
+A mesh has one hash of records, and each record has a hash of files. A shared hash tag keeps them in
+one slot of a cluster. A write is one script, which Redis runs completely or not at all.
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ from nereid_cache.store import StateStoreError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# The script writes the record first, because a full Redis refuses a script only before its first
-# write.
+# A full Redis refuses a script only before its first write, so write the record first.
 _WRITE: Final = """
 local known = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local head = string.sub(known, 1, string.find(known, '\\n', 1, true) or 0)
@@ -43,10 +40,7 @@ _DAMAGED: Final = ".damaged"
 
 
 class RedisState:
-    """Schedulers' records, accessed through a redis-py client that this object owns and closes.
-
-    Each method raises StateStoreError if Redis fails.
-    """
+    """Schedulers' records, over a client that this object owns; may raise StateStoreError."""
 
     def __init__(self, client: Any, namespace: str = "") -> None:
         self._client = client
@@ -74,9 +68,9 @@ class RedisState:
     async def write(
         self, mesh: str, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> bool:
-        """Replace a record and all its files if the record's first line is still the expected one.
+        """Replace a record and its files, and return True, if the first line is as expected.
 
-        An empty record is deleted. The result says whether the record was written.
+        An empty record is deleted.
         """
         contents = [part for item in files.items() for part in item]
         keys = (self._records(mesh), self._files(mesh, name))

@@ -1,9 +1,6 @@
 """The store in Redis: exchanges that arrive while a pipeline is pending share the next pipeline.
 
-At most `connections` pipelines are pending at once. Waiting exchanges are limited in number, bytes
-and time. A pipeline as a whole is limited in time, however slowly its replies arrive. When a limit
-is exceeded or Redis fails, lookups are misses and stores are dropped; both are counted. This module
-uses redis-py's pipelines, but does not create its client.
+When a limit is exceeded or Redis fails, lookups are misses and stores are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of commands in one pipeline. Redis' single thread serves no other client meanwhile.
+# Redis' single thread serves no other client during a pipeline.
 _PIPELINE_LENGTH: Final = 1024
 
 
@@ -33,10 +30,8 @@ _PIPELINE_LENGTH: Final = 1024
 class RedisOptions:
     """Options of the store in Redis.
 
-    namespace: text that precedes every key.
-    time_to_live_ms: milliseconds to keep a value; 0 means as long as Redis keeps it.
-    wait_timeout_s, run_timeout_s: maximum seconds in the queue and in a pipeline; their sum limits
-    the time until a result. None means no limit.
+    namespace: precedes every key. time_to_live_ms: 0 keeps values as long as Redis does.
+    wait_timeout_s, run_timeout_s: limits in the queue and in a pipeline; None means no limit.
     """
 
     namespace: str = ""
@@ -73,7 +68,7 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Timer that runs while an exchange may be waiting. One timer serves all exchanges.
+        # Runs while an exchange may be waiting. One timer serves all exchanges.
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
@@ -125,9 +120,8 @@ class RedisStore:
             while self._waiting and not self._closed:
                 await self._run_or_fail(self._next_pipeline())
         finally:
-            # The worker is discarded at this point, not in a done callback. An exchange that
-            # arrives before such a callback runs would count this worker as active, and wait for it
-            # for ever.
+            # A done callback would be too late: an exchange that arrives before it would wait for
+            # ever.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _run_or_fail(self, exchanges: list[_Exchange]) -> None:
@@ -144,7 +138,6 @@ class RedisStore:
             self._fail_all(exchanges)
 
     def _next_pipeline(self) -> list[_Exchange]:
-        """Return the exchanges of the next pipeline; fail those that have waited for too long."""
         self._fail_expired()
         exchanges: list[_Exchange] = []
         commands = 0
@@ -170,10 +163,7 @@ class RedisStore:
         )
 
     def _on_expiry(self) -> None:
-        """Fail the exchanges that have waited for too long.
-
-        The workers cannot do this, because all of them may be waiting for Redis.
-        """
+        """Fail expired exchanges, because all workers may be waiting for Redis."""
         self._expiry_timer = None
         self._fail_expired()
         if self._expiry_timer is None:
@@ -215,7 +205,6 @@ class RedisStore:
         self._log_change(error)
 
     def _name(self, key: bytes) -> bytes:
-        """Return the name of a key in Redis, in a form that operators can read."""
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
@@ -231,7 +220,7 @@ class RedisStore:
                 error = value
             results.append(LookupResult(lookup.id, None))
         _report_found(exchange, results)
-        # The lookups are cleared so that a later error in this pipeline does not report them again.
+        # A later error in this pipeline must not report these again.
         exchange.lookups = ()
         return error
 
@@ -240,7 +229,6 @@ class RedisStore:
         self.usage.stores += sum(kept)
         self.usage.failures += len(kept) - sum(kept)
         _report_stored(exchange, kept)
-        # The stores are cleared for the same reason as the lookups.
         exchange.stores = ()
         return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
@@ -256,7 +244,7 @@ class RedisStore:
             _report_stored(exchange, [False] * len(exchange.stores))
 
     def _log_change(self, error: Exception | None) -> None:
-        """Log once that Redis has begun to fail or works again, rather than for every pipeline."""
+        """Log once that Redis begins to fail or works again."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         if text == self._last_error:
             return

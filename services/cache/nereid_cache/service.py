@@ -1,8 +1,4 @@
-"""The cache as a service: schedulers connect over links, and all links use one store.
-
-A link is usually a socket connection. In nereid_mesh.serve.joined, a link connects two objects in
-memory.
-"""
+"""The cache as a service: schedulers connect over links, and all links use one store."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds from the first change until the store's usage is sent over the links.
+# Delay from the first change until the store's usage is sent over the links.
 _USAGE_DELAY_S: Final = 0.25
 
 
@@ -45,7 +41,7 @@ def make_store(config: CacheConfig) -> ResponseStore:
     """Return the store that a configuration describes; call this inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
-    # The module is imported only for this store, because only this store needs the redis package.
+    # Only this store needs the redis package.
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
     from nereid_cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
 
@@ -60,10 +56,7 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def make_state(config: CacheConfig) -> RedisState | None:
-    """Return the store for schedulers' state, which connects to Redis on first use.
-
-    If the cache is in memory, there is no such store, and the result is None.
-    """
+    """Return the store for schedulers' state, or None if the cache is in memory."""
     if isinstance(config, LocalConfig):
         return None
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
@@ -73,10 +66,6 @@ def make_state(config: CacheConfig) -> RedisState | None:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """Return the time limit of one pipeline, in seconds.
-
-    If connect_timeout or socket_timeout sets no limit, the pipeline has none (None).
-    """
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
@@ -95,12 +84,7 @@ class CacheService:
         options: ServerOptions | None = None,
         state: RedisState | None = None,
     ) -> None:
-        """Create the service.
-
-        tracer: exporter of spans, which the service closes; None means no traces.
-        options: options of connections.
-        state: store for schedulers' state; None if there is none.
-        """
+        """Create the service, which closes the tracer. tracer and state may be None."""
         self._state = state
         self._store = store
         self._options = options or ServerOptions()
@@ -128,10 +112,7 @@ class CacheService:
         self._links.add(link)
 
     async def listen(self, settings: CacheSettings) -> str:
-        """Serve at --cache-listen; return the bound address.
-
-        Raise OSError if it cannot be bound.
-        """
+        """Serve at --cache-listen; return the bound address, or raise OSError."""
         handlers = guarded(self.handlers(), settings.mesh_guard())
         self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
         address = settings.cache_listen
@@ -183,8 +164,6 @@ class CacheService:
 
 
 class _SchedulerCodec:
-    """Codec for the cache's end of an Exchange link, which sends results and gets requests."""
-
     def __init__(self) -> None:
         out = CacheReplyCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode

@@ -1,7 +1,4 @@
-"""RPCs with which schedulers keep their state in the cache's Redis.
-
-The handlers only translate between messages and RedisState.
-"""
+"""RPCs with which schedulers keep their state in the cache's Redis."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ _NO_REDIS: Final = "this cache is not in Redis (--cache-config): it keeps no sta
 
 
 def state_handlers(state: RedisState | None) -> dict[str, AsyncUnaryHandler]:
-    """Return the handlers of these RPCs, by path.
-
-    state: None if the cache is in memory. The handlers then refuse all calls, because the memory
-    does not outlive the process.
-    """
+    """Return the handlers by path; without Redis (None) they refuse all calls."""
 
     async def read(redis: RedisState, message: bytes) -> bytes:
         request = pb.ReadStateRequest.FromString(message)

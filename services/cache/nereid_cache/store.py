@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 
     OnFound = Callable[[list[LookupResult]], None]
-    # Function that receives one value per store of the exchange, in order: true if the value was
-    # kept.
+    # Receives one value per store of the exchange: true if the value was kept.
     OnStored = Callable[[Sequence[bool]], None]
 
 
@@ -36,8 +35,7 @@ class ResponseStore(Protocol):
     ) -> None:
         """Store, then look up, so a lookup finds the values that the same exchange stores.
 
-        Each callback is called exactly once, now or later, and on_found is called before on_stored.
-        on_found is called only if there are lookups, on_stored only if there are stores.
+        on_found is called once if there are lookups, then on_stored once if there are stores.
         """
 
     def refresh_usage(self) -> None:

@@ -1,8 +1,4 @@
-"""Spans for the sampled lookups and stores of one frame, as parts of their requests' traces.
-
-A span lasts from the arrival of the frame to the result of the store, so it includes the wait for
-Redis. This module is used only for frames with a sampled item. It does not use a store.
-"""
+"""Spans for the sampled lookups and stores of one frame, including the wait for Redis."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The executor: joins every scheduler of the mesh, again after each session, until leave().
-
-The code runs on the event loop. session.py handles the events of one session.
-"""
+"""The executor: joins every scheduler of the mesh, again after each session, until leave()."""
 
 from __future__ import annotations
 
@@ -69,12 +66,10 @@ class ExecutorService:
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())
         self._leaving = asyncio.Event()
-        # Maps an address to the sessions with it. `_addresses` are the addresses that schedulers
-        # have now.
+        # Key: an address. `_addresses` are the addresses that schedulers have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)
-        # run() sets the instances.
         self._instances: ExecutorInstances | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 
@@ -101,7 +96,7 @@ class ExecutorService:
     def leave(self) -> None:
         """Begin to leave all schedulers.
 
-        run() returns when the current batches are completed, or after --exit-timeout-secs.
+        run() returns after the current batches, or after --exit-timeout-secs.
         """
         self._leaving.set()
 
@@ -111,7 +106,6 @@ class ExecutorService:
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            # The backends are imported while the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
@@ -190,12 +184,11 @@ class ExecutorService:
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
         """Open the connections by which models reach all schedulers.
 
-        If there is a single scheduler, the results are `None`: models reach it through the session.
+        `None` if there is a single scheduler: models reach it through the session.
         """
         settings = self._settings
         if only_address(settings.scheduler_address) is not None:
             return None, None
-        # Most executors have one scheduler, and do not need this import.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
@@ -205,7 +198,6 @@ class ExecutorService:
         )
 
     async def _join_all(self, context: SessionContext) -> None:
-        """Join the scheduler at each address while the address is listed, until leave()."""
         async with asyncio.TaskGroup() as group:
             async for addresses in watch_addresses(self._specs):
                 self._addresses = set(addresses)
@@ -215,7 +207,6 @@ class ExecutorService:
                         group.create_task(self._join(context, address))
 
     async def _join(self, context: SessionContext, address: str) -> None:
-        """Join schedulers at one address until leave(), or until the address is not listed."""
         while True:
             sessions = self._schedulers[address]
             await sessions.run(self._leaving, lambda: address in self._addresses)
@@ -235,8 +226,7 @@ class ExecutorService:
 
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
-        # If a scheduler does not reply, its session ends, and with it the streams of the session's
-        # instances.
+        # If a scheduler does not reply, its session and the streams of its instances end.
         options = settings.with_keepalive(
             ChannelOptions(backoff=_BACKOFF),
             replaceable=only_address(settings.scheduler_address) is None,
@@ -244,7 +234,6 @@ class ExecutorService:
         return SocketChannel(address, settings.mesh_channel(address, Role.EXECUTOR, options))
 
     async def _leave_all(self, instances: ExecutorInstances) -> bool:
-        """Leave all schedulers and unload kept instances; return False if a batch still runs."""
         loop = asyncio.get_running_loop()
         timeout_s = self._settings.exit_timeout_secs
         deadline = loop.time() + timeout_s

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# This import comes first, before imports of modules that a file in the working directory could
-# replace.
+# This import comes before imports that a file in the working directory could replace.
 import nereid.safe_path  # isort: split
 
 import asyncio
@@ -51,7 +50,7 @@ async def serve(
         channel = _open_channel(settings, address, replaceable=False)
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
-        # The import is deferred because most gateways connect to a single scheduler.
+        # Most gateways connect to a single scheduler.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)

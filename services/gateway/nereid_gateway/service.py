@@ -1,8 +1,4 @@
-"""Gateway service: constructs the data plane and the fronts, then starts, drains and closes them.
-
-The caller passes in the access to the scheduler, so that gateway and scheduler can run in one
-process.
-"""
+"""Gateway service: constructs the data plane and the fronts, and starts and drains them."""
 
 from __future__ import annotations
 
@@ -67,16 +63,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Share of the drain time in which the gateway still accepts new requests, as Triton does.
+# As on Triton, new requests are still accepted in this share of the drain time.
 _ACCEPTING_SHARE: Final = 0.2
-# Maximum number of seconds that a drain gives clients with open connections to move to another
-# gateway.
+# Time for clients to move their open connections to another gateway.
 _NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
-# Maximum number of seconds that the first gateway of a group waits for the other gateways before it
-# serves.
+# The first gateway of a group waits this long for the others before it serves.
 _GROUP_START_S: Final = 5.0
-# Maximum number of unsent bytes for one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
 
@@ -103,11 +96,7 @@ class GatewayService:
         ports: InheritedPorts | None = None,
         group: GatewayGroup | None = None,
     ) -> None:
-        """Construct the gateway from its settings.
-
-        ports: listening sockets that are bound already, or None. group: the group of gateways that
-        share the ports, or None if this gateway is alone.
-        """
+        """ports: sockets that are already bound. group: the gateways that share the ports."""
         self._settings = settings
         self._ports = ports
         reconnect_limit_s = settings.or_restart(settings.reconnect_timeout_secs)
@@ -155,9 +144,8 @@ class GatewayService:
             self._decoders,
             timeline=self._timeline,
         )
-        # Both attributes are `None` if clients need no credentials.
+        # Both are None if clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
-        # The attribute stays `None` if no console is served.
         self._consoles: ConsoleHub | None = None
         self._http_policy = CallPolicy(
             restricted_apis.gather(settings.http_restricted_api),
@@ -177,8 +165,7 @@ class GatewayService:
             restricted_apis=settings.restricted_apis("http"),
         )
         self._http = self._http_server()
-        # All HTTP servers that clients connect to. The servers of the managed ports are added
-        # below.
+        # All HTTP servers that clients connect to.
         self._edges = [self._http]
         self._grpc_front = GrpcFront(
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
@@ -201,8 +188,6 @@ class GatewayService:
         self._shares_ports = (
             group is not None or settings.reuse_http_port or settings.reuse_grpc_port
         )
-        # The attribute stays `None` if there are no other gateways whose series have to be
-        # gathered.
         self._group_metrics: GroupMetrics | None = None
         if group is not None:
             number, size = group.number, group.size
@@ -214,19 +199,17 @@ class GatewayService:
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
         self._edges += self._managed.values()
-        # Addresses that start() has bound. An address is `None` if its port is not served.
+        # Addresses that start() has bound. None: the port is not served.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
-        # Maps "sagemaker" and "vertex-ai" to the addresses of these managed ports, if they are
-        # served.
+        # Keys: "sagemaker" and "vertex-ai".
         self.managed_addresses: dict[str, str] = {}
 
     def _console(self, slow_requests: SlowRequests | None) -> ConsoleEndpoints | None:
-        """Return the console's endpoints, or None if the console is not to be served."""
         if slow_requests is None:
             return None
-        # The import is deferred: most gateways start without this module.
+        # Most gateways start without this module.
         from nereid_gateway.extras.console.console import make_console  # noqa: PLC0415
 
         self._consoles, endpoints = make_console(
@@ -241,7 +224,6 @@ class GatewayService:
         return endpoints
 
     async def _read_own_page(self) -> bytes:
-        """Return the metrics page of this gateway, or of all gateways of its group."""
         return await self._read_own()
 
     def _http_server(self) -> HttpServer:
@@ -251,11 +233,10 @@ class GatewayService:
         return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
-        """Return the HTTP servers of the managed ports, by "sagemaker" and "vertex-ai"."""
         settings = self._settings
         if not settings.has_managed_port:
             return {}
-        # The import is deferred because most gateways do not serve these ports.
+        # Most gateways do not serve these ports.
         from nereid_gateway.extras.managed.ports import make_ports  # noqa: PLC0415
 
         limits = _http_limits(settings)
@@ -263,11 +244,6 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """Return the front behind its guard, and the guarded function that allocates body buffers.
-
-        The guard refuses calls that a client may not make. It also decides whether a large request
-        gets a buffer. Without a policy the front itself is returned.
-        """
         policy = self._http_policy
         if not policy:
             return front, self._http_front.allocate_body
@@ -279,11 +255,7 @@ class GatewayService:
         return HeaderForwarding(pattern, without) if pattern else None
 
     async def start(self) -> None:
-        """Bind the ports, then open the link to the scheduler.
-
-        Raises:
-            OSError: a port is not available. The ports bound before it are closed.
-        """
+        """Bind the ports and open the link. If a port is taken, close all and raise OSError."""
         settings = self._settings
         try:
             if self._group_metrics is not None:
@@ -368,7 +340,7 @@ class GatewayService:
         options = _grpc_options(self._settings)
         if self._settings.grpc_engine == "nereid":
             return rpc.Server(handlers, options, self._budget, self._zlib_queue)
-        # The import is deferred because few settings choose this engine.
+        # Few settings choose this engine.
         from nereid.rpc.grpcio_engine import GrpcioServer, PingRules  # noqa: PLC0415
 
         settings = self._settings
@@ -380,11 +352,10 @@ class GatewayService:
         return GrpcioServer(handlers, options, pings)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send clients elsewhere, finish pending requests, then close.
+        """Send clients elsewhere, finish pending requests, then close, all within timeout_s.
 
-        All of this takes at most timeout_s seconds. If no other gateway shares the ports, the ports
-        stay open while requests are pending. A client that connects then still gets a response,
-        even if it is only the error that the server is stopping.
+        If no other gateway shares the ports, the ports stay open meanwhile, so that a new client
+        gets at least an error.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -399,8 +370,7 @@ class GatewayService:
             pending = len(self._upstream.pending.requests)
             _log.info("draining: %d requests are still pending, no more are accepted", pending)
         if self._shares_ports:
-            # Other gateways accept the new connections. Requests on open connections are still
-            # served.
+            # Other gateways accept new connections. Requests on open connections are still served.
             self._stop_accepting()
         else:
             self._data_plane.stop_accepting()
@@ -413,15 +383,13 @@ class GatewayService:
         self._upstream.close()
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
-        # The responses are in the transports' buffers. Clients get time to read them and to
-        # disconnect.
+        # Clients get time to read the responses in the transports' buffers, and to disconnect.
         limit_s = max(0.1, deadline - loop.time())
         await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
         await self._close_edges()
         await self._close_unrelated()
 
     async def _close_unrelated(self) -> None:
-        """Close the parts that no client request needs."""
         await self._counts.close()
         await self._metrics.close()
         if self._group_metrics is not None:
@@ -443,10 +411,7 @@ class GatewayService:
             await edge.close()
 
     async def _announce_drain(self, limit_s: float) -> None:
-        """Tell clients that their connections end. Keep serving meanwhile, for at most limit_s.
-
-        A gRPC client is notified at once. An HTTP client learns it from its next response.
-        """
+        """Announce the drain to clients, and keep serving for at most limit_s."""
         notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
             listening = not self._shares_ports
@@ -455,13 +420,9 @@ class GatewayService:
 
 
 def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, ConfigWatch | None]:
-    """Return the access control and the watch of its file.
-
-    Both are None if clients need no credentials.
-    """
     if not settings.auth_config:
         return None, None
-    # The import is deferred: most gateways start without this module.
+    # Most gateways start without this module.
     from nereid_gateway.guards.auth.access import open_access  # noqa: PLC0415
 
     return open_access(settings.auth_config)
@@ -470,12 +431,7 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Return the chain of steps that each infer request passes.
-
-    The order of the steps is: the console's slow requests, tracing, outputs in clients' shared
-    memory, upstream. Steps that the settings do not enable are left out. The chain is built
-    backwards, from its last step.
-    """
+    """Return the chain: slow requests, tracing, outputs in clients' shared memory, upstream."""
     step: InferStep = upstream
     regions = NO_REGIONS
     if settings.allow_client_shm:
@@ -490,7 +446,7 @@ def _infer_chain(
         step = tracing
     slow_requests = None
     if settings.console:
-        # The import is deferred: most gateways start without this module.
+        # Most gateways start without this module.
         from nereid_gateway.plane.slow_requests import SlowRequests  # noqa: PLC0415
 
         step = slow_requests = SlowRequests(step.infer)

@@ -1,4 +1,1 @@
-"""The mesh on one host: the commands that use all services.
-
-This is the only package that imports more than one service. No service and no tool imports it.
-"""
+"""The mesh on one host. Only this package imports more than one service."""

@@ -1,7 +1,4 @@
-"""`python -m nereid_scheduler`: the scheduler as a process of its own.
-
-The module reads the settings and handles signals. It knows nothing of requests.
-"""
+"""`python -m nereid_scheduler`: the scheduler as a process of its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Environment: the settings, clients and recorders that a scheduler's parts share.
-
-The module opens them when the scheduler is created, and decides nothing afterwards. It knows no
-model and no request.
-"""
+"""Environment: the settings, clients and recorders that a scheduler's parts share."""
 
 from __future__ import annotations
 
@@ -60,10 +56,7 @@ class Environment:
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
     ) -> LoadRules:
-        """Return the rules by which models are loaded.
-
-        free_memory: takes an executor and returns the bytes that are free there, by device.
-        """
+        """Return the rules for loads. `free_memory`: returns an executor's free bytes by device."""
         settings = self.settings
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -90,11 +83,7 @@ def open_environment(
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """Open the shared parts that the settings describe.
-
-    An argument that is not `None` comes from SchedulerService, and is used instead of the part
-    that the settings describe. Raises StartError.
-    """
+    """Open the parts that the settings describe, unless they are given. Raises StartError."""
     ports = SocketPorts(settings) if ports is None else ports
     channel = ports.open_cache()
     return Environment(
@@ -116,7 +105,6 @@ def open_environment(
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:
-    """Return the limits that apply to the queue of every model version."""
     return QueueLimits(
         max_queue_size=settings.max_queue_size,
         max_retries=settings.max_retries,
@@ -129,10 +117,7 @@ def _queue_limits(settings: Settings) -> QueueLimits:
 
 
 def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
-    """Open the store that keeps the scheduler's state. Raises StartError.
-
-    cache: channel for calls to the cache; `None` if there is no cache.
-    """
+    """Open the store that keeps the scheduler's state. Raises StartError."""
     name = settings.state_name
     if not name:
         directory = settings.state_directory

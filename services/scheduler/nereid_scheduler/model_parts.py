@@ -1,7 +1,4 @@
-"""Creates the parts of a scheduler that choose its models, and that load and unload models.
-
-This module connects the parts, and decides nothing. It does not know how a request is served.
-"""
+"""Creates the parts of a scheduler that choose its models, and that load and unload models."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Parts of one scheduler that manage its models.
-
-    `shard` is `None` if the mesh has only this scheduler.
-    """
+    """Parts that manage one scheduler's models. Without other schedulers, `shard` is `None`."""
 
     repositories: Repositories
     desired: DesiredModels
@@ -72,13 +66,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     *,
     on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
 ) -> ModelParts:
-    """Create the parts and connect them.
-
-    on_change: called when a version's state has changed. first_commands: returns the commands for
-    an executor that joins. send_notice: sends a notice to all gateways. count_links: returns the
-    number of links to gateways. on_handed_over: called when another scheduler has taken over a
-    version.
-    """
+    """Create the parts and connect them."""
     settings, state = environment.settings, environment.state
 
     def on_due() -> None:
@@ -166,7 +154,6 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 
 
 def _membership(settings: Settings) -> Membership | None:
-    """Return this scheduler's membership among the schedulers; `None` if it is the only one."""
     if settings.scheduler_peers is None:
         return None
     incarnation = int.from_bytes(os.urandom(8), "little") or 1
@@ -180,7 +167,6 @@ def _open_repositories(settings: Settings) -> Repositories:
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:
-    """Return the settings that say which models are loaded, when, and what clients may change."""
     return ModelControlRules(
         settings.model_control_mode,
         settings.load_model,

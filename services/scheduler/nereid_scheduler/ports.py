@@ -1,7 +1,4 @@
-"""Network connections of a scheduler: its own server, and channels to its peers and the cache.
-
-This is the scheduler's only module that uses sockets. It knows nothing of models and requests.
-"""
+"""Network connections of a scheduler. No other module of the scheduler uses sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel, Handlers
     from nereid_scheduler.settings import Settings
 
-# The pause between attempts to connect is short, so that a peer that starts is found soon.
+# Short pauses between attempts, so that a peer that starts is found soon.
 _PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 
 

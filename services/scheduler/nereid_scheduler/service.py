@@ -1,9 +1,4 @@
-"""The scheduler as a service: the RPCs that it serves, how it starts and how it drains.
-
-The module connects the other modules and decides nothing. A gateway uses the same link whether it
-connects over a socket or runs in this process (nereid_mesh.serve.joined). A service is created,
-then started (`start`), then stopping (`drain`).
-"""
+"""The scheduler as a service: the RPCs that it serves, how it starts and how it drains."""
 
 from __future__ import annotations
 
@@ -62,7 +57,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum time, at the end of a drain, for sending the responses that are still in write buffers.
+# Maximum time for the responses in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
 # Exit code of a process that --exit-on-error ends. Such a process should not be restarted.
 FAILED_START_CODE: Final = 3
@@ -83,12 +78,8 @@ class SchedulerService:
     ) -> None:
         """Create a scheduler that does not listen yet.
 
-        open_cache_link: opens a link to a cache in this process. If it is `None`, the links lead to
-        the address in the settings; without an address there is no cache. on_failed_start: called
-        if a model could not be loaded at the start and --exit-on-error is set. cache_in_memory:
-        whether the cache in this process keeps its values in memory, not in Redis. state: state of
-        the scheduler; `None` means that the settings describe it. ports: network connections;
-        `None` means sockets.
+        open_cache_link, cache_in_memory: describe a cache in this process. on_failed_start: called
+        if a first load failed with --exit-on-error.
         """
         environment = open_environment(
             settings, open_cache_link, state, ports, cache_in_memory=cache_in_memory
@@ -110,10 +101,8 @@ class SchedulerService:
             on_handed_over=self._on_handed_over,
         )
         moves, on_demand = models.moves, models.on_demand
-        # Set when the first loads have begun. If records of models can be read only after the
-        # start, they are applied when this event is set.
+        # Set when the first loads have begun. Records that are read later wait for it.
         self._models_begun = asyncio.Event()
-        # ---- requests
         self._admission = Admission(
             models.catalogue,
             models.load_queue,
@@ -126,10 +115,9 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # The list that gateways were last sent: names of the models whose responses are cached.
-        # Gateways add a digest to each request for such a model.
+        # Models whose responses are cached, as last sent. Gateways add a digest to requests for
+        # these.
         self._announced: tuple[str, ...] = ()
-        # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
         self._facts = HostingFacts(
             models.catalogue,
@@ -173,17 +161,14 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, moves, self._own_control, settings.recovery.forwarded_call_s
             )
-        # ---- state of the service
         self._started = False
-        # Set with --exit-on-error if a model could not be loaded at the start.
         self.failed_start = False
         self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
-        # Addresses at which the started service listens; port 0 is replaced by the actual port.
+        # Port 0 is replaced by the actual port.
         self.addresses: list[str] = []
 
     async def _mesh_facts(self) -> pb.FactsResponse:
-        """Return which models and executors all schedulers of the mesh have."""
         if self._remote_control is None:
             return self._facts.respond(pb.FactsRequest())
         return await self._remote_control.read_facts()
@@ -214,9 +199,8 @@ class SchedulerService:
     async def start(self) -> None:
         """Read the repositories' configurations and listen.
 
-        Raises:
-            OSError: the scheduler cannot listen at an address.
-            StartError: a repository in an object store cannot be read.
+        Raises OSError if an address cannot be used, and StartError if an object store cannot be
+        read.
         """
         try:
             await self._start()
@@ -289,9 +273,8 @@ class SchedulerService:
     async def drain(self, timeout_s: float) -> None:
         """Finish the accepted requests and end the scheduler.
 
-        New requests, and queued ones that cannot run, are returned to their gateways for the next
-        scheduler. All others are finished. After `timeout_s` seconds, queued requests are returned
-        as well and executing requests fail.
+        New requests, and queued ones that cannot run, return to their gateways. After `timeout_s`
+        seconds all queued requests do, and executing ones fail.
         """
         self._control.stopping = True
         # Announce this first: new requests belong to another scheduler from now on.
@@ -330,12 +313,10 @@ class SchedulerService:
         await self._flush()
 
     def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
-        """Send back to gateways all clients' requests that are chosen and have not begun."""
         entries = [
             entry for session in self._gateways.sessions for entry in session.client_entries()
         ]
-        # Choose all entries before the first one is returned: a returned entry may unblock other
-        # entries of its sequence.
+        # Choose all before the first returns: a returned entry may unblock others of its sequence.
         for entry in [entry for entry in entries if is_chosen(entry)]:
             entry.owner.return_entry(entry, stopping_response(entry.request))
 

@@ -1,8 +1,4 @@
-"""Settings of the scheduler. Only this module reads the scheduler's flags and environment.
-
-It has the names and defaults of the flags, and finds faults in them before anything starts. It does
-nothing else.
-"""
+"""Settings of the scheduler. Only this module reads the scheduler's flags and environment."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# Value of --rate-limit that makes instances wait for resources. With any other value,
-# instances do not wait.
+# Value of --rate-limit that makes instances wait for resources.
 BY_EXECUTIONS: Final = "execution_count"
 
 
@@ -338,10 +333,7 @@ class Settings(
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """Return a backend's settings from --backend-config, by key.
-
-        A setting for this backend replaces a setting of the same key for all backends.
-        """
+        """Return a backend's settings by key. Its own settings replace those for all backends."""
         for_all: dict[str, str] = {}
         for_it: dict[str, str] = {}
         for text in self.backend_config:

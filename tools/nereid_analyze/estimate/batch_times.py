@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Measured times below this are ignored as implausible.
+# Shorter times are ignored as implausible.
 _MIN_US: Final = 1.0
 # Relative error that is assumed if only one point was measured.
 _UNKNOWN: Final = 0.5
@@ -19,10 +19,7 @@ _UNKNOWN: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """Fitted times in us: fixed_us + row_us * b.
-
-    error: relative error of a fitted point, as a standard deviation.
-    """
+    """Fitted times in us, fixed_us + row_us * b; `error` is a relative standard deviation."""
 
     fixed_us: float
     row_us: float
@@ -43,10 +40,7 @@ class BatchTimes:
 
 
 def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
-    """Fit points (batch size, time in us); return `None` if there is no point.
-
-    The fit minimises the squares of the relative errors, with both parameters at least 0.
-    """
+    """Fit points (batch size, us) by their relative errors; return `None` without points."""
     usable = [(size, us) for size, us in points if us >= _MIN_US and size > 0]
     if not usable:
         return None

@@ -1,10 +1,8 @@
 """Predicts the rate that a candidate would reach, from its models' batch times.
 
-Besides the models' time, each request takes front_us microseconds of the server's time, which no
-setting shortens. The n instances of a model share the processor. If `sharing` is 0, the instances
-do not slow each other down. If it is 1, all instances together are as fast as one. The slowest
-model limits the rate. If there is a latency target, batches must be small enough that a request
-meets the target even if it waits for the previous batch.
+The slowest model limits the rate. front_us is the server's time per request that no setting
+shortens. If `sharing` is 0, instances do not slow each other down; if it is 1, all together are as
+fast as one.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
     from nereid_analyze.space.defaults import ModelDefaults
 
 _SHARING: Final = np.linspace(0.0, 1.0, 11)
-# Share of the capacity that is usable with a latency target: near its full capacity, a server has
-# long queues and misses any target.
+# Usable share of the capacity with a latency target: near full capacity, queues are long.
 _BUSY: Final = 0.85
 _MIN_RATE: Final = 0.01
 
@@ -55,7 +52,6 @@ class Capacity:
             return self
         logs = np.log([rate for _, rate in usable])
         best, least = self, np.inf
-        # front_us is at most the whole time per request at the highest measured rate.
         front_most = 1e6 / max(rate for _, rate in usable)
         for sharing in _SHARING:
             for front in np.linspace(0.0, front_most, 13):
@@ -63,7 +59,7 @@ class Capacity:
                     self.times, self.defaults, self.target_us, float(front), float(sharing)
                 )
                 predicted = np.log([tried.rate(candidate) for candidate, _ in usable])
-                # The small penalty prefers a sharing of 0.5 if the rates do not decide.
+                # If the rates do not decide, prefer a sharing of 0.5.
                 miss = float(((predicted - logs) ** 2).mean()) + 1e-3 * float((sharing - 0.5) ** 2)
                 if miss < least:
                     best, least = tried, miss
@@ -86,17 +82,13 @@ class Capacity:
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):
-            # Not even single requests meet the target. A size below 1 ranks the candidate below all
-            # candidates that meet the target.
+            # Not even single requests meet the target. A size below 1 ranks the candidate last.
             return max(0.1, left_us / max(times.of(1), 1e-9))
         return min(batch, (left_us - times.fixed_us) / max(times.row_us, 1e-9))
 
 
 def filling_concurrency(candidate: Candidate, defaults: Mapping[str, ModelDefaults]) -> int:
-    """Return how many requests must be in flight to fill all instances.
-
-    At each instance, one batch executes while another one is being filled.
-    """
+    """Return how many requests fill two batches per instance: one executes, one is being filled."""
     most = 1
     for model, default in defaults.items():
         values = candidate.values(model)

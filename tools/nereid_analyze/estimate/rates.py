@@ -1,8 +1,7 @@
 """Estimates the rates of all candidates: the capacity model, corrected by measurements.
 
-The errors of the capacity model, as logarithms of rates, are modelled as a Gaussian process over
-the settings' values. Near a measured candidate the correction is well known. Far from all measured
-candidates it is zero with a large uncertainty.
+A Gaussian process models the errors of the capacity model in log rates. Far from all measured
+candidates the correction is zero with a large uncertainty.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _LENGTHS: Final = (0.3, 0.6, 1.0)
 _SCALES: Final = (0.2, 0.4, 0.8)
-# Number of rounds in which the length scales are fitted. All settings start with the same scale.
 _ROUNDS: Final = 2
 
 
@@ -33,10 +31,7 @@ class Rates:
     deviation: Floats
 
     def expected_gains(self, best_log: float) -> Floats:
-        """Return each candidate's expected improvement over the best, in logarithms of rates.
-
-        The expectation is over the distribution of the candidate's rate.
-        """
+        """Return each candidate's expected improvement over the best, in logarithms of rates."""
         deviation = np.maximum(self.deviation, 1e-9)
         above = (self.mean - best_log) / deviation
         gains: Floats = deviation * (above * norm.cdf(above) + norm.pdf(above))
@@ -74,17 +69,12 @@ class Correction:
 
 
 def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correction:
-    """Fit the correction to the errors of the capacity model.
-
-    misses: logarithms of measured rates minus those of predicted rates. deviations: standard
-    deviation of each miss. For each setting, the length scale (the distance within which its values
-    behave alike) is chosen to maximise the likelihood of the measurements.
-    """
+    """Fit the correction; `misses` are log measured rates minus log predicted rates."""
     settings = places.shape[1]
     lengths, scale = np.full(settings, _LENGTHS[-1]), _SCALES[0]
     best = -np.inf
     for _ in range(_ROUNDS):
-        # First fit a common length scale for all settings, then the length scale of each setting.
+        # First fit a common length scale for all settings, then one for each setting.
         for index in (None, *range(settings)):
             for length in _LENGTHS:
                 for spread in _SCALES:
@@ -99,7 +89,7 @@ def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correc
 
 def _kernel(a: Floats, b: Floats, lengths: Floats, scale: float) -> Floats:
     squares = (((a[:, None, :] - b[None, :, :]) / lengths) ** 2).sum(axis=2)
-    # Use the Matern 5/2 kernel, because rates have bends and are not infinitely smooth.
+    # Matern 5/2, because rates have bends and are not infinitely smooth.
     distance = np.sqrt(5 * squares)
     covariance: Floats = scale**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
     return covariance
@@ -117,6 +107,6 @@ def _likelihood(
     places: Floats, misses: Floats, deviations: Floats, lengths: Floats, scale: float
 ) -> float:
     factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
-    # Slightly prefer long length scales, because a few measurements say little about a setting.
+    # Prefer long length scales, because few measurements say little about a setting.
     preference = 0.1 * float(np.log(lengths).sum())
     return float(-0.5 * misses @ weights - np.log(np.diag(factor[0])).sum()) + preference

@@ -1,8 +1,7 @@
 """Expands `model_config_parameters`, in which fields may have several values.
 
-The rules are Model Analyzer's. For a field with one value, a list gives the alternatives. For a
-repeated field, a list of lists does. If nested fields have alternatives, all combinations of them
-count.
+The rules are Model Analyzer's: a list gives alternatives. For a repeated field, a list of lists
+does. Alternatives of nested fields are combined.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ _MOST: Final = 10_000
 
 
 def expand(parameters: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the alternatives of each field.
-
-    Raises:
-        ValueError: a field does not exist, or there are too many alternatives.
-    """
+    """Map each field to its alternatives; raise ValueError for an unknown field, or too many."""
     message = cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)
     return {name: _of_field(message, name, value) for name, value in parameters.items()}
 

@@ -1,8 +1,4 @@
-"""Reads Model Analyzer's YAML configuration file, without changes to it.
-
-Unknown keys, and keys that have no effect in Nereid, are named in warnings. Contradictions are
-errors; all errors are reported at once.
-"""
+"""Reads Model Analyzer's YAML file. Unused keys cause warnings; errors are reported together."""
 
 from __future__ import annotations
 
@@ -41,11 +37,9 @@ class ConfigFileError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model in the file.
+    """A model in the file; empty tuples mean not given.
 
-    alternatives: values to try for fields of the model's configuration; `None` means that they are
-    chosen automatically. concurrency, request_rates, batch_sizes: () means not given. flags: flags
-    of nereid perf.
+    alternatives: values to try for fields of the configuration; `None` chooses them automatically.
     """
 
     name: str
@@ -124,8 +118,6 @@ def parse_config_file(text: str) -> AnalyzerFile:
 
 
 class _Reader:
-    """Reads a document and gathers errors and warnings."""
-
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
         self._errors: list[str] = []
@@ -134,7 +126,6 @@ class _Reader:
     def read(self) -> AnalyzerFile:
         self._warn_of_keys(self._document, USED, WITHOUT_EFFECT, "")
         models = self._models("profile_models")
-        # Composing models have no separate goals.
         composing = self._models("ensemble_composing_models")
         only_cpu = set(self._names("cpu_only_composing_models"))
         file = AnalyzerFile(
@@ -217,8 +208,6 @@ class _Reader:
         say_twice = sorted({name for name in names if names.count(name) > 1})
         if say_twice:
             say(f"profile_models: {', '.join(say_twice)} is there twice")
-
-    # --- models
 
     def _models(self, key: str) -> tuple[ModelSpec, ...]:
         value = self._document.get(key)
@@ -317,7 +306,6 @@ class _Reader:
         return None
 
     def _perf_flags(self, name: str, given: Any) -> list[str]:
-        """Return the flags of perf_analyzer as arguments of nereid perf."""
         arguments = []
         for key, value in (given if isinstance(given, dict) else {}).items():
             if key not in PERF_FLAGS:
@@ -329,8 +317,6 @@ class _Reader:
                 text = str(item).lower() if isinstance(item, bool) else str(item)
                 arguments.append(f"--{PERF_FLAG_NAMES.get(key, key)}={text}")
         return arguments
-
-    # --- single keys
 
     def _warn_of_keys(
         self,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Keys that have an effect. As in Model Analyzer, one file may have keys of `profile` and of
-# `report`.
+# Keys with an effect. As in Model Analyzer, one file may have keys of `profile` and `report`.
 USED: Final = frozenset(
     {
         "batch_sizes",
@@ -60,7 +59,6 @@ USED: Final = frozenset(
         "use_concurrency_formula",
     }
 )
-# Keys that are accepted and have no effect.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "always_report_gpu_metrics",
@@ -113,8 +111,7 @@ MODEL_KEYS_WITHOUT_EFFECT: Final = frozenset(
     {"genai_perf_flags", "triton_docker_args", "triton_server_environment", "triton_server_flags"}
 )
 PARAMETERS: Final = frozenset({"batch_sizes", "concurrency", "request_rate"})
-# Flags of perf_analyzer that nereid perf has with the same meaning. Flags about the load, the
-# windows and the server are not in the list, because the search sets these itself.
+# Flags that nereid perf shares with perf_analyzer. The search itself sets load, windows and server.
 PERF_FLAGS: Final = frozenset(
     {
         "grpc-compression-algorithm",

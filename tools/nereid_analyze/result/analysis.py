@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
-# Minimum relative effect of a setting. A smaller effect counts as no effect.
+# Smaller relative effects count as no effect.
 _VISIBLE: Final = 0.02
 _CONFIDENCE: Final = 0.9
 
@@ -184,8 +184,6 @@ class Analysis:
             parts.append("misses a constraint")
         return ", ".join(parts)
 
-    # --- why
-
     def _reason(self, model: str, name: str, before: Value) -> str:
         beside = self._measured_beside(model, name, before)
         if beside is not None:
@@ -202,7 +200,6 @@ class Analysis:
         return "the best has it; it was not measured alone"
 
     def _measured_beside(self, model: str, name: str, before: Value) -> str | None:
-        """Return a reason based on a measured candidate that differs only in this setting."""
         rates = {
             evaluation.candidate: evaluation
             for evaluation in self.result.evaluations
@@ -215,7 +212,7 @@ class Analysis:
             return None
         gain = own.rate / other.rate - 1
         if other.is_raced:
-            # The race ended early, so the candidate's rate is at most this figure.
+            # The race ended early, so the rate is at most this.
             return f"at least {gain:+.0%}, measured beside the other settings"
         return f"{gain:+.0%}, measured beside the other settings"
 

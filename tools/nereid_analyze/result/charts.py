@@ -115,7 +115,7 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     for number, effect in enumerate(strongest):
         labels = [shown(value) for value, _, _ in effect.rates]
         rates = [rate for _, rate, _ in effect.rates]
-        # Compute the interval in logarithms, so that no rate is below 0.
+        # In logarithms, so that no rate is below 0.
         above = [rate * math.expm1(2 * deviation) for _, rate, deviation in effect.rates]
         below = [-rate * math.expm1(-2 * deviation) for _, rate, deviation in effect.rates]
         traces: list[Figure] = [

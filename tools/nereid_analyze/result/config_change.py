@@ -76,11 +76,7 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """Return the changes of `texts`, which maps a model to its config.pbtxt or `None`.
-
-    Raises:
-        ConfigTextError: a text cannot be changed.
-    """
+    """Return the changes of `texts`, each model's config.pbtxt. May raise ConfigTextError."""
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
         if change.name != EXECUTORS:
@@ -100,11 +96,7 @@ def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[
 
 
 def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str | None]:
-    """Return the texts of config.pbtxt files in a repository on this machine.
-
-    Raises:
-        ApplyError: a model is not in the repository.
-    """
+    """Return each model's config.pbtxt; raise ApplyError if the repository lacks a model."""
     texts: dict[str, str | None] = {}
     for model in models:
         directory = repository / model
@@ -116,11 +108,7 @@ def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str 
 
 
 def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
-    """Write all files or none, and return the paths of the backups.
-
-    Raises:
-        ApplyError: a file has changed since the search began.
-    """
+    """Write all files or none, and return the backups; raise ApplyError if a file has changed."""
     for change in changes:
         path = repository / change.model / CONFIG
         present = path.read_text(encoding="utf-8") if path.exists() else None

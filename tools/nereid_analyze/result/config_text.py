@@ -1,8 +1,4 @@
-"""Changes fields in the text of a config.pbtxt, and keeps everything else as it was written.
-
-Only the text of changed top-level fields is replaced. Comments elsewhere, and the order of fields,
-stay.
-"""
+"""Changes fields in the text of a config.pbtxt; comments elsewhere and the order of fields stay."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ class ConfigTextError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of the message in the text, from its name to its end."""
-
     name: str
     begin: int
     end: int
@@ -41,12 +35,9 @@ class _Field:
 def changed_text(
     text: str, model: str, values: Mapping[str, Value], served: Mapping[str, Any], *, cpu_only: bool
 ) -> str:
-    """Return the text with these values of fields.
+    """Return the text with these values; raise ConfigTextError if it cannot be changed.
 
-    served: the configuration as the server completed it, used for fields that the text leaves out.
-
-    Raises:
-        ConfigTextError: the text cannot be changed.
+    served: the configuration as the server completed it, for fields that the text leaves out.
     """
     try:
         before = parse_config(text, model_name=model)
@@ -60,8 +51,7 @@ def changed_text(
     ]
     made = _replaced(text, {name: _rendered(wanted, name) for name in changed})
     if parse_config(made, model_name=model) != wanted:
-        # The text has a form that the scan does not understand. Write the whole message anew,
-        # without comments.
+        # The scan does not understand this text. Write the whole message, without comments.
         made = text_format.MessageToString(wanted)
     return made
 
@@ -81,7 +71,7 @@ def _wanted(
     if any(name in values for name in (DELAY, PREFERRED)) and served.get("dynamic_batching"):
         document.setdefault("dynamic_batching", {})
     if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
-        # Set max_batch_size too: preferred batch sizes, for example, must not exceed it.
+        # Preferred batch sizes, for example, must not exceed max_batch_size.
         document[MAX_BATCH] = served[MAX_BATCH]
     overridden_document = overridden(document, values, cpu_only=cpu_only)
     if MAX_BATCH not in values and not before.max_batch_size:
@@ -94,7 +84,6 @@ def _part(config: model_config_pb2.ModelConfig, name: str) -> str:
 
 
 def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
-    """Return the text of one field, or "" if the field has no value."""
     alone = model_config_pb2.ModelConfig()
     alone.CopyFrom(config)
     for field in config.DESCRIPTOR.fields:
@@ -114,7 +103,6 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
         parts.append(missing.pop(field.name, ""))
         at = field.end
         if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
-            # The field's line is empty now, so remove its newline too.
             at += 1
     parts.append(text[at:])
     replaced_text = "".join(parts)
@@ -128,12 +116,10 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
 
 
 def _fields(text: str) -> Iterator[_Field]:
-    """Yield the top-level fields of the message, in the order of the text."""
     at = 0
     while (at := _skipped(text, at)) < len(text):
         match = _NAME.match(text, at)
         if match is None:
-            # Skip the separator between two fields.
             at += 1
             continue
         begin, at = at, _skipped(text, match.end())
@@ -144,7 +130,6 @@ def _fields(text: str) -> Iterator[_Field]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the position after blanks and comments."""
     while at < len(text):
         if text[at].isspace():
             at += 1

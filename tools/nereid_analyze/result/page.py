@@ -69,7 +69,6 @@ def _difference(changes: Sequence[ConfigChange]) -> str:
                 kind = "good"
             elif line.startswith("-") and not line.startswith("---"):
                 kind = "bad"
-            # Keep blanks at the beginning of a line, because they are part of the diff.
             shown = line.lstrip(" ")
             rows.append([(kind, "\u00a0" * (len(line) - len(shown)) + shown), reason])
         parts.append(f"<h2>{escaped(change.model)}: config.pbtxt</h2>\n")

@@ -88,7 +88,6 @@ def _ordered(job: Job, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _with_rates(fields: Sequence[str], samples: Sequence[Sample]) -> list[str]:
-    """Return the fields; add a column for rates if there are open-loop samples."""
     columns = list(fields)
     if (
         any(sample.trial.level.kind == "rate" for sample in samples)
@@ -135,11 +134,7 @@ def _row(
 
 
 def _configs(job: Job, candidate: Candidate) -> list[dict[str, Any]]:
-    """Return the configuration, with the candidate's values, of each model that has settings.
-
-    For an ensemble, these are the models of its steps. If no model has settings, return the
-    configurations of the models that get requests.
-    """
+    """Return the configurations of the models with settings, or else of those that get requests."""
     default = job.space.default
     tuned = dict.fromkeys(model for model, _, _ in candidate.choices if model) or job.models
     configs = []

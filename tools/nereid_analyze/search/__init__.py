@@ -1,6 +1,3 @@
-"""Searches for the best candidate. A search is a generator: it yields trials and gets measurements.
-
-Searches do no I/O: their callers measure.
-"""
+"""Searches for the best candidate, as generators that yield trials and get measurements."""
 
 # layout: pure

@@ -1,15 +1,9 @@
 """Nereid's own search, which uses a model of all candidates to choose what to measure.
 
-The steps of the search:
-
 1. Requests of several batch sizes, one at a time, show the models' batch times.
-2. The default is evaluated.
-3. A few candidates far from each other are evaluated, first the one that the model predicts as the
-   best. After that, the candidate with the largest expected gain is evaluated next. Each candidate
-   races against the best so far, and each measured rate corrects the model.
-4. The search goes on until no candidate is expected to gain enough and the search is sure of the
-   best, or until a maximum number of candidates is reached. Then settings of the best candidate
-   that gain nothing go back to the default's values.
+2. The default is evaluated, then a few candidates far from each other.
+3. The candidate with the largest expected gain is next, until the search is sure of the best.
+4. Settings of the best candidate that gain nothing go back to the default's values.
 5. The best three are measured again, together with the default.
 """
 
@@ -44,25 +38,21 @@ if TYPE_CHECKING:
     from nereid_analyze.space.space import Space
     from nereid_perf.measurement import Measurement
 
-# A candidate within this relative distance of the best counts as equally good when the search
-# computes how sure it is of the best.
+# Candidates within this relative distance of the best count as equally good.
 _NEAR: Final = 0.05
 _DRAWS: Final = 400
-# Maximum number of candidates whose rates are drawn. More would cost more time than they are worth.
+# Candidates whose rates are drawn. More would take too long.
 _DRAWN: Final = 150
-# Maximum number of candidates that are chosen to be far from each other, before expected gains
-# decide.
+# Candidates that are spread out before expected gains decide.
 _SPREAD: Final = 6
-# Maximum share of a small space that is evaluated, and the number of candidates that may be
-# evaluated in any case.
+# Maximum share of a small space that is evaluated; _MIN_CANDIDATES may be evaluated anyway.
 _SHARE: Final = 0.2
 _MIN_CANDIDATES: Final = 10
-# Distance within which candidates near a failed candidate are likely to fail too, as a share of a
-# setting's range.
+# Share of a setting's range. Within it, neighbours of a failed candidate probably fail too.
 _NEARNESS: Final = 0.15
-# A difference of rates up to this, as a logarithm, counts as no difference.
+# Log rates that differ by less count as equal.
 _EQUAL: Final = 0.02
-# Share of the best rate that is used as the rate of candidates without a rate.
+# Assumed rate of candidates without one, as a share of the best.
 _FLOOR: Final = 0.05
 
 
@@ -70,10 +60,9 @@ _FLOOR: Final = 0.05
 class AdaptiveRules:
     """The rules of the search.
 
-    gain: minimum expected relative gain of the rate that is worth evaluating another candidate.
-    sureness: probability that no other candidate is more than 5 % better, at which the search ends.
-    pool: maximum number of candidates that are considered; of a larger space, a random sample is
-    taken.
+    gain: expected relative gain that is worth another evaluation. sureness: probability, at which
+    the search ends, that no other candidate is more than 5 % better. pool: maximum number of
+    candidates.
     """
 
     inner: InnerRules = field(default_factory=InnerRules)
@@ -88,10 +77,7 @@ class AdaptiveRules:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of one setting on the rate; the other settings are the winner's.
-
-    rates: the setting's values, each with its estimated rate and the rate's relative deviation.
-    """
+    """The effect of one setting; `rates` has (value, estimated rate, relative deviation)."""
 
     model: str
     name: str
@@ -106,11 +92,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class AdaptiveResult:
-    """The result of the search.
+    """The result of the search; `winner` is an index in finalists, of which the default is first.
 
-    winner: index in finalists, the first of which is the default. sureness: probability that no
-    candidate is more than 5 % better. miss: typical relative error of the rates that the capacity
-    model predicted before the candidates were measured.
+    sureness: probability that no candidate is more than 5 % better. miss: typical relative error of
+    predicted rates.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -127,11 +112,7 @@ class AdaptiveResult:
 def search_adaptively(
     space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
 ) -> Search[AdaptiveResult]:
-    """Search the space.
-
-    defaults: maps each model that a request passes to the model's default values, in the order in
-    which the request passes the models.
-    """
+    """Search; `defaults` has the models in the order in which a request passes them."""
     return (yield from _Adaptive(space, goal, defaults, rules).run())
 
 
@@ -155,7 +136,7 @@ class _Adaptive:
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
         self._noise = EXACT
-        # Correction fitted to all measurements so far; `None` until it is needed again.
+        # The correction is `None` until it is fitted to all measurements so far.
         self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:
@@ -183,13 +164,8 @@ class _Adaptive:
         winner = winner_of(finalists, self._goal)
         return self._result(finalists, winner, pool)
 
-    # --- measuring
-
     def _simplify(self) -> Search[None]:
-        """Evaluate the best candidate again, with the default's values for settings without a gain.
-
-        The best candidate then differs from the default only in settings that matter.
-        """
+        """Evaluate the best again, with the default's values for settings without a gain."""
         ranked = self._ranked(without=self._space.default)
         if not ranked:
             return
@@ -205,11 +181,7 @@ class _Adaptive:
             self._refit()
 
     def _probe(self) -> Search[None]:
-        """Measure batch times with requests of several sizes, one request in flight.
-
-        The measured candidate allows the largest batches in the space, so that each request is one
-        batch.
-        """
+        """Measure batch times, with one request in flight."""
         candidate, largest = self._probed()
         size, rules = 1, self._rules.inner
         while size <= largest:
@@ -218,21 +190,16 @@ class _Adaptive:
             try:
                 measurement = yield trial
             except CandidateError:
-                # Stop, because larger requests would fail as well. The evaluation of the default
-                # shows what is wrong.
+                # Larger requests would fail too. The default's evaluation shows what is wrong.
                 return
             self._probes.append(Sample(trial, measurement))
             if size == 1:
                 self._single_us = mean_us(measurement.latencies.service)
             self._learn_times(measurement, size)
-            # A few sizes are enough to fit a line.
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """Return the candidate to probe, and the largest batch size that all its models allow.
-
-        The candidate is the default with one instance and the largest batches.
-        """
+        """Return the default with one instance and the largest batches, and their common size."""
         candidate, largest = self._space.default, []
         varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
@@ -255,7 +222,7 @@ class _Adaptive:
                 self._points[split.model].append((size, sum(filter(None, phases))))
                 known = True
         if not known and len(self._points) == 1:
-            # If the server has no statistics, use the whole response time as the model's time.
+            # Without statistics of the server, the whole response time counts.
             us = mean_us(measurement.latencies.service)
             next(iter(self._points.values())).append((size, us))
 
@@ -274,9 +241,9 @@ class _Adaptive:
     def _start(self, candidate: Candidate, predicted: float) -> float:
         """Return where the inner search begins: a rate, or a number of requests in flight."""
         if self._goal.slo is not None:
-            # Limit the prediction. At least the rate of one request at a time is known to be
-            # possible. Far from measured candidates the prediction may be much too high, and
-            # requests beyond the server's capacity would disturb later measurements.
+            # Far from measured candidates the prediction may be much too high, and an overload
+            # disturbs later measurements. The rate of one request at a time is known to be
+            # possible.
             measured = [
                 evaluation.rate for evaluation in self._evaluations.values() if evaluation.rate
             ]
@@ -287,10 +254,7 @@ class _Adaptive:
         return min(most, self._rules.inner.most_concurrency)
 
     def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
-        """Learn from the finals, which measure rates more exactly.
-
-        The differences from the earlier rates show how exact the rates of all other candidates are.
-        """
+        """Learn from the finals, whose rates show how exact the earlier rates are."""
         misses = []
         for finalist in finalists:
             evaluation = self._evaluations[finalist.candidate]
@@ -306,8 +270,6 @@ class _Adaptive:
                 deviation = max(evaluation.deviation, self._noise)
                 self._evaluations[candidate] = replace(evaluation, deviation=deviation)
         self._refit()
-
-    # --- deciding
 
     def _refit(self) -> None:
         times = {}
@@ -327,7 +289,7 @@ class _Adaptive:
         return self._fitted
 
     def _fit(self) -> Correction:
-        # Leave out candidates that could not be loaded, because they have no rate.
+        # Candidates that could not be loaded have no rate.
         every = list(self._evaluations.values())
         measured = [evaluation for evaluation in every if not evaluation.failure] or every
         known = self._predicted([evaluation.candidate for evaluation in measured])
@@ -360,9 +322,8 @@ class _Adaptive:
     def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate to evaluate next, or `None` once the search is sure of the best.
 
-        The result is the candidate with the largest expected gain, if that gain is large enough.
-        Otherwise, while the search is not sure enough of the best, it is the candidate that most
-        likely exceeds the best by more than 5 %.
+        If no expected gain is large enough, the candidate is the one that most likely exceeds the
+        best by more than 5 %.
         """
         best = max(self._evaluations.values(), key=lambda evaluation: evaluation.rate)
         beside = self._space.neighbours(best.candidate)
@@ -386,10 +347,7 @@ class _Adaptive:
     def _draws(
         self, best: Candidate, others: Sequence[Candidate]
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
-        """Draw random rates (logarithms) of the best, and of candidates that may exceed it.
-
-        The best candidate is the first in the list, and its rate is the first in each row.
-        """
+        """Draw random log rates of the best (first), and of candidates that may exceed it."""
         others = [
             candidate
             for candidate, share in zip(others, self._loadable(others), strict=True)
@@ -402,7 +360,7 @@ class _Adaptive:
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
 
     def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Estimate how likely each candidate can be loaded, from earlier loads of similar ones."""
+        """Estimate each candidate's probability to load, from earlier loads of similar ones."""
         evaluated = list(self._evaluations.values())
         failed = np.array([bool(evaluation.failure) for evaluation in evaluated])
         if not failed.any() or not candidates:
@@ -429,15 +387,12 @@ class _Adaptive:
         return np.log([self._capacity.rate(candidate) for candidate in candidates])
 
     def _ranked(self, without: Candidate) -> list[Evaluation]:
-        """Return the evaluations with a fully measured rate, the best first."""
         evaluations = [
             evaluation
             for evaluation in self._evaluations.values()
             if evaluation.rate and not evaluation.is_raced and evaluation.candidate != without
         ]
         return sorted(evaluations, key=lambda evaluation: -evaluation.rate)
-
-    # --- the result
 
     def _result(
         self, finalists: tuple[Finalist, ...], winner: int, pool: Sequence[Candidate]

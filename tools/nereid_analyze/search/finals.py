@@ -1,10 +1,7 @@
 """The finals: the best candidates and the default are measured again, in rounds.
 
-In each round all finalists are measured in turn, so that drift affects all equally. Each is
-measured at the load at which it was best. If there is a target, a candidate that misses a
-constraint in most rounds is measured again at a lower rate. A candidate that keeps all constraints
-in all rounds is measured again at a higher rate. This is needed because the search before finds
-rates only to its own precision.
+In each round all finalists are measured in turn, so that drift affects all equally. A finalist that
+misses a constraint in most rounds goes to a lower rate, one that misses none to a higher rate.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# Factors that lower a candidate's rate after a pass that missed a constraint: one factor for each
-# pass. The factors become smaller, because after a drift the rate may be far too high.
+# Factors for each pass that missed a constraint. After a drift the rate may be far too high.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98
@@ -36,10 +32,9 @@ _AS_GOOD: Final = 0.98
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate in the finals.
+    """A candidate in the finals; `rate` is the median of `rates`, which has one rate per round.
 
-    rate: median of the rates of its rounds. kept: number of rounds that kept all constraints.
-    rates: rate of each round, in order, so that the rates of two finalists can be paired.
+    kept: number of rounds that kept all constraints.
     """
 
     candidate: Candidate
@@ -80,8 +75,7 @@ def run_finals(
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
-                    # Leave this round out: the candidate was measured before, and now merely has
-                    # fewer rounds.
+                    # The candidate was measured before, and merely has fewer rounds.
                     continue
         waiting = []
         for index, samples in results.items():
@@ -90,7 +84,7 @@ def run_finals(
             if shown.is_kept or not before.is_kept:
                 found[index] = shown
             else:
-                # The rate was raised too far, so keep the result at the lower rate.
+                # The raised rate was too high, so keep the result at the lower rate.
                 found[index] = replace(before, samples=shown.samples)
                 continue
             factor = lower
@@ -109,7 +103,7 @@ def run_finals(
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
     """Return the index of the best finalist that keeps the constraints, or 0 if none does.
 
-    Among about equally good finalists, the one with the fewest changes from the default wins.
+    Among about equally good ones, the one with the fewest changes from the default wins.
     """
     baseline = finalists[0].best
     kept = [index for index, finalist in enumerate(finalists) if finalist.is_kept and finalist.rate]

@@ -1,9 +1,7 @@
-"""Finds the best load of one candidate: the highest rate within a target, or the best concurrency.
+"""The best load of one candidate: the highest rate within a target, or the best concurrency.
 
-With a target, the search is the same as that of `nereid perf --find-max-rate`. Without a target,
-the number of requests in flight doubles until the rate no longer grows. Before either search, the
-candidate races against the best so far, in short windows. A bad candidate is found after a quarter
-of a window, and only candidates near the best are measured in whole windows.
+A race in short windows first drops bad candidates. With a target, the search is then that of
+`nereid perf --find-max-rate`; otherwise the concurrency doubles until the rate no longer grows.
 """
 
 from __future__ import annotations
@@ -26,16 +24,13 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import Measurement
     from nereid_perf.questions.slo import Slo
 
-# Minimum gain of the rate, as a factor, that is worth doubling the load again.
+# Minimum gain, as a factor, that is worth doubling the load again.
 _GAIN: Final = 1.03
-# Shares of the best rate that a candidate must reach in the first and the second short window of a
-# race.
+# Shares of the best rate to reach in a race's first and second window.
 _RACE: Final = (0.85, 0.95)
-# Share of the best rate at which a candidate must meet the target in a race. It is below 1, so that
-# noise alone does not end the race of an equally good candidate.
+# A race checks the target at this share of the best rate, so that noise does not end the race.
 _RACED: Final = 0.9
-# Uncertainty of a rate as the standard deviation of its logarithm: `ROUGH` for a race, `EXACT` for
-# whole windows.
+# Standard deviation of the rate's logarithm: `ROUGH` for a race, `EXACT` for whole windows.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
 _MAX_ERRORS: Final = 0.01
@@ -44,11 +39,7 @@ _MIN_SECONDS: Final = 0.25
 
 @dataclass(frozen=True)
 class InnerRules:
-    """The rules of the search.
-
-    seconds: length of a whole window. least_concurrency, most_concurrency: bounds of requests in
-    flight.
-    """
+    """The rules of the search; `seconds` is the length of a whole window."""
 
     seconds: float = 1.0
     precision: float = 0.05
@@ -61,12 +52,10 @@ class InnerRules:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result for a candidate.
+    """The result for a candidate; `rate` is 0 if no rate keeps the constraints.
 
-    rate: the best rate; 0 if no rate keeps the constraints. level: the level of that rate.
-    deviation: standard deviation of the rate's logarithm. is_raced: the race ended the evaluation,
-    so that the rate is an estimate that is surely below the best. best: a measurement at that
-    level. failure: reason why there is no measurement.
+    deviation: standard deviation of the log rate. is_raced: a race ended the evaluation, so the
+    rate is an estimate below the best. failure: why there is no measurement.
     """
 
     candidate: Candidate
@@ -86,11 +75,9 @@ def evaluate(
     start: float,
     best_rate: float = 0.0,
 ) -> Search[Evaluation]:
-    """Search for a candidate's best load.
+    """Search for the best load, near `start`: a rate with a target, otherwise a concurrency.
 
-    start: load to begin with, near the expected result. With a target it is a rate, otherwise a
-    number of requests in flight. best_rate: rate of the candidate to beat; 0 means that there is no
-    such candidate, so that no race takes place.
+    best_rate: rate to beat in a race; 0 means no race.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -118,8 +105,7 @@ class _Inner:
                     break
                 reached = attempts(found) / found.duration_s
                 if reached < least * level.value or share == 0.5:
-                    # The rate that the candidate reached is an upper bound of the rate at which it
-                    # meets the target.
+                    # The rate that the candidate reached is an upper bound.
                     return self.ended(min(reached, level.value), level, found, raced=True)
             start = best_rate
         search = find_max_rate(
@@ -140,7 +126,7 @@ class _Inner:
             result = end.value
         level = LoadLevel(RATE, result.rate)
         at_rate = [sample.measurement for sample in self._samples if sample.trial.level == level]
-        # The search has checked the target. Check the other constraints, such as memory, now.
+        # The search has checked the target, but not the other constraints, such as memory.
         kept = [measurement for measurement in at_rate if self._goal.is_met(measurement)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0
@@ -171,7 +157,7 @@ class _Inner:
                 if gain < (_GAIN if factor > 1 else 1 / _GAIN):
                     break
         top = max(map(self._rate, measured.values()))
-        # Take the lowest of the equally good levels, which has the lowest latency.
+        # The lowest of the equally good levels has the lowest latency.
         at = min(
             level
             for level, measurement in measured.items()
@@ -216,10 +202,7 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Return whether a measurement keeps all constraints except those on latencies.
-
-        The rate search itself checks the latencies.
-        """
+        """Return whether a measurement keeps all constraints except those on latencies."""
         return all(
             constraint.is_kept(measurement)
             for constraint in self._goal.constraints

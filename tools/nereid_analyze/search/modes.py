@@ -1,8 +1,4 @@
-"""The search modes of Model Analyzer: brute, quick and optuna.
-
-brute measures all candidates. quick climbs from neighbour to neighbour. optuna lets optuna's TPE
-sampler choose candidates. At the end, the best three are measured again, together with the default.
-"""
+"""Model Analyzer's search modes: brute (all candidates), quick (neighbours) and optuna (TPE)."""
 
 from __future__ import annotations
 
@@ -32,20 +28,17 @@ if TYPE_CHECKING:
 BRUTE: Final = "brute"
 QUICK: Final = "quick"
 OPTUNA: Final = "optuna"
-# Name of optuna's parameter for concurrency; its value is the exponent of a power of two.
+# Name of optuna's parameter; its value is the exponent of a power of two.
 _LEVEL: Final = "concurrency"
 
 
 @dataclass(frozen=True)
 class ModeRules:
-    """The rules of the modes.
+    """The rules of the modes; `sweep` is for all candidates in brute, otherwise for the best ones.
 
-    sweep: rules of sweeps over levels. In brute, all candidates are swept; in the other modes, the
-    best are. tops: number of best candidates that are swept. least_share, most_share: bounds of the
-    number of optuna's trials, as shares of the space. least_trials, most_trials: the same bounds as
-    numbers. patience: number of trials without improvement that end the search. uses_formula: true
-    to set the concurrency to twice the sum of all instances' largest batches, instead of searching
-    for it.
+    least_share, most_share: bounds of optuna's trials, as shares of the space. patience: trials
+    without improvement that end the search. uses_formula: the concurrency is twice the sum of all
+    instances' largest batches.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)
@@ -78,11 +71,7 @@ def search_by_mode(
     defaults: Mapping[str, ModelDefaults],
     rules: ModeRules,
 ) -> Search[ModeResult]:
-    """Search with one of the modes.
-
-    Raises:
-        CandidateError: the default itself cannot be measured.
-    """
+    """Search with a mode; raise CandidateError if the default itself cannot be measured."""
     samples = yield from sweep(space.default, goal, rules.sweep)
     if not samples:
         raise CandidateError("the models' present configuration cannot be measured")
@@ -182,11 +171,7 @@ class _Chosen:
         return max(least, most) if least <= rules.most_trials else rules.most_trials
 
     def _score(self, candidate: Candidate, value: int | None = None) -> Search[float]:
-        """Return the score of one window; -inf if it failed.
-
-        A candidate that misses a constraint scores lower than all candidates that keep the
-        constraints.
-        """
+        """Return the score of one window: -inf if it failed, and low if it missed a constraint."""
         if value is None and candidate in self._scores:
             return self._scores[candidate]
         rules = self._rules.sweep

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) -> Evaluation:
-    """Return an evaluation based on the best sample that keeps the constraints.
-
-    If no sample keeps them, the evaluation has the best sample and a rate of 0.
-    """
+    """Return an evaluation of the best sample that keeps the constraints, or else a rate of 0."""
     kept = [sample for sample in samples if goal.is_met(sample.measurement)]
     best = max(kept or samples, key=lambda sample: goal.score(sample.measurement, baseline))
     return Evaluation(
@@ -36,10 +33,7 @@ def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) 
 def evaluations_of(
     samples: Iterable[Sample], goal: Goal, baseline: Measurement
 ) -> list[Evaluation]:
-    """Return the evaluations of all candidates, the best first.
-
-    The order is by score; candidates without a sample that keeps the constraints are last.
-    """
+    """Return the evaluations of all candidates, the best first; those with a rate of 0 are last."""
     by_candidate: dict[Candidate, list[Sample]] = {}
     for sample in samples:
         by_candidate.setdefault(sample.trial.candidate, []).append(sample)

@@ -1,8 +1,4 @@
-"""Sweeps over levels of load for one candidate, as Model Analyzer does.
-
-The levels double, or are listed. Then a bisection finds the highest level that keeps the
-constraints.
-"""
+"""Sweeps over levels of load for one candidate, and a bisection, as Model Analyzer does."""
 
 from __future__ import annotations
 
@@ -18,19 +14,17 @@ if TYPE_CHECKING:
     from nereid_analyze.search.trial import Search
     from nereid_analyze.space.candidate import Candidate
 
-# The doubling ends after `_TRIES` levels in a row, none of which raised the best rate by the factor
-# `_GAIN`.
+# The doubling ends after `_TRIES` levels in a row that do not raise the best rate by `_GAIN`.
 _TRIES: Final = 4
 _GAIN: Final = 1.05
 
 
 @dataclass(frozen=True)
 class SweepRules:
-    """The rules of a sweep.
+    """The rules of a sweep; `listed` gives exact levels.
 
-    listed: measure exactly these levels. binary_steps: maximum number of levels that the bisection
-    measures if there are constraints. early_exit: a sweep over listed levels also ends when the
-    rate no longer grows.
+    binary_steps: maximum levels of the bisection. early_exit: end a listed sweep when the rate no
+    longer grows.
     """
 
     seconds: float = 1.0
@@ -69,13 +63,11 @@ def _sweep_batch(
         if goal.constraints and not rules.listed:
             yield from _search_between(samples, goal, rules)
     except CandidateError:
-        # Keep the earlier measurements, which still count.
         return samples
     return samples
 
 
 def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Search[None]:
-    """Bisect for the highest level that keeps the constraints; add the samples to `found`."""
     kept = [sample for sample in found if goal.is_met(sample.measurement)]
     low = max((int(sample.trial.level.value) for sample in kept), default=0)
     missed = [int(sample.trial.level.value) for sample in found if sample.trial.level.value > low]

@@ -16,10 +16,7 @@ T = TypeVar("T")
 
 
 class CandidateError(Exception):
-    """Raised if a candidate cannot be loaded, or all of its requests fail.
-
-    The error is thrown into the search where it yielded the candidate's trial. The text says why.
-    """
+    """Raised if a candidate cannot be loaded, or all of its requests fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +42,7 @@ Measure: TypeAlias = Callable[[Trial], Measurement]
 
 
 def resolve(search: Search[T], measure: Measure) -> T:
-    """Measure what the search asks for, until it ends; return its result.
-
-    measure() may raise CandidateError, which the search catches.
-    """
+    """Measure what the search asks for; throw measure()'s CandidateError into it."""
     try:
         trial = next(search)
         while True:

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Value of a setting: a number, a text, several numbers, or the JSON text of a whole field.
+# A number, a text, several numbers, or the JSON text of a whole field.
 Value: TypeAlias = int | str | tuple[int, ...]
 
 INSTANCES: Final = "instance_group.count"
 MAX_BATCH: Final = "max_batch_size"
 DELAY: Final = "dynamic_batching.max_queue_delay_microseconds"
 PREFERRED: Final = "dynamic_batching.preferred_batch_size"
-# Name of the setting for the number of executors, which belongs to the mesh and not to a model.
+# The number of executors, a setting of the mesh and not of a model.
 EXECUTORS: Final = "executors"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that is varied.
+    """A setting that is varied; `model` is "" for a setting of the mesh.
 
-    model: "" for a setting of the mesh. name: path of the field in the model's configuration.
-    values: in order, so that neighbours are next to each other; the default is among them.
+    name: path of the field. values: in order, so that neighbours are adjacent; include the default.
     """
 
     model: str
@@ -76,11 +75,7 @@ class Candidate:
 
 
 def candidate_of(plain: Iterable[Iterable[Any]]) -> Candidate:
-    """Return the candidate that plain() has converted to lists.
-
-    Raises:
-        ValueError, TypeError: the lists are not a candidate.
-    """
+    """Return the candidate that plain() has converted. May raise ValueError or TypeError."""
     choices = []
     for model, name, value in plain:
         choices.append((str(model), str(name), tuple(value) if isinstance(value, list) else value))

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelDefaults:
-    """The default values of a model.
-
-    max_batch: maximum number of rows that execute together. weight: number of executions per
-    request.
-    """
+    """Default values; max_batch: rows that execute together, weight: executions per request."""
 
     instances: int = 1
     max_batch: int = 1

@@ -14,7 +14,7 @@ from nereid_analyze.space.override import OFF, UNSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# Maps a name of --vary to the settings that it stands for.
+# Key: a name of --vary. Value: the setting's name.
 NAMES: Final[Mapping[str, str]] = {
     "instances": INSTANCES,
     "max_batch_size": MAX_BATCH,
@@ -25,20 +25,16 @@ NAMES: Final[Mapping[str, str]] = {
     "padding": "parameters.padding",
 }
 USUAL: Final = ("instances", "max_batch_size", "delay", "intra_op_threads", "padding")
-# Names of the settings that Model Analyzer varies by default.
 MODEL_ANALYZER: Final = ("instances", "max_batch_size")
 _DELAYS_US: Final = (0, 100, 500, 2000, 10_000)
-# Maximum share of the target that a delay may take, so that time is left to execute.
+# Maximum delay as a share of the target, so that time is left to execute.
 _DELAY_SHARE: Final = 0.25
 _THREADED: Final = ("onnxruntime", "openvino", "pytorch")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the settings' values.
-
-    instances, batches: minimum and maximum. threads: maximum. vary: keys of NAMES.
-    """
+    """Limits of values: (minimum, maximum), or the maximum; `vary` has keys of NAMES."""
 
     instances: tuple[int, int] = (1, 5)
     batches: tuple[int, int] = (1, 128)
@@ -58,10 +54,7 @@ def model_settings(name: str, config: Mapping[str, Any], limits: Limits) -> tupl
 def listed_settings(
     name: str, config: Mapping[str, Any], alternatives: Mapping[str, list[Any]]
 ) -> tuple[Setting, ...]:
-    """Return the settings for fields whose alternatives the user lists.
-
-    Each setting also has the present value, as `default`.
-    """
+    """Return the settings for fields whose alternatives the user lists; add the present values."""
     settings = []
     for field, values in alternatives.items():
         if field == MAX_BATCH:
@@ -113,8 +106,8 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # If the parameter is not set, the backend chooses the number of threads. This choice
-            # counts as the largest value, so it comes last.
+            # If it is not set, the backend chooses the number of threads. This counts as the
+            # largest value.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))
@@ -149,10 +142,9 @@ def _batch_settings(
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
-    """Return paddings with the present sizes, every second size, and additional sizes between.
+    """Return the present padding, every second size of it, and additional sizes between.
 
-    Padding is varied only if the model has it already, because only the author knows which inputs
-    and outputs belong together.
+    A model without padding gets none: only its author knows which tensors belong together.
     """
     paddings: dict[Value, None] = {text: None}
     for change in (lambda sizes: sizes[1::2] if len(sizes) > 1 else sizes, _between):
@@ -202,5 +194,4 @@ def _powers(least: int, most: int) -> Iterator[int]:
 
 
 def _with(present: int, values: Iterable[int]) -> tuple[int, ...]:
-    """Return the values and the present one, in order, without repetition."""
     return tuple(sorted({present, *values}))

@@ -1,7 +1,4 @@
-"""Puts a candidate's values into the configuration of a model.
-
-Configurations are documents in the form of Triton's JSON.
-"""
+"""Puts a candidate's values into a configuration, in the form of Triton's JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Values that switch a setting off: OFF for DELAY (no dynamic batching), and UNSET for PREFERRED and
-# parameters, which are then not written.
+# OFF switches dynamic batching (DELAY) off. UNSET leaves PREFERRED or a parameter out.
 OFF: Final = -1
 UNSET: Final = "unset"
 _PARAMETERS: Final = "parameters."

@@ -45,11 +45,7 @@ class LocalMesh:
         self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
 
     def __enter__(self) -> Self:
-        """Start the mesh.
-
-        Raises:
-            TargetError: the mesh does not become ready.
-        """
+        """Start the mesh; raise TargetError if it does not become ready."""
         argv = [
             sys.executable,
             "-P",
@@ -65,8 +61,7 @@ class LocalMesh:
             *self._flags,
         ]
         with self._log.open("ab") as output:
-            # Give the mesh its own process group: after Ctrl-C, it must end only after its models
-            # are restored.
+            # The mesh has its own process group: Ctrl-C must not end it before models are restored.
             self._process = subprocess.Popen(
                 argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -118,7 +113,6 @@ class LocalMesh:
             with contextlib.suppress(ServerError):
                 if server.is_ready():
                     return
-            # Poll, because another process does not report changes of its state.
             time.sleep(_LOOK_S)
         raise TargetError(f"nereid serve is not ready after {_START_S:g} s; its log is {self._log}")
 

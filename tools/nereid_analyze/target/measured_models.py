@@ -28,21 +28,19 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.run_settings import RunSettings
 
-# Seconds of warm-up after a load, because the first requests of an instance take longest.
+# Seconds of warm-up after a load: the first requests of an instance take longest.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
-# Maximum time of a load in seconds. It is long, because a load may build engines.
+# The limit is long, because a load may build engines.
 _LOAD_S: Final = 600.0
 _DRAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTarget:
-    """The target of the measurements.
+    """The target of the measurements; `models` has weights, `composing` is tuned too.
 
-    models: the models that get requests, with their weights. composing: other models that are tuned
-    too. flags: maps a model to flags of nereid perf. start_mesh: function that starts a mesh with a
-    number of executors; `None` if endpoint is a running server.
+    start_mesh: takes a number of executors; `None` if endpoint is a running server.
     """
 
     endpoint: Endpoint
@@ -71,11 +69,7 @@ class MeasuredModels:
         self._default: Candidate | None = None
 
     def __enter__(self) -> Self:
-        """Start the mesh, if one should be started, and load the models.
-
-        Raises:
-            TargetError: the server cannot be used.
-        """
+        """Start the mesh if needed, and load the models. May raise TargetError."""
         self._open(None)
         return self
 
@@ -97,12 +91,7 @@ class MeasuredModels:
         self._default = default
 
     def measure(self, trial: Trial) -> Measurement:
-        """Load a trial's candidate and measure it.
-
-        Raises:
-            CandidateError: the candidate cannot be loaded, or all its requests fail.
-            TargetError: the server does not respond any more.
-        """
+        """Load and measure a candidate. May raise CandidateError, or TargetError (no server)."""
         candidate = trial.candidate
         assert self._default is not None, "use_default comes before trials"
         executors = candidate.values("").get(EXECUTORS)
@@ -124,8 +113,6 @@ class MeasuredModels:
         resident = float(self._mesh.resident_bytes())
         gauges = {**measurement.gauges, "server_resident_memory_bytes": (resident, resident)}
         return replace(measurement, gauges=gauges)
-
-    # --- inside
 
     def _open(self, executors: int | None) -> None:
         target = self._target
@@ -167,7 +154,7 @@ class MeasuredModels:
                 raise TargetError(f"{error}; --perf-flag passes it on") from error
             except OSError as error:
                 raise TargetError(str(error)) from error
-            # Keep sessions for other batch sizes open, because idle worker processes cost little.
+            # Keep the other sessions open: idle worker processes cost little.
             self._sessions[batch_size] = session
         return session
 
@@ -177,7 +164,6 @@ class MeasuredModels:
         self._sessions = {}
 
     def _plan(self, batch_size: int) -> Plan:
-        """Return the plan of all models, each in proportion to its weight."""
         settings = [self._settings(model, batch_size) for model in self._target.models]
         inputs = [resolved_inputs(one, self._server) for one in settings]
         if any(plan.region_prefix or plan.traces for plan in inputs):
@@ -207,5 +193,5 @@ class MeasuredModels:
             self._server.extensions()
         except ServerError:
             return False
-        # The server need not be ready, because a candidate may have made a model unavailable.
+        # The server need not be ready: a candidate may have made a model unavailable.
         return True

@@ -33,11 +33,7 @@ class TargetError(Exception):
 
 
 class ServedModels:
-    """A context for models; its end always restores the configuration of each model.
-
-    A model that was not loaded before is loaded, and unloaded at the end. The models that an
-    ensemble consists of are included.
-    """
+    """A context for models and their composing models. Its end restores what was loaded before."""
 
     def __init__(
         self,
@@ -52,16 +48,12 @@ class ServedModels:
         self._cpu_only = cpu_only
         self._reloads = reloads
         self._loaded_by_us: list[str] = []
-        # Maps a model to the values that now differ from its original configuration.
+        # Values of each model that differ from its original configuration.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
-        """Load the models.
-
-        Raises:
-            TargetError: the server cannot be used.
-        """
+        """Load the models; raise TargetError if the server cannot be used."""
         try:
             self._begin()
         except BaseException:
@@ -73,11 +65,7 @@ class ServedModels:
         self.restore()
 
     def load(self, candidate: Candidate, default: Candidate) -> bool:
-        """Load a candidate; return whether anything had to be loaded.
-
-        Raises:
-            CandidateError: the candidate cannot be loaded.
-        """
+        """Load a candidate, or raise CandidateError; return whether anything had to be loaded."""
         changed = False
         for model in self.configs:
             present = default.values(model)
@@ -94,10 +82,7 @@ class ServedModels:
         return changed
 
     def restore(self) -> None:
-        """Restore the models; log models that cannot be restored, and go on with the others.
-
-        Signals do not interrupt this method.
-        """
+        """Restore all models, uninterrupted by signals; log those that cannot be restored."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self._restore()
@@ -128,8 +113,6 @@ class ServedModels:
             except ServerError as error:
                 _log.warning("model not unloaded model=%s error=%s", model, error)
         self._loaded_by_us = []
-
-    # --- inside
 
     def _begin(self) -> None:
         try:
@@ -163,11 +146,7 @@ class ServedModels:
             self._server.load_model(model, json.dumps(self.configs[model]))
 
     def _revive_ensembles(self) -> None:
-        """Reload ensembles that a composing model's configuration made unavailable or outdated.
-
-        Raises:
-            CandidateError: an ensemble cannot be loaded.
-        """
+        """Reload ensembles that a composing model's configuration made unavailable or outdated."""
         for model, config in self.configs.items():
             if not is_ensemble(config):
                 continue
@@ -184,8 +163,7 @@ class ServedModels:
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
         before = self._values.get(model, {})
-        # Note the values before the load, because an interrupt may come while the server loads the
-        # model.
+        # Note the values first, because an interrupt may come while the server loads the model.
         self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))

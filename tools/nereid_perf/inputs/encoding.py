@@ -1,8 +1,4 @@
-"""Encodes requests as the bytes that clients send.
-
-The parts that all requests of one kind share are encoded once, as two halves. The parts that differ
-in each request (id, place in a sequence) are put between the halves.
-"""
+"""Encodes requests: shared parts once, as two halves; the id and the sequence go between them."""
 
 from __future__ import annotations
 
@@ -34,10 +30,9 @@ class RequestTemplate(Protocol):
     """An encoded request without the parts that differ each time it is sent."""
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
-        """Return the message and the length of its JSON.
+        """Return the message and its JSON's length, 0 over gRPC or without binary tensors.
 
-        The length is 0 over gRPC, or if the request has no binary tensors. request_id: ASCII
-        without quotation marks. sequence: bytes that the encoder's sequence_part() has returned.
+        request_id: ASCII without quotation marks. sequence: from the encoder's sequence_part().
         """
         ...
 
@@ -51,11 +46,7 @@ class Encoder(Protocol):
         ranges: Sequence[RegionRange] = (),
         parameters: Iterable[tuple[str, Parameter]] = (),
     ) -> RequestTemplate:
-        """Return the template of requests with these inputs.
-
-        ranges: the places of the inputs in shared memory; if empty, the inputs are in the request
-        itself. parameters: added to the model's parameters.
-        """
+        """Return a template with these inputs, which are in shared memory if there are `ranges`."""
         ...
 
     def sequence_part(self, identity: int | str, *, start: bool, end: bool) -> bytes:
@@ -68,8 +59,8 @@ def make_encoder(
 ) -> Encoder:
     """Return an encoder for a model's requests.
 
-    outputs: maps a requested output's name to its place in shared memory, or to `None` if the
-    response contains the output. If the map is empty, the response has all outputs.
+    outputs: each requested output's place in shared memory, or `None`; an empty map means all
+    outputs.
     """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)
@@ -84,8 +75,6 @@ def _parameters_of(model: ModelPlan) -> dict[str, Parameter]:
         parameters["timeout"] = model.timeout_us
     return parameters
 
-
-# --- gRPC
 
 _ID_TAG: Final = b"\x1a"
 _PARAMETERS_TAG: Final = b"\x22"
@@ -151,8 +140,7 @@ class GrpcEncoder:
         flags = _GRPC_FLAGS[start, end]
         if isinstance(identity, str):
             return _map_entry("sequence_id", _parameter(identity)) + flags
-        # The sequence id (int64_param) is encoded by hand, because it is the only part that differs
-        # between sequences.
+        # Only the sequence id (int64_param) differs between sequences, so it is encoded by hand.
         number = b"\x10" + encode_varint(identity)
         value = b"\x12" + bytes((len(number),)) + number
         return _ID_ENTRY + bytes((len(_ID_KEY) + len(value),)) + _ID_KEY + value + flags
@@ -174,7 +162,7 @@ def _parameter(value: Parameter) -> kserve_pb2.InferParameter:
 def _add_parameters(written: Any, parameters: Mapping[str, Parameter]) -> None:
     for name, value in parameters.items():
         if name == "priority" and isinstance(value, int):
-            # Send the parameter as uint64_param, as Triton's clients do.
+            # Triton's clients send uint64_param.
             written[name].uint64_param = value
         else:
             written[name].CopyFrom(_parameter(value))
@@ -195,14 +183,8 @@ _GRPC_FLAGS: Final = {
 }
 
 
-# --- HTTP
-
-
 class _Document:
-    """Template of an HTTP request: tensors, and JSON without the id and the sequence's parameters.
-
-    parameters: members of the object "parameters", without braces.
-    """
+    """Template of an HTTP request: tensors, and JSON without id and sequence."""
 
     __slots__ = ("_binary_bytes", "_parameters", "_rest")
 

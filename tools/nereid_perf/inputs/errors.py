@@ -4,7 +4,4 @@ from __future__ import annotations
 
 
 class InputError(Exception):
-    """Error in a user's input.
-
-    The text names the flag, or the file and the place in it, and says what was expected.
-    """
+    """Error in a user's input; the text names the flag or the place, and what was expected."""

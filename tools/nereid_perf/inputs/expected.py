@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.tensors import Tensor
 
-# Relative tolerances of comparisons, because devices and batch sizes round differently.
+# Relative tolerances: devices and batch sizes round differently.
 _RELATIVE: Final = {"FP16": 1e-2, "BF16": 1e-2, "FP32": 1e-4, "FP64": 1e-6}
 _ABSOLUTE: Final = 1e-6
 _CONTENTS: Final = {
@@ -33,15 +33,12 @@ _CONTENTS: Final = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
 }
 
-# Maps an output's name to its datatype and its raw bytes.
+# Key: an output's name. Value: datatype, raw bytes.
 Outputs = dict[str, tuple[str, bytes]]
 
 
 def grpc_outputs(message: bytes) -> Outputs:
-    """Return the outputs of a ModelInferResponse.
-
-    Raise ValueError or DecodeError if the message is broken.
-    """
+    """Return the outputs of a ModelInferResponse. May raise ValueError or DecodeError."""
     response = kserve_pb2.ModelInferResponse.FromString(message)
     raw = iter(response.raw_output_contents)
     outputs: Outputs = {}
@@ -59,13 +56,9 @@ def grpc_outputs(message: bytes) -> Outputs:
 
 
 def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
-    """Return the outputs of an HTTP response.
+    """Return the outputs of an HTTP response; raise ValueError if it is broken.
 
-    json_bytes: length of the JSON, as the response's header says; 0 means that the whole body is
-    JSON.
-
-    Raises:
-        ValueError: the response is broken.
+    json_bytes: length of the JSON, from the response's header; 0 if the whole body is JSON.
     """
     document = json.loads(body[: json_bytes or len(body)])
     position = json_bytes

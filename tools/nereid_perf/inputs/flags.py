@@ -1,8 +1,4 @@
-"""Flags for the contents of requests, and the conversion of flags to a plan.
-
-A flag that perf_analyzer also has is named as there. A mix file gives the same flags for each of
-several models.
-"""
+"""Flags for the contents of requests, named as in perf_analyzer, and their conversion to a plan."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ _PARAMETER_TYPES: Final[dict[str, Callable[[str], Parameter]]] = {
 }
 _MAX_INT: Final = (1 << 63) - 1
 _MAX_MIX_BYTES: Final = 1 << 20
-# Parameters that must be given by their own flags, as in Triton's clients.
+# Parameters that have flags of their own, as in Triton's clients.
 _RESERVED: Final = {
     "sequence_id": "--start-sequence-id",
     "sequence_start": "--sequence-length",
@@ -215,12 +211,9 @@ class InputFlags:
     def input_plan(
         self, protocol: Literal["http", "grpc"], *, request_ids: bool = False
     ) -> InputPlan:
-        """Return the plan, which resolve_plan() must complete before use.
+        """Return the plan for resolve_plan() to complete. May raise InputError.
 
-        request_ids: true if the client needs an id in each request.
-
-        Raises:
-            InputError: flags contradict each other, or the mix file is wrong.
+        request_ids: the client needs an id in each request.
         """
         first, last = self.sequence_id_range or (self.start_sequence_id, (1 << 32) - 1)
         if self.sequence_id_range is None and first > last:
@@ -273,7 +266,6 @@ class InputFlags:
         )
 
 
-# Flags that a mix file may give for each model.
 _MODEL_FLAGS: Final = (
     "model_version",
     "batch_size",

@@ -27,11 +27,7 @@ class Deck:
     """Deals indexes of models. Each round matches the weights exactly, but in random order."""
 
     def __init__(self, weights: Sequence[Fraction], random: Shuffler) -> None:
-        """Prepare a deck.
-
-        Raises:
-            InputError: the weights' proportions would make a round too long.
-        """
+        """Prepare a deck; raise InputError if the weights would make a round too long."""
         scale = lcm(*(weight.denominator for weight in weights))
         counts = [int(weight * scale) for weight in weights]
         common = gcd(*counts)

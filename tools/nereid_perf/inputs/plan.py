@@ -1,8 +1,4 @@
-"""The plan of a run's inputs, made from flags, a mix file and a trace.
-
-A plan is frozen and picklable. The command makes the plan, and each worker process makes its own
-requests from it.
-"""
+"""The plan of a run's inputs, frozen and picklable; each worker process makes requests from it."""
 
 from __future__ import annotations
 
@@ -18,10 +14,7 @@ Parameter = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class ShapeOption:
-    """Value of --shape for one input, without the batch dimension.
-
-    datatype: "" means the datatype in the metadata.
-    """
+    """A value of --shape, without the batch dimension; datatype "" is the metadata's."""
 
     name: str
     dims: tuple[int, ...]
@@ -30,12 +23,10 @@ class ShapeOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model of the run, and the contents of its requests.
+    """A model of the run; input_data is "random", "zero", or JSON files and directories.
 
-    input_data: "random", "zero", or JSON files and directories. outputs: names of the requested
-    outputs; empty means all outputs. sequence_length: number of requests in a sequence; `None`
-    means the length of the stream in the data, or 20 without data. sequence_length_variation: the
-    largest share of sequence_length by which a sequence may be shorter or longer.
+    outputs: empty means all. sequence_length: requests in a sequence; `None` means the data
+    stream's length, or 20. sequence_length_variation: largest relative deviation from it.
     """
 
     name: str
@@ -59,13 +50,10 @@ class ModelPlan:
 class InputPlan:
     """Everything that the requests of a run are made from.
 
-    request_ids: each request has a unique id. sequences: number of sequences that are open at a
-    time, over all workers; `None` means as many as there are requests in flight. sequence_ids:
-    first and last sequence id. text_ids: sequence ids are texts; `None` means that the datatype of
-    the model's control input decides. distinct_inputs: number of different random requests, which
-    are sent in turn. region_prefix: beginning of the names of shared-memory regions; "" means that
-    tensors are in the requests themselves. output_region_bytes: bytes in the region for an output
-    of variable size, per element of a batch.
+    sequences: open at a time, over all workers; `None` means as many as requests in flight.
+    sequence_ids: first and last id. text_ids: `None` means that the model's control input decides.
+    distinct_inputs: number of different random requests. region_prefix: "" means no shared memory.
+    output_region_bytes: of a variable output, per element of a batch.
     """
 
     protocol: Literal["http", "grpc"]

@@ -1,12 +1,9 @@
 """Reads a user's own data: JSON files and directories in perf_analyzer's format.
 
 {"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}
-
-Each object in "data" is a step: the inputs of one request, without the batch dimension. "data" may
-also contain arrays of steps. Each array is a stream, which one sequence sends. "validation_data"
-has the same structure, with expected outputs instead of inputs. A directory is one step, with a
-file for each input. The file has raw bytes, or a line for each BYTES element. In addition to
-perf_analyzer's format, a tensor may have a "datatype", for servers whose metadata has no inputs.
+A step is the inputs of one request, without the batch dimension. An array of steps is a stream,
+which one sequence sends. "validation_data" has expected outputs. A directory is one step, with a
+file for each input. A "datatype" is for servers whose metadata has no inputs.
 """
 
 from __future__ import annotations
@@ -32,22 +29,17 @@ if TYPE_CHECKING:
 
 Dims = tuple[int, ...]
 
-# Maximum total size of a run's files.
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# This key of a step names the model, for other kinds of servers. The key is ignored, unless the
-# model has a tensor of this name.
+# This key names the model for other kinds of servers. Here it counts only for a tensor.
 _NO_TENSOR: Final = "model"
 _MAX_DIMENSION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The inputs of one request, and the expected outputs of its response.
-
-    Shapes are without the batch dimension.
-    """
+    """The inputs of one request and its expected outputs; shapes lack the batch dimension."""
 
     inputs: tuple[Tensor, ...]
     expected: tuple[Tensor, ...] = ()
@@ -57,11 +49,7 @@ Stream = tuple[Step, ...]
 
 
 class DataReader:
-    """Reads the data files of one model.
-
-    inputs, outputs: empty if the server does not say which tensors the model has. options: maps an
-    input's name to the shape that --shape gives for it.
-    """
+    """Reads the data files of one model; inputs and outputs are empty if the server names none."""
 
     def __init__(
         self,
@@ -77,12 +65,7 @@ class DataReader:
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """Return the streams of all files. Steps that are not in an array of steps form one stream.
-
-        Raises:
-            InputError: the data is invalid; the text names the file, the step's index, the input
-                and what was expected.
-        """
+        """Return all files' streams; steps outside arrays are one stream. May raise InputError."""
         streams: list[Stream] = []
         single: list[Step] = []
         for text in paths:
@@ -181,7 +164,7 @@ class DataReader:
                     raise InputError(
                         f"{place}: expected a value of input '{spec.name}', found none"
                     )
-        # Put the tensors in the model's order, because the file's order may differ.
+        # The model's order, because the file's order may differ.
         places = {name: index for index, name in enumerate(specs)}
         return tuple(
             sorted(tensors, key=lambda tensor: (places.get(tensor.name, len(places)), tensor.name))
@@ -289,10 +272,7 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
 
 
 def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dims:
-    """Return the shape of a tensor with this many elements.
-
-    One size may be variable. It is computed from the number of elements.
-    """
+    """Return the shape of a tensor with this many elements; one size may be variable."""
     dims = spec.dims if option is None else option
     variable = dims.count(VARIABLE)
     fixed = prod(dim for dim in dims if dim != VARIABLE)

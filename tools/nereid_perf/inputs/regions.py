@@ -1,7 +1,4 @@
-"""Tensors in system shared memory: places of tensors, and creation and registration of regions.
-
-Each model has one region with all of its inputs, and one for its outputs, which all requests share.
-"""
+"""Tensors in system shared memory: one region for all inputs and one for outputs of each model."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ class RegionRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region to be created; `contents` maps an offset to the bytes there.
-
-    name: the registered name, which is also the name of the shared-memory file.
-    """
+    """A region to be created; `contents` maps an offset to the bytes there."""
 
     name: str
     byte_size: int
@@ -90,11 +84,7 @@ def input_ranges(
 def output_ranges(
     plan: InputPlan, index: int, model: ModelPlan
 ) -> tuple[dict[str, RegionRange], Region]:
-    """Map an output's name to the range that the server writes it to.
-
-    Raises:
-        InputError: the server does not say which outputs the model has.
-    """
+    """Map each output to the range for it; raise InputError if the outputs are unknown."""
     assert model.signature is not None, "the plan is resolved"
     specs = {output.name: output for output in model.signature.outputs}
     names = model.outputs or tuple(specs)
@@ -119,11 +109,7 @@ def output_ranges(
 
 @contextlib.contextmanager
 def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[None]:
-    """Create and register the regions; unregister and remove them when the block ends.
-
-    Raises:
-        InputError: there is not enough shared memory.
-    """
+    """Create and register the regions; undo both at the end. May raise InputError."""
     with contextlib.ExitStack() as stack:
         for region in regions:
             _create(region, stack)
@@ -133,7 +119,7 @@ def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[
 
 
 def _unregister(server: RegionServer, name: str) -> None:
-    # Ignore errors: the server may have ended, and then has no registrations any more.
+    # A server that has ended has no registrations any more.
     with contextlib.suppress(Exception):
         server.unregister_system_shared_memory(name)
 
@@ -144,8 +130,7 @@ def _create(region: Region, stack: contextlib.ExitStack) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         stack.callback(path.unlink, missing_ok=True)
         try:
-            # Allocate the memory at once. After truncate() alone, a full file system would kill the
-            # server with a signal when it writes.
+            # After truncate() alone, a write to a full file system would kill the server.
             os.posix_fallocate(descriptor, 0, region.byte_size)
             for offset, content in region.contents:
                 _write(descriptor, content, offset)

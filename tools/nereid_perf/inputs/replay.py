@@ -37,8 +37,6 @@ _LIMITS: Final = TraceLimits()
 
 
 class _Model:
-    """A model of a trace, and everything that is needed to encode its requests."""
-
     def __init__(self, plan: InputPlan, index: int, worker: int, workers: int) -> None:
         model = plan.models[index]
         assert model.signature is not None, "the plan is resolved"
@@ -50,7 +48,7 @@ class _Model:
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # For sequence models: sequences for requests that have no sequence in the trace.
+        # For requests to a sequence model that have no sequence in the trace.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)
@@ -64,10 +62,7 @@ class _Model:
         return self._turn
 
     def tensors(self, record: TraceRecord, step: int) -> tuple[Tensor, ...]:
-        """Return the tensors of a record.
-
-        step: index of the plan's step that is used if the record has no inputs.
-        """
+        """Return the tensors of a record, or those of the plan's step if it has none."""
         if record.inputs is None:
             return self._steps[step]
         return tuple(self._tensor(record.place, tensor) for tensor in record.inputs)
@@ -108,33 +103,25 @@ class _Model:
 
 
 class ReplaySource:
-    """Source of a trace's requests; implements TimedSource.
-
-    arrivals_ns: arrival time of each request in ns, counted from the first request of any worker.
-    """
+    """Source of a trace's requests; arrivals_ns counts from the first request of any worker."""
 
     def __init__(
         self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits = _LIMITS
     ) -> None:
-        """Read the traces, and encode this worker's requests.
-
-        Raises:
-            InputError: a trace cannot be read, or its requests do not fit the models.
-        """
+        """Read the traces, and encode this worker's requests. May raise InputError."""
         self._plan = plan
         self._ids = RequestIds(worker) if plan.request_ids else None
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
         self._templates: list[RequestTemplate] = []
         self._sequence_ids: list[int | str] = []
-        # Four arrays: the model, template, sequence and flags of each request.
+        # Model, template, sequence and flags of each request.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
         order = _Order(plan, worker, workers, limits)
         self.arrivals_ns = order.arrivals_ns
         self._encode(limits, order)
         self._next = 0
         self._draining = False
-        # Key: a sequence of the trace that has a request in flight. Value: the later requests of
-        # that sequence, which wait until the request in flight has ended.
+        # Key: a sequence with a request in flight. Value: its later requests, which wait.
         self._waiting: dict[int, deque[int]] = {}
         self._ready: deque[int] = deque()
 
@@ -242,17 +229,14 @@ class ReplaySource:
 
 
 class _Order:
-    """Selects and orders the requests of the traces that one worker sends.
+    """Selects and orders one worker's requests; in order of time, workers take turns.
 
-    Requests are numbered in the order of time, and the number modulo the number of workers says
-    which worker sends a request. If the traces have sequences, all requests of a sequence go to one
-    worker.
+    If the traces have sequences, one worker sends all requests of a sequence.
     """
 
     def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
         times = array("q")
-        # The sequence number of each request. Requests with the same sequence id have the same
-        # number.
+        # Sequence number of each request; equal for the same sequence id.
         sequences = array("q")
         for _, record in _chosen(plan, limits):
             times.append(record.at_ns)
@@ -272,8 +256,7 @@ class _Order:
         self._is_mine = bytearray(len(times))
         for index in chosen:
             self._is_mine[index] = True
-        # Maps a request's place among all requests in the files to its place among this worker's
-        # requests in the files.
+        # Key: place among all requests in the files. Value: place among this worker's requests.
         in_files = {index: number for number, index in enumerate(sorted(chosen))}
         self.mine = array("l", (in_files[index] for index in chosen))
         self._next = 0
@@ -285,7 +268,6 @@ class _Order:
 
 
 def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRecord]]:
-    """Yield the requests that are sent to a model of the plan, each with that model's index."""
     chosen = _ModelChoice(plan)
     for record in read_traces(plan.traces, limits):
         index = chosen(record)

@@ -1,7 +1,4 @@
-"""Completes a plan with what the server says about its models.
-
-A plan that does not fit the models is refused.
-"""
+"""Completes a plan with what the server says about its models, or refuses it."""
 
 from __future__ import annotations
 
@@ -32,11 +29,7 @@ class MetadataServer(Protocol):
 
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
-    """Return the plan, completed with the server's metadata and the models in its traces.
-
-    Raises:
-        InputError: the plan does not fit the models.
-    """
+    """Complete the plan with metadata and its traces' models. May raise InputError."""
     models = plan.models
     if plan.traces:
         if plan.region_prefix:
@@ -63,10 +56,7 @@ def new_region_prefix() -> str:
 
 
 def _replayed(plan: InputPlan) -> tuple[ModelPlan, ...]:
-    """Return the models to which the traces' requests are sent.
-
-    If the plan has models, only these are replayed, with the plan's settings.
-    """
+    """Return the traces' models, or only the plan's models if it has any."""
     traced = models_in_traces(plan.traces)
     if not plan.models:
         return tuple(ModelPlan(name, version) for name, version in traced)

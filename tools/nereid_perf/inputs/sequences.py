@@ -1,8 +1,4 @@
-"""The sequences that a worker keeps open at a server, and the choice of the next request.
-
-A sequence has at most one request in flight; its next request waits until the request in flight has
-ended.
-"""
+"""The sequences that a worker keeps open, each with at most one request in flight."""
 
 from __future__ import annotations
 
@@ -20,18 +16,13 @@ class RandomNumbers(Protocol):
 
 
 class SequenceIds:
-    """A worker's share of a range of sequence ids, used in turn; no other worker has these ids.
+    """A worker's own share of a range of sequence ids, used in turn.
 
-    All models of a worker use the same share, because the models of an ensemble see each other's
-    ids.
+    All models of a worker share it, because models of an ensemble see each other's ids.
     """
 
     def __init__(self, bounds: tuple[int, int], worker: int, workers: int) -> None:
-        """Take a worker's share of the numbers between the bounds, which are included.
-
-        Raises:
-            InputError: a worker would have no numbers.
-        """
+        """Take a worker's share between the inclusive bounds; raise InputError if it is empty."""
         first, last = bounds
         self._first = first + worker
         self._step = workers
@@ -78,15 +69,14 @@ class _Slot:
         self.id = 0
         self.stream = 0
         self.step = 0
-        # Number of requests until the sequence ends; 0 means that no sequence is open.
+        # Requests until the sequence ends; 0 means that no sequence is open.
         self.left = 0
 
 
 class StreamChoice:
-    """Chooses the data stream and the length of each new sequence.
+    """Chooses the data stream and the length of each new sequence; `None` is the stream's length.
 
-    turn: index of the first stream, and distance to the next stream; workers begin with different
-    streams. length: number of requests in a sequence; `None` means the length of the stream.
+    turn: first stream and distance to the next; workers begin with different streams.
     """
 
     def __init__(
@@ -121,23 +111,19 @@ class Sequences:
     """The sequences of one model in one worker."""
 
     def __init__(self, ids: SequenceIds, limit: int | None, choice: StreamChoice) -> None:
-        """Prepare sequences; limit: maximum number of sequences that are open at a time.
-
-        If limit is `None`, as many sequences are open as there are requests in flight.
-        """
+        """Keep at most `limit` sequences open; `None` means as many as requests in flight."""
         self._ids = ids
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # Indexes of slots without a request in flight. `_open`: slots with an open sequence; the
-        # slot that has waited longest comes first. `_free`: slots without a sequence.
+        # Slots without a request in flight: `_open` has sequences, the longest waiting first.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 
     def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
         """Return the next step; `None` if open sequences are all busy and no sequence can begin.
 
-        may_begin: if false, no new sequence begins, and the step is the last one of its sequence.
+        may_begin: if false, no sequence begins, and the step ends its sequence.
         """
         if self._open:
             index = self._open.popleft()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
 
-# Default number of requests in a sequence, as in perf_analyzer.
+# perf_analyzer's default.
 _DEFAULT_LENGTH: Final = 20
 MADE_UP: Final = (("random",), ("zero",))
 
@@ -121,7 +121,7 @@ class SequenceShare:
         message, json_bytes = self._templates[data].encode(
             identity.encode(), sequence_part(self._encoder, self._with_id, step)
         )
-        # Number that is unique among the sequences of all models.
+        # The number is unique among the sequences of all models.
         sequence = step.sequence * len(self._place.plan.models) + self._place.workload
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 

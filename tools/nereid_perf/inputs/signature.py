@@ -20,7 +20,7 @@ _TEXT: Final = "TYPE_STRING"
 class TensorSpec:
     """An input or output; `dims` lacks the batch dimension, and -1 is a variable dimension.
 
-    is_shape: the tensor's values are dimensions, so its values cannot be made up.
+    is_shape: the values are dimensions, so they cannot be made up.
     """
 
     name: str
@@ -34,9 +34,8 @@ class TensorSpec:
 class ModelSignature:
     """The inputs and outputs of a model, and the kind of its requests.
 
-    max_batch_size: `None` means that requests have no batch dimension, 0 that the batch dimension
-    may have any size. has_text_ids: sequence ids are texts. is_decoupled: a request may have any
-    number of responses.
+    max_batch_size: `None` means no batch dimension, 0 any size. has_text_ids: sequence ids are
+    texts.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -50,11 +49,8 @@ class ModelSignature:
 def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelSignature:
     """Return the signature for metadata and configuration, both as Triton's JSON.
 
-    If the server has no configuration (`None`), a first dimension that is variable in all inputs is
-    the batch dimension.
-
-    Raises:
-        InputError: the metadata has a datatype or a shape that the protocol does not allow.
+    Without a configuration, a variable first dimension of all inputs is the batch dimension. Raises
+    InputError if a datatype or a shape breaks the protocol.
     """
     name = str(metadata.get("name", ""))
     inputs = [_spec(name, tensor) for tensor in metadata.get("inputs") or ()]
@@ -101,7 +97,7 @@ def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
             f"the server's metadata of model '{model}' gives tensor '{name}' the datatype "
             f"'{datatype}', which KServe v2 does not have"
         )
-    # Convert the sizes, because protobuf's JSON has 64-bit numbers as texts.
+    # protobuf's JSON has 64-bit numbers as texts.
     return TensorSpec(name, datatype, tuple(int(size) for size in tensor.get("shape") or ()))
 
 

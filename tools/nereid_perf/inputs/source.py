@@ -24,17 +24,13 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# Maximum number of held turns. While all sequences of a model are busy, the model's turns are held
-# for later. At the maximum, the other models wait too, so that the models' proportions stay exact.
+# While all sequences of a model are busy, its turns are held. At this maximum, the other models
+# wait too, so that proportions stay exact.
 _MAX_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
-    """Return the source of the worker with this index; the plan must be resolved.
-
-    Raises:
-        InputError: the data cannot be read, or does not fit the models.
-    """
+    """Return a worker's source of a resolved plan; raise InputError for data that does not fit."""
     if plan.traces:
         return ReplaySource(plan, worker, workers)
     sequence_ids = SequenceIds(plan.sequence_ids, worker, workers)
@@ -55,24 +51,14 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Return whether the plan has expected outputs that find_mismatch() compares responses with.
-
-    Raises:
-        InputError: as in make_source.
-    """
+    """Return whether the plan has expected outputs for find_mismatch(). May raise InputError."""
     if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
         return False
     return any(any(workload.expected) for workload in _workloads(plan))
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """Return the regions that regions.shared_regions() must create before the workers send.
-
-    The result is empty if the plan uses no shared memory.
-
-    Raises:
-        InputError: as in make_source.
-    """
+    """Return the regions that must exist before workers send, if any. May raise InputError."""
     if not plan.region_prefix:
         return []
     return [
@@ -80,7 +66,7 @@ def make_regions(plan: InputPlan) -> list[Region]:
     ]
 
 
-# Cached, because a worker makes a source from the same data for each level of load.
+# A worker makes a source from the same data for each level of load.
 @lru_cache(1)
 def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(
@@ -103,8 +89,7 @@ class MixedSource:
         self._deck = deck
         self._expected = expected
         self._draining = False
-        # Maps a model's index to its number of held turns: the turns that were dealt to the model
-        # while all of its sequences were busy.
+        # Number of held turns of each model.
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:

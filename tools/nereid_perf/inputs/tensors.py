@@ -21,22 +21,18 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# Maximum size of one tensor. Neither HTTP nor gRPC requests can be larger.
+# Requests over HTTP or gRPC cannot be larger.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", np.uint8
 )
-# Maximum nesting of a JSON array.
 _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a request.
-
-    shape: the shape that is sent. It has no batch dimension until steps are joined to a batch.
-    """
+    """A tensor of a request; only joined steps have the batch dimension in `shape`."""
 
     name: str
     datatype: str
@@ -57,11 +53,7 @@ class TensorMaker:
     def make(
         self, spec: TensorSpec, shape: tuple[int, ...], string_length: int | None = None
     ) -> Tensor:
-        """Return a tensor of this shape.
-
-        Raises:
-            InputError: the tensor would be too large.
-        """
+        """Return a tensor of this shape; raise InputError if it would be too large."""
         count = prod(shape)
         length = self._string_length if string_length is None else string_length
         size = count * SIZE_BYTES.get(spec.datatype, 4 + length)
@@ -99,11 +91,7 @@ class TensorMaker:
 
 
 def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    """Return the dimensions that --shape gives for an input, or else the metadata's.
-
-    Raises:
-        InputError: --shape contradicts the metadata, or is missing.
-    """
+    """Return an input's dimensions by --shape, or else the metadata's. May raise InputError."""
     if option is None:
         if VARIABLE in spec.dims:
             example = ",".join(str(1 if dim == VARIABLE else dim) for dim in spec.dims)
@@ -121,11 +109,7 @@ def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tup
 
 
 def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
-    """Return the raw bytes of a JSON array's elements, nested or not, and their number.
-
-    Raises:
-        ValueError: an element is not of the datatype; the text says what was expected.
-    """
+    """Return the raw bytes and the number of a JSON array's elements. May raise ValueError."""
     flat = _flattened(values)
     if datatype == BYTES:
         for index, element in enumerate(flat):
@@ -180,7 +164,7 @@ def _narrowed(numbers: Array, datatype: str) -> Array:
     if datatype != "BF16":
         return numbers.astype(NUMPY_TYPE[datatype])
     bits = numbers.astype("<f4").view("<u4")
-    # Round numbers to the nearest BF16, ties to even. NaN and infinity just keep their upper bits.
+    # Round to the nearest BF16, ties to even. NaN and infinity just keep their upper bits.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), (bits >> 16) | 0x40, rounded).astype("<u2")
 

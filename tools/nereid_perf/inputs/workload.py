@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Maximum size of one model's requests. A worker keeps them twice: with and without the parts that
-# differ each time.
+# Maximum size of one model's requests. A worker keeps them with and without variable parts.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
@@ -40,11 +39,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(plan: InputPlan, index: int) -> Workload:
-    """Return the requests of the plan's model with this index; they are the same in every process.
-
-    Raises:
-        InputError: the data does not fit the model, or is missing.
-    """
+    """Return the requests of a model, which are the same in every process. May raise InputError."""
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
     requests = [request for stream in streams for request in stream]
@@ -72,20 +67,13 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
 
 
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
-    """Return the inputs of the model's requests, with the batch dimension, stream after stream.
-
-    Raises:
-        InputError: as in make_workload.
-    """
+    """Return the inputs of the model's requests, with the batch dimension. May raise InputError."""
     model = plan.models[index]
     return [step for stream in _batched(model, _streams(plan, model)) for step in stream]
 
 
 def input_specs(model: ModelPlan) -> tuple[TensorSpec, ...]:
-    """Return the model's inputs.
-
-    If the metadata has no inputs, return the inputs for which --shape gives a datatype.
-    """
+    """Return the model's inputs, or those of --shape with a datatype if the metadata has none."""
     assert model.signature is not None, "the plan is resolved"
     if model.signature.inputs:
         return model.signature.inputs
@@ -142,11 +130,7 @@ def _check_size(model: ModelPlan, size: int) -> None:
 
 
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
-    """Return the steps with a batch dimension.
-
-    Each request joins batch_size consecutive steps of its stream. For models without sequences, all
-    steps form one stream.
-    """
+    """Join batch_size consecutive steps of a stream to each request. Add the batch dimension."""
     signature = model.signature
     assert signature is not None, "the plan is resolved"
     if not signature.is_sequence:
@@ -157,8 +141,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # In a sequence, each request begins one step after the previous request, whatever the batch
-        # size. Without sequences, each request begins after the last step of the previous request.
+        # In a sequence, each request begins one step after the previous one. Otherwise it begins
+        # after the last step of the previous one.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)
@@ -208,7 +192,7 @@ def _joined_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _shared_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a batch's shape tensor, which has no batch dimension and holds for the whole batch."""
+    """Return a batch's shape tensor, which holds for the whole batch."""
     if any(tensor != tensors[0] for tensor in tensors):
         raise InputError(
             f"-b: shape tensor '{tensors[0].name}' of model '{model.name}' differs between steps, "

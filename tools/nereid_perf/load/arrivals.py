@@ -1,8 +1,6 @@
 """Schedules of open loops, in which requests are sent at set times, whatever the server does.
 
-The same seed gives the same times. The gaps between requests are first drawn from a process with
-rate 1 (constant, Poisson, gamma). The times are then stretched, so that the rate follows a profile
-(steady, ramp, bursts). Any process can be combined with any profile.
+The same seed gives the same times.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ class Ramp:
 
     def times_s(self, amounts: Amounts) -> Amounts:
         """For each amount n, return the time until n requests are due."""
-        # Solve amount = first * t + slope * t^2 / 2 for t, in the form that is exact even for a
-        # slope of 0.
+        # Solve amount = first * t + slope * t^2 / 2 for t, exactly even for a slope of 0.
         slope = (self.last - self.first) / self.ramp_s
         in_ramp = (self.first + self.last) / 2 * self.ramp_s
         inside = np.minimum(amounts, in_ramp)
@@ -69,10 +66,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """Bursts with a higher rate at the beginning of each period.
-
-    Between bursts the rate is `rate`, which may be 0.
-    """
+    """Bursts at a higher rate at the beginning of each period; `rate`, in between, may be 0."""
 
     rate: float
     burst_rate: float
@@ -94,7 +88,7 @@ def arrivals(
 ) -> Iterator[Times]:
     """Yield blocks of the times at which requests are due, in ns since the start, without end.
 
-    gamma_variation: standard deviation of the gaps divided by their mean. 1 gives a Poisson
+    gamma_variation: standard deviation of the gaps divided by their mean. 1 is a Poisson
     process; larger values give clusters of requests.
     """
     random = np.random.default_rng(seed)
@@ -102,8 +96,7 @@ def arrivals(
     done = 0.0
     for block in count():
         if distribution == "constant":
-            # Compute the times from the request's number, because sums of gaps would drift in a
-            # long run.
+            # Sums of gaps would drift in a long run.
             amounts = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.float64)
         elif distribution == "poisson":
             amounts = done + np.cumsum(random.exponential(size=_BLOCK))
@@ -116,7 +109,6 @@ def arrivals(
 def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
     """Yield blocks of times with these gaps between requests; after the last gap, start again."""
     ends = np.cumsum(np.asarray(gaps_ns, dtype=np.int64))
-    # If the list of gaps is short, a block repeats it several times.
     rounds = max(1, _BLOCK // len(ends))
     block = np.concatenate([ends + number * ends[-1] for number in range(rounds)])
     for times in count():

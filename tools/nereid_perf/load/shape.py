@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 class LoadShape:
     """Shape of the load at any level; which fields count depends on the level's kind.
 
-    "rate": `distribution` is the distribution of the gaps. The rate grows from ramp_from to the
-    level's rate in ramp_s seconds. Bursts with burst_rate last burst_s seconds and begin every
-    burst_period_s seconds.
-
-    "trace": intervals_ns are the gaps, repeated; if empty, each request of the source has its own
-    time.
-
-    "concurrency": if requests_per_step is set, the concurrency begins at periodic_from. It grows by
-    periodic_step after every requests_per_step requests, up to the level's concurrency.
+    "rate": `distribution` is of the gaps. The rate grows from ramp_from in ramp_s seconds. Bursts
+    of burst_s seconds begin every burst_period_s seconds.
+    "trace": intervals_ns are the gaps, repeated; if empty, each request has its own time.
+    "concurrency": with requests_per_step, the concurrency grows from periodic_from by periodic_step
+    after every requests_per_step requests.
     """
 
     distribution: Distribution = "constant"
@@ -55,10 +51,7 @@ class LoadShape:
 def arrivals_of(
     level: LoadLevel, shape: LoadShape, *, seed: int, worker: int, workers: int
 ) -> Iterator[Times] | None:
-    """Yield the times at which a worker sends, in ns since the start.
-
-    Returns `None` for a closed loop, and for a trace whose requests have their own times.
-    """
+    """Yield a worker's times in ns; `None` for a closed loop, or a trace with its own times."""
     if level.kind == "concurrency":
         return None
     if level.kind == "trace":

@@ -22,11 +22,7 @@ class DelayedCalls:
         self._numbers = count()
 
     def call_at(self, time_ns: int, call: Callable[[], None]) -> None:
-        """Call a function at a time, or at once if the time has passed.
-
-        Calls are made in the order of their times. Calls with equal times are made in the order in
-        which they were added.
-        """
+        """Call a function at a time, or at once if it has passed. Calls keep the times' order."""
         calls = self._calls
         if time_ns <= monotonic_ns() and not calls:
             call()

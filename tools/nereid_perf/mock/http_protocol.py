@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
     from nereid_perf.mock.model import MockModel
 
-    # Function that serves a request. It gets a callback for the end of the request; the callback's
-    # argument is True if the request must fail.
+    # Serves a request. It gets a callback for the end, which takes True for a failure.
     Serve = Callable[[Callable[[bool], None]], None]
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _PATH: Final = re.compile(
     rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z][^ ?]*)? "
 )
-# The id is copied to the response, because perf_analyzer matches responses to requests by id.
+# perf_analyzer matches responses to requests by id.
 _ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
 _LAST_ID_PLACE: Final = 1 << 10
 _SHARED_MEMORY: Final = "/systemsharedmemory"
@@ -35,7 +34,7 @@ class HttpProtocol(asyncio.Protocol):
     """One connection; pipelined requests wait in the buffer until earlier responses are sent."""
 
     def __init__(self, model: MockModel, serve: Serve, connections: set[HttpProtocol]) -> None:
-        """Prepare a connection; it adds itself to the set `connections` while it is open."""
+        """Prepare a connection, which is in `connections` while it is open."""
         self._connections = connections
         self._model = model
         self._serve = serve
@@ -43,7 +42,7 @@ class HttpProtocol(asyncio.Protocol):
         self._buffer = b""
         self._busy = False
         self._request_id = ""
-        # Maps each head that was parsed to its method, target and body length.
+        # Method, target and body length of each parsed head.
         self._heads: dict[bytes, tuple[str, str, int]] = {}
         self._transport: asyncio.Transport
         self._descriptor = -1
@@ -123,7 +122,7 @@ def _document(model: MockModel, name: str, what: str) -> bytes:
         (True, "/stats"): {"model_stats": [model.statistics(name)]},
     }
     if not name and what.startswith(_SHARED_MEMORY):
-        # Accept shared memory, because the mock neither reads nor writes tensors.
+        # The mock neither reads nor writes tensors.
         return _http(200, [] if what.endswith("/status") else {})
     document = documents.get((bool(name), what))
     if document is None:

@@ -33,11 +33,7 @@ class Counts:
 
 @dataclass
 class MockModel:
-    """A model with one FP32 input and one FP32 output of a set size.
-
-    responses: number of responses to each request. has_sequences: the configuration says that the
-    model is a sequence model.
-    """
+    """A model with one FP32 input and one FP32 output; `responses` is per request."""
 
     size: int = 8
     responses: int = 1

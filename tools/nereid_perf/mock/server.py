@@ -48,7 +48,6 @@ class MockServer:
         fail_percent: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """Prepare a server; between_ns: time between two responses to the same request."""
         self.model = model
         self._times = times
         self._between_ns = between_ns
@@ -66,12 +65,9 @@ class MockServer:
         grpc: tuple[str, int] | None,
         tls: TlsSettings | None = None,
     ) -> list[str]:
-        """Listen, and return the addresses; port 0 takes any free port.
+        """Listen, and return the addresses; port 0 takes any free port. May raise OSError.
 
         tls: the server's certificate, and the authority whose certificates clients must have.
-
-        Raises:
-            OSError: an address or a TLS file cannot be used.
         """
         addresses = []
         if http is not None:
@@ -106,8 +102,6 @@ class MockServer:
     def _new_http_protocol(self) -> HttpProtocol:
         return HttpProtocol(self.model, self.serve, self._http_connections)
 
-    # --- gRPC
-
     def _handlers(self) -> Handlers:
         control: dict[str, Callable[[bytes], Any]] = {
             "ServerLive": lambda _: pb.ServerLiveResponse(live=True),
@@ -126,7 +120,7 @@ class MockServer:
                 self.model.statistics(pb.ModelStatisticsRequest.FromString(message).name)
             ),
         }
-        # Accept calls about shared memory, because the mock neither reads nor writes tensors.
+        # The mock neither reads nor writes tensors.
         control |= {
             "SystemSharedMemoryRegister": lambda _: pb.SystemSharedMemoryRegisterResponse(),
             "SystemSharedMemoryUnregister": lambda _: pb.SystemSharedMemoryUnregisterResponse(),
@@ -145,8 +139,7 @@ class MockServer:
             if fails:
                 call.fail(Status.INTERNAL, FAILURE)
             elif request_id:
-                # Concatenate two serialized messages, which protobuf reads as one message with the
-                # fields of both.
+                # protobuf reads two concatenated messages as one message with the fields of both.
                 named = pb.ModelInferResponse(id=request_id).SerializeToString()
                 call.reply(self._message + named)
             else:
@@ -172,8 +165,6 @@ def _reply(make: Callable[[bytes], Any], call: Call, message: bytes) -> None:
 
 
 class _InferStream:
-    """One call of ModelStreamInfer."""
-
     def __init__(self, server: MockServer, call: Call) -> None:
         self._server = server
         self._call = call

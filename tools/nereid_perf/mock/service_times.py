@@ -11,11 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Periods in which the server does nothing.
-
-    A stall lasts for_ns. It begins after_ns after the first request, and is repeated every every_ns
-    (0: only once). If for_ns is 0, there are no stalls.
-    """
+    """Periods without service; every_ns 0 means only one, for_ns 0 none."""
 
     after_ns: int = 0
     for_ns: int = 0
@@ -45,10 +41,7 @@ class ServiceTimes:
         stalls: Stalls = Stalls(),
         seed: int = 0,
     ) -> None:
-        """Set the service time: `delay_ns`, plus or minus a random time of up to `jitter_ns`.
-
-        concurrency: number of requests served at a time; if it is 0, no request waits.
-        """
+        """Serve in delay_ns, plus or minus up to jitter_ns; concurrency 0 serves all at once."""
         self._delay_ns = delay_ns
         self._jitter_ns = jitter_ns
         self._concurrency = concurrency

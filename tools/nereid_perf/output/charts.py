@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-# Colours that are readable on white and on near-black, and that people who cannot tell red from
-# green can tell apart.
+# Colours that are readable on white and on near-black, and for people who cannot tell red from
+# green.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
-# Colours for levels, from little load to much load.
+# Colours from little to much load.
 _RAMP: Final = (
     "#6fb1e0",
     "#4f93d2",
@@ -106,10 +106,7 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
 
 
 def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Return the chart of response time by percentile; `None` without measurements.
-
-    The tail is stretched: 90, 99 and 99.9 are equally far apart.
-    """
+    """Return the chart of response time by percentile; 90, 99 and 99.9 are equally far apart."""
     traces = []
     most = 0.0
     for name, figures, style in _styled(servers, percentile):
@@ -216,7 +213,7 @@ def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Fi
 def ratios(comparison: Comparison) -> Figure:
     """Return the chart of all ratios of B to A with their intervals."""
     shown = list(reversed(comparison.ratios))
-    # Ends of the error bars: the ends of the interval, or the estimate if there is no interval.
+    # Without an interval, the error bars end at the estimate.
     ends = [(ratio.low or ratio.ratio, ratio.high or ratio.ratio) for ratio in shown]
     trace = {
         "type": "scatter",
@@ -260,25 +257,20 @@ def ratios(comparison: Comparison) -> Figure:
 
 
 _LOG_TICKS: Final = {"exponentformat": "none"}
-# Line styles of a server's levels if there are several servers: least load, medium load, most load.
+# Line styles for the least, medium and most load, if colours show servers.
 _DASHES: Final = ("dot", "dash", "solid")
 
 
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
-    """Return the levels to draw, with names and line styles.
-
-    With one server, colours show the load. With several servers, colours show the server, and
-    dashes show the load.
-    """
+    """Return the levels to draw; colours show the load, or with several servers the server."""
     styled: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)
         if len(servers) > 1:
             colour = COLOURS[index % len(COLOURS)]
-            # Show only some levels, because nobody could tell all of them apart; the table has all
-            # levels.
+            # Nobody could tell all levels apart; the table has all of them.
             some = [series[place] for place in _ends_and_middle(len(series))]
             for figures, dash in zip(some, _DASHES[3 - len(some) :], strict=True):
                 line = {"color": colour, "width": 2, "dash": dash}
@@ -298,10 +290,7 @@ def _ends_and_middle(levels: int) -> list[int]:
 
 
 def _is_shown(place: int, levels: int) -> bool:
-    """Return whether the chart shows a level at first; readers can add others in the legend.
-
-    Of many levels, the first, the last and some between them are shown.
-    """
+    """Return whether the chart shows a level at first; readers can add others in the legend."""
     if levels <= _MAX_SHOWN:
         return True
     step = (levels - 1) / (_MAX_SHOWN - 1)

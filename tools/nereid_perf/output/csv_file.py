@@ -1,9 +1,7 @@
 """Writes levels as CSV with perf_analyzer's columns, which scripts and Model Analyzer can read.
 
-In addition to the file itself, there is a file for each composing model of an ensemble
-(name_v1.FILE) and for each model of a mix (name.FILE). The columns Client Send and Client Recv are
-0: this client only writes bytes to the socket and reads them from it. Its other work is in its CPU
-time.
+There is also a file for each composing model (name_v1.FILE) and each model of a mix (name.FILE).
+Client Send and Client Recv are 0, because this client only copies bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 PERCENTILES: Final = (50, 90, 95, 99)
 
 _GPU: Final = re.compile(r"(nv_gpu_\w+)\{.*?(?:gpu_uuid|uuid)=\"([^\"]*)\".*\}")
-# Column, gauge, and index of the figure: 0 for the mean, 1 for the maximum.
+# Column, gauge, and 0 for the mean or 1 for the maximum.
 _GPU_COLUMNS: Final = (
     ("Avg GPU Utilization", "nv_gpu_utilization", 0),
     ("Avg GPU Power Usage", "nv_gpu_power_usage", 0),
@@ -43,7 +41,7 @@ _CACHE: Final = (("Server Cache Hit", "cache_hit_us"), ("Server Cache Miss", "ca
 
 
 def write_csv(server: MeasuredServer, path: Path, *, verbose: bool = False) -> list[Path]:
-    """Write the files, and return their paths; raise OSError."""
+    """Write the files, and return their paths. May raise OSError."""
     texts = csv_texts(server, path.name, verbose=verbose)
     for name, text in texts.items():
         path.with_name(name).write_text(text, encoding="utf-8")
@@ -106,8 +104,7 @@ def _composing_row(
     has_cache = any(_uses_cache(split) for found in levels for split in found.server)
     phases = {} if split is None else phases_us(split, has_cache=has_cache)
     whole = 0.0 if split is None or split.total_us is None else split.total_us
-    # The client counts requests to the ensemble. Scale their rate by the number of this model's
-    # requests per request to the ensemble.
+    # Scale the rate of the ensemble's requests to this model's requests.
     ratio = 0.0 if split is None else split.requests / max(level.server[0].requests, 1)
     row = _first_columns(level, level.requests_per_s * server.batch_size * ratio)
     row["Client Send"] = "0"
@@ -152,8 +149,7 @@ def _uses_cache(split: ServerSplit) -> bool:
 
 
 def _file_name(name: str) -> str:
-    # Remove slashes: a model's name may begin with a namespace, or come from a file of unknown
-    # origin.
+    # A name may begin with a namespace, or come from a file of unknown origin.
     return name.replace("/", "_")
 
 

@@ -1,7 +1,4 @@
-"""The frame of all pages: one HTML file that contains plotly, its data and its style.
-
-The page loads nothing else, and its content security policy forbids that.
-"""
+"""The frame of all pages: one HTML file that contains plotly, its data and its style."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# A text, or a pair of a CSS class and a text.
+# A text, or (CSS class, text).
 Cell: TypeAlias = str | tuple[str, str]
 
-# Content security policy: the page loads nothing, whatever its code (or plotly) requests.
+# The page loads nothing, whatever its code (or plotly) requests.
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -89,10 +86,7 @@ _SCRIPT: Final = """
 
 
 def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -> str:
-    """Return a page.
-
-    body: HTML after the title. figures: maps the id of an element to its plotly figure.
-    """
+    """Return a page; `body` is HTML, and `figures` has a plotly figure for each element id."""
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n',

@@ -15,7 +15,7 @@ from nereid_perf.questions.metrics import attempts, rate_text, time_text
 if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
 
-# Maximum number of finished levels in the table, so that a long search fits the screen.
+# Maximum number of levels in the table: a long search must fit the screen.
 _MAX_ROWS = 20
 
 
@@ -56,10 +56,7 @@ class Progress(Protocol):
 
 
 class LiveView:
-    """A live view. When its context ends, the table disappears and printed lines remain.
-
-    mode: "auto", "plain" or "off".
-    """
+    """A live view in mode "auto", "plain" or "off"; at its end only printed lines remain."""
 
     def __init__(self, mode: str, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)

@@ -1,8 +1,4 @@
-"""Makes the HTML page of results, which contains plotly and all data.
-
-The page's policy forbids it to load anything. Plotly adds 5 MB to each page. Interactive charts
-(hover, zoom, levels on and off) are worth this size. Tables show all figures even without plotly.
-"""
+"""Makes the HTML page of results; plotly adds 5 MB, which interactive charts are worth."""
 
 from __future__ import annotations
 
@@ -29,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def page_text(results: Mapping[str, Result]) -> str:
-    """Return the page of results.
-
-    results: maps a name to a result. If there is only one result, its name is not shown.
-    """
+    """Return the page, which names the results if there are several."""
     first = next(iter(results.values()))
     servers = named_servers(results)
     figures = _figures(servers, first)
@@ -54,11 +47,7 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """Return the servers in the results, keyed by display name.
-
-    The servers of a comparison are named A and B. With several results, the result's name comes
-    first. A single server has the name of its result.
-    """
+    """Map display names to servers: A and B of a comparison, after the result's name if needed."""
     servers = {}
     for name, result in results.items():
         for index, server in enumerate(result.servers):
@@ -89,7 +78,7 @@ def _findings(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         prefix = f"{name}: " if len(results) > 1 else ""
         for line in finding_lines(result):
-            # Leave out ratios and goodputs, because the page has tables of them.
+            # The page has tables of ratios and goodputs.
             if line.startswith(("  ", "B to A")) or ": goodput " in line:
                 continue
             bad = ' class="bad"' if line.startswith("Failed: ") else ""

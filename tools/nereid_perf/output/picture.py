@@ -21,12 +21,7 @@ class PictureError(Exception):
 
 
 def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Path) -> None:
-    """Write the page's first chart as PNG, with the same lines.
-
-    Raises:
-        PictureError: no picture can be made.
-        OSError: the file cannot be written.
-    """
+    """Write the page's first chart as PNG. May raise PictureError or OSError."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - only pictures need it
     except ImportError:
@@ -58,7 +53,7 @@ def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Pa
 def _draw(axes: Any, trace: dict[str, Any]) -> None:
     marker = trace.get("marker", {})
     if trace["mode"] == "markers":
-        # Mark this point, which is a knee.
+        # This point is a knee.
         axes.plot(
             trace["x"],
             trace["y"],

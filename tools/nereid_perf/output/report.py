@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
-    """Write the files, and return their paths.
-
-    Raises:
-        PictureError: no picture can be made.
-        OSError: a file cannot be written.
-    """
+    """Write the files, and return their paths. May raise PictureError or OSError."""
     written = []
-    # Write the result file first, because all other outputs can be made from it later.
+    # The result file is first, because all other outputs can be made from it.
     if settings.json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
@@ -33,13 +28,7 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
 
 
 def report(paths: Sequence[Path], settings: OutputSettings) -> list[Path]:
-    """Write one page, picture or set of tables for all results; return the files' paths.
-
-    Raises:
-        ResultFileError: a file is not a result file.
-        PictureError: no picture can be made.
-        OSError: a file cannot be read or written.
-    """
+    """Write a page, picture or tables. May raise ResultFileError, PictureError or OSError."""
     results = {name: read_result(path) for name, path in _names(paths).items()}
     if settings.json:
         raise ResultFileError("report writes no --json: the result files are that")
@@ -63,13 +52,13 @@ def _write_reports(results: Mapping[str, Result], settings: OutputSettings) -> l
 
 
 def _csv_files(path: Path, servers: Mapping[str, MeasuredServer]) -> dict[Path, MeasuredServer]:
-    """Map a file to each server: NAME.csv to the first, NAME-2.csv to the second, ..."""
+    """Map NAME.csv to the first server, NAME-2.csv to the second, ..."""
     names = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, len(servers) + 1))]
     return dict(zip(names, servers.values(), strict=True))
 
 
 def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Map a file's name to its path; use the path as name if several files have the same name."""
+    """Map names to paths; if several files have the same name, the path is the name."""
     if len({path.stem for path in paths}) == len(paths):
         return {path.stem: path for path in paths}
     return {str(path): path for path in paths}

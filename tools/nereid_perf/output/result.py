@@ -25,10 +25,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServer:
-    """A measured server with all of its measurements.
+    """A measured server; `models` are names or name:version, as in the flags.
 
-    models: name or name:version of each model, as given by flags. batch_size: number of inferences
-    in each request.
+    batch_size: inferences per request.
     """
 
     url: str
@@ -67,11 +66,9 @@ class FoundRate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run.
+    """The result of a run on one server, or on A and B; `started` is ISO 8601 with time zone.
 
-    servers: one server, or A and B of a comparison. violations: the conditions of --fail-if that
-    hold. started: ISO 8601 with time zone. percentile: the latency percentile that the curve's knee
-    was found with. slo: "" means that there is no objective.
+    violations: the conditions of --fail-if that hold. percentile: of the curve's knee.
     """
 
     command: tuple[str, ...]

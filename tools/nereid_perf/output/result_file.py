@@ -1,8 +1,7 @@
 """Writes results as JSON and reads them. Histograms have HdrHistogram's base64 form (V2).
 
-A document has the field "schema" and the fields of the dataclasses. A reader of version N can read
-all documents of version N: it skips unknown fields, and fields that an older writer left out get
-their defaults. If a field is removed or its meaning is changed, the version becomes N + 1.
+A reader of version N reads all documents of version N: it skips unknown fields, and missing ones
+get defaults. If a field is removed or changes its meaning, the version becomes N + 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "nereid-perf/1"
 
-# Names that annotations use and that the modules import only for type checking.
+# Annotations use these names, which modules import only for type checking.
 _NAMES: Final = {
     type_.__name__: type_ for type_ in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
 }
@@ -36,7 +35,7 @@ class ResultFileError(ValueError):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result; raise OSError."""
+    """Write a result. May raise OSError."""
     path.write_text(result_text(result) + "\n", encoding="utf-8")
 
 
@@ -154,7 +153,7 @@ def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
         return HdrHistogram.decode(value)
     except RecursionError:
         raise
-    # The library's decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
+    # The decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
     except Exception as error:
         raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error
 
@@ -170,6 +169,6 @@ _KINDS: Final = {
 
 
 def _expect(value: Any, kind: type, where: str) -> None:
-    # In Python a bool is an int; do not accept a bool as a number.
+    # A bool is an int, but not a number here.
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ResultFileError(f"{where or 'the document'}: expected {_KINDS[kind]}")

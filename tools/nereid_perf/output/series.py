@@ -29,9 +29,8 @@ _KINDS = {CONCURRENCY: " in flight", RATE: "/s"}
 class LevelFigures:
     """Figures of a level, which are medians over its rounds.
 
-    values_us, counts: the latencies that occurred in any round, and how many requests had each of
-    them. phases_us: maps a phase of the server to a request's mean time in it. A last entry is the
-    rest of the mean time that the client measured.
+    counts: requests with each latency of values_us. phases_us: mean time in each phase of the
+    server; last comes the rest of the client's time.
     """
 
     level: LoadLevel
@@ -66,11 +65,7 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 
 
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
-    """Return percentiles and their latencies.
-
-    The percentiles are denser towards 100. The more requests there are, the higher is the last
-    percentile.
-    """
+    """Return percentiles, denser towards 100, and their latencies."""
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)
     shares = np.unique(np.append(1 - 10**-nines, 0.5))
@@ -82,10 +77,7 @@ def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
 def histogram_shares(
     series: Sequence[LevelFigures], bins: int = 60
 ) -> tuple[list[float], list[list[float]]]:
-    """Return the edges of bins, and for each level the share of its requests in each bin.
-
-    Each bin is wider than the previous bin by the same factor.
-    """
+    """Return the edges of geometric bins, and each level's share of requests in each bin."""
     low = min(float(figures.values_us[0]) for figures in series)
     high = max(float(figures.values_us[-1]) for figures in series)
     edges = np.geomspace(max(low, 1e-3) * 0.99, high * 1.01, bins + 1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import FoundRate, MeasuredServer, Result
     from nereid_perf.questions.comparison import Comparison, Ratio
 
-# Maximum number of different failures that are shown; each request may have its own text.
+# Maximum number of different failures: each request may have its own text.
 _MAX_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 
@@ -38,7 +38,6 @@ def summary_lines(result: Result) -> list[str]:
         if len(result.servers) > 1:
             lines.append(f"*** {'AB'[index]}: {server.url} ***")
         if result.comparisons:
-            # Skip levels with rounds, because the medians of the rounds are enough.
             continue
         if result.max_rate is None:
             for measurement in server.measurements:

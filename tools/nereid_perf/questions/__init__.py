@@ -1,7 +1,6 @@
-"""Questions about a server, such as its highest rate, as generators.
+"""Questions about a server, such as its highest rate, as generators that do no I/O.
 
-A question yields the level of load to measure next, receives the measurement, and finally returns
-its findings. Questions do no I/O: the caller measures.
+A question yields levels of load, receives their measurements, and returns its findings.
 """
 
 # layout: covered, pure

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings about one server, or about A and B.
-
-    `sides` has a list of measurements for each server.
-    """
+    """Findings about one server, or about A and B; `sides` has each server's measurements."""
 
     sides: tuple[tuple[Measurement, ...], ...]
     max_rate: MaxRate | None = None
@@ -36,10 +33,7 @@ class Findings:
 
 
 def ask(settings: QuestionSettings, measure: Measure, levels: LevelRange | None = None) -> Findings:
-    """Ask about one server.
-
-    levels: used instead of the ranges in the settings, for example for a trace.
-    """
+    """Ask about one server; `levels` (of a trace, for example) replaces the settings' ranges."""
     if settings.find_max_rate:
         return _ask_max_rate(settings, measure)
     levels, threshold = levels or settings.levels, settings.threshold
@@ -60,10 +54,7 @@ def ask_comparison(
     measure: Callable[[Turn], Measurement],
     levels: LevelRange | None = None,
 ) -> Findings:
-    """Ask about two servers, A and B; turn.side says which server to measure.
-
-    levels: as in ask().
-    """
+    """Ask about two servers, A and B; turn.side says which server to measure."""
     sides: tuple[list[Measurement], list[Measurement]] = ([], [])
 
     def measure_and_keep(turn: Turn) -> Measurement:
@@ -80,11 +71,7 @@ def ask_comparison(
 def ask_results(
     settings: QuestionSettings, a: Sequence[Measurement], b: Sequence[Measurement]
 ) -> Findings:
-    """Ask about two results that were measured before.
-
-    Raises:
-        ValueError: they have no level in common.
-    """
+    """Ask about two earlier results; raise ValueError if they have no level in common."""
     return _compared(settings, (a, b), compare_results(a, b, settings.confidence))
 
 
@@ -93,7 +80,7 @@ def _compared(
     sides: tuple[Sequence[Measurement], Sequence[Measurement]],
     comparisons: tuple[Comparison, ...],
 ) -> Findings:
-    # Conditions that are not on a ratio apply only to B, because A is the reference.
+    # A is the reference, so conditions that are not on a ratio apply only to B.
     broken = violations(settings.conditions, sides[1], comparisons)
     return Findings(
         (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(broken)

@@ -1,8 +1,7 @@
 """Compares two servers, or two results: ratios of B to A with confidence intervals.
 
-Two servers are measured in rounds. In each round A and B are measured one right after the other,
-and they take turns to be first, so that drift on the machine affects both equally. Two earlier
-results have separate rounds, which cannot be paired.
+In each round A and B are measured in turns, so that drift affects both equally. Rounds of two
+earlier results cannot be paired.
 """
 
 from __future__ import annotations
@@ -23,18 +22,15 @@ if TYPE_CHECKING:
     from nereid_perf.questions.intervals import Interval
     from nereid_perf.questions.metrics import Metric
 
-# Confidence of each ratio's interval. With it, about one in 33 comparisons of equal servers finds a
-# difference in one of the three judged ratios.
+# With 0.99, one in 33 comparisons of equal servers finds a difference in a judged ratio.
 CONFIDENCE: Final = 0.99
-# Number of rounds. It is enough to find a difference of 3 % if single measurements scatter by 1 %
-# and one in twenty is disturbed.
+# 20 rounds show a difference of 3 % if measurements scatter by 1 % and one in 20 is disturbed.
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
-# Figure of the load generator, which is not judged. A and B have separate workers, and one of two
-# processes may have a busier CPU for minutes. Differences of 8 % between equal servers were seen.
-# Pairing of rounds does not remove them.
+# This figure is not judged. Equal servers have differed by 8 % for minutes: their workers are
+# separate processes. Pairing does not help.
 _OF_CLIENT: Final = "cpu"
-# Gauges with these prefixes are compared, if the servers' /metrics has them.
+# Gauges with these prefixes are compared.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 
@@ -48,10 +44,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio of B to A of one metric.
-
-    a, b: medians over the rounds. low, high: ends of the interval; `None` means that there is none.
-    """
+    """The ratio of B to A of one metric. a, b: medians. low, high: the interval, or `None`."""
 
     metric: str
     a: float
@@ -120,11 +113,7 @@ def compare(
 def compare_results(
     a: Sequence[Measurement], b: Sequence[Measurement], confidence: float = CONFIDENCE
 ) -> tuple[Comparison, ...]:
-    """Return the comparisons of the levels that both results have.
-
-    Raises:
-        ValueError: they have no level in common.
-    """
+    """Compare the levels that both results have; raise ValueError if they have none in common."""
     levels = {
         measurement.level: None
         for measurement in a

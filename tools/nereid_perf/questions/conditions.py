@@ -42,11 +42,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Parse p99>20ms, rate<1000, errors>1%, or for a comparison p99_ratio>1.05.
-
-    Raises:
-        ValueError: the text is not a condition.
-    """
+    """Parse p99>20ms, rate<1000, errors>1% or p99_ratio>1.05. May raise ValueError."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ValueError("expected a metric, <, <=, > or >=, and a limit: 'p99>20ms'")
@@ -67,9 +63,8 @@ def violations(
 ) -> list[str]:
     """Return a line for each condition that holds, and for each figure that is not known.
 
-    A condition on a figure is checked for the median of a level's rounds. A condition on a ratio is
-    checked for the end of the interval that is nearer to 1, so that noise alone does not make a run
-    fail.
+    A figure is the median of a level's rounds. A ratio is the interval's end nearer to 1, so that
+    noise alone does not make a run fail.
     """
     broken = []
     for condition in conditions:

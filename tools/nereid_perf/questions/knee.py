@@ -1,11 +1,7 @@
 """Finds the knee of a curve of rate against latency: the level with the most rate per latency.
 
-The measure is Kleinrock's power (1979), rate / latency. It is largest where a line from the origin
-touches the curve. Below that level, more load costs little latency; above it, more latency brings
-little rate. For a server that takes a fixed time per request, the knee is exactly where its
-capacity is first used up. Kneedle was not chosen, because it scales both axes by the measured
-range, so that its knee moves with the ends of the range. It also needs a smooth curve, whereas this
-measure compares levels.
+The measure is Kleinrock's power (1979). Kneedle was not chosen: its knee moves with the ends of the
+measured range, and it needs a smooth curve.
 """
 
 from __future__ import annotations
@@ -21,17 +17,14 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
     from nereid_perf.questions.metrics import Metric
 
-# A level at which a larger share of requests fails lies beyond the knee.
+# With a larger share of failures, a level lies beyond the knee.
 _MAX_ERRORS: Final = 0.01
 _MIN_LEVELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The knee of a curve.
-
-    is_inside: levels on both sides were measured; otherwise the knee may be beyond this level.
-    """
+    """The knee of a curve; is_inside: levels on both sides were measured."""
 
     level: LoadLevel
     rate: float
@@ -40,7 +33,7 @@ class Knee:
 
 
 def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | None:
-    """Return the knee, or `None` if fewer than three levels are usable.
+    """Return the knee, or `None` with fewer than three usable levels.
 
     If a level was measured several times, its best measurement counts.
     """
@@ -53,7 +46,7 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     values = {found.level.value for _, found, _ in points}
     if len(values) < _MIN_LEVELS:
         return None
-    # Prefer the level with less load among equally good levels.
+    # Among equally good levels, take the one with less load.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
     measured = {found.level.value for found in measurements}
     is_inside = min(measured) < best.level.value < max(measured)

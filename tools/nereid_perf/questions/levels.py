@@ -20,10 +20,7 @@ _MAX_LEVELS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """Levels of load of one kind.
-
-    end: `None` means no end. listed: exact levels, used instead of a range.
-    """
+    """Levels of load of one kind; end `None` means no end, `listed` replaces the range."""
 
     kind: str
     start: float
@@ -37,13 +34,11 @@ class LevelRange:
         for value in self.listed:
             yield LoadLevel(self.kind, value)
         value, index = self.start, 0
-        # The comparison has a little slack because of rounding: 0.1 added ten times is not exactly
-        # 1.
+        # The slack is for rounding: 0.1 added ten times is not exactly 1.
         while not self.listed and (self.end is None or value <= self.end * (1 + 1e-9)):
             yield LoadLevel(self.kind, self._whole(value))
             index += 1
-            # Multiply the step instead of adding it repeatedly, so that rounding errors do not add
-            # up.
+            # Multiply, because rounding errors of repeated additions would add up.
             value = (
                 self.start * self.step**index
                 if self.is_geometric

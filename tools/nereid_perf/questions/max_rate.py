@@ -1,9 +1,8 @@
 """Finds the highest rate at which a server keeps an SLO, by bisection with confirmation.
 
-The load is an open loop, so that it shows if a server falls behind. Measurements are noisy, so a
-rate counts as met if k of n measurements meet it. On the way up a single measurement decides, and
-the resulting rate is confirmed at the end. If the confirmation fails, the search continues below
-that rate.
+The load is an open loop, so that it shows if a server falls behind. Measurements are noisy: a rate
+is met if k of n measurements meet it. On the way up one measurement decides, and the result is
+confirmed.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# Minimum share of the intended rate that a measurement must reach. Below it, the server (or the
-# client) did not keep up, even if the latencies of the finished requests are low. They can be low
-# only in short windows.
+# From this share of the intended rate, the server and the client keep up. Low latencies alone do
+# not show that in short windows.
 _KEEPS_UP: Final = 0.9
-# The rate may also fall short by chance, by this number of standard deviations of a Poisson count.
+# By chance, a rate falls short by up to this many standard deviations of a Poisson count.
 _SCATTER: Final = 3.0
 
 
@@ -47,11 +45,7 @@ class RateOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SearchRules:
-    """The rules of the search.
-
-    precision: relative precision of the rate. needed, votes: a rate is met if `needed` of `votes`
-    measurements meet it.
-    """
+    """The rules of the search; a rate is met if `needed` of `votes` measurements meet it."""
 
     start: float = 100.0
     least: float = 0.1
@@ -64,10 +58,9 @@ class SearchRules:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """The result of the search.
+    """The result of the search; rate 0 means that no rate kept the SLO.
 
-    rate: the highest rate that kept the SLO; 0 if none did. missed_at: the lowest rate that did not
-    keep it. goodput: requests per second within the SLO at `rate`, the mean of its measurements.
+    missed_at: the lowest missed rate. goodput: mean requests per second within the SLO at `rate`.
     """
 
     slo: str
@@ -90,8 +83,6 @@ def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRat
 
 
 class _Ended(Exception):
-    """Raised at any depth of the search to end it."""
-
     def __init__(self, outcome: RateOutcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
@@ -105,7 +96,7 @@ class _Search:
         self._missed: Counter[float] = Counter()
         self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
-        # Bracket of the search: the highest rate that was met, and the lowest missed rate above it.
+        # The highest met rate, and the lowest missed rate above it.
         self._low: float | None = None
         self._high: float | None = None
 
@@ -133,10 +124,7 @@ class _Search:
                 return
 
     def _settle(self) -> Steps:
-        """Halve the bracket until it is narrow enough, then confirm the rate at its lower end.
-
-        Return False if the rate is not confirmed. The search then continues at lower rates.
-        """
+        """Bisect the bracket and confirm its lower end; return False if that fails."""
         rules = self._rules
         low, high = self._low, self._high
         assert low is not None, "a bracket has a lower end, or the search has ended"
@@ -179,8 +167,7 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # End the search because of the client only if the client caused most of the misses. A
-        # single miss may have another reason: the machine may have been busy with something else.
+        # The client must have caused most misses: a single one may have another reason.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:
@@ -192,11 +179,7 @@ class _Search:
         return is_met
 
     def _is_by_client(self, measurement: Measurement) -> bool:
-        """Return whether only the client was late.
-
-        This is so if the client was the bottleneck, and latencies counted from sending keep the
-        SLO.
-        """
+        """Return whether the client was the bottleneck, and service times keep the SLO."""
         latencies = replace(measurement.latencies, response=measurement.latencies.service)
         by_server = replace(measurement, latencies=latencies)
         return measurement.client.is_bottleneck and self._slo.is_met(by_server)

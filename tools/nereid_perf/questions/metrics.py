@@ -52,7 +52,6 @@ class Metric:
     name: str
     unit: Unit
     value: Callable[[Measurement], float | None]
-    # Set only for percentiles: the histogram, and the percentile as a share of the requests.
     histogram: Callable[[Latencies], HdrHistogram] | None = None
     share: float | None = None
 
@@ -76,11 +75,7 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_quantity(text: str, unit: Unit) -> float:
-    """Parse a limit on a metric that has this unit. A time must be written with a unit.
-
-    Raises:
-        ValueError: the text is not a limit.
-    """
+    """Parse a limit on a metric; a time must have a unit. May raise ValueError."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text}' is no quantity: expected one such as 20ms, 1000 or 0.1%")
@@ -122,7 +117,6 @@ def rate_text(rate: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    # Show all digits before the point, and no exponent as in 1.23e+03.
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 

@@ -43,10 +43,7 @@ def _votes(text: str) -> tuple[int, int]:
 
 
 def _checked(parse: Parse) -> Parse:
-    """Return a parser that checks a text but returns the text, so it can be written back.
-
-    An empty text is not checked: it means that the flag is not given.
-    """
+    """Return a parser that checks a text and returns it unchanged; "" means not given."""
 
     def check(text: str) -> str:
         if text:

@@ -1,8 +1,6 @@
 """Service level objectives: limits that a server must keep, and goodput within them.
 
-A limit on a percentile is about all requests: p99=20ms says that 99 % of all requests that were
-sent succeeded within 20 ms. A failed request keeps no limit, so a server cannot look better by
-failing.
+Percentiles are of all sent requests. A failed request keeps no limit: failing does not help.
 """
 
 from __future__ import annotations
@@ -26,10 +24,9 @@ class Limit:
     most: float
 
     def is_kept(self, measurement: Measurement) -> bool:
-        """Return whether the limit is kept.
+        """Return whether the limit is kept; it is not if nothing was measured.
 
-        The limit is not kept if nothing was measured. However, a limit on the time between
-        responses is kept if each request had only one response.
+        A limit on the time between responses is kept if each request had only one response.
         """
         metric = self.metric
         if metric.histogram is None or metric.share is None:
@@ -71,10 +68,8 @@ class Slo:
     def goodput(self, measurement: Measurement) -> float:
         """Return a lower bound of the requests per second that kept all limits.
 
-        The figure is exact if only one limit applies to single requests. For several limits, the
-        histograms do not say which requests missed more than one. Each miss therefore counts as a
-        different request. A limit of a mean, or of the time between responses, does not apply to
-        single requests.
+        It is exact for one limit on single requests. With several, each miss counts as a different
+        request. Limits on a mean, or on the time between responses, are not on single requests.
         """
         missed = sum(measurement.requests - limit.within(measurement) for limit in self.limits)
         return max(0, measurement.requests - missed) / measurement.duration_s

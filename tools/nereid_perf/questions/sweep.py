@@ -50,8 +50,8 @@ def repeat(levels: LevelRange, rounds: int) -> Question[list[Measurement]]:
 def binary_search(levels: LevelRange, threshold: Threshold) -> Question[list[Measurement]]:
     """Search as perf_analyzer does: measure both ends, then bisect until the step is reached.
 
-    The range must have an end. The search ends at once if the start misses the threshold or the end
-    meets it.
+    The range must have an end. The search ends if the start misses the threshold or the end meets
+    it.
     """
     assert levels.end is not None, "the settings refuse a search without an end"
     low, high = levels.start, levels.end

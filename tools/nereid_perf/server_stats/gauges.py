@@ -21,10 +21,7 @@ _MIB: Final = 1 << 20
 
 
 def page_gauges(page: bytes) -> dict[str, float]:
-    """Return a page's gauges: maps a name with labels to a value.
-
-    The page is in Prometheus' format.
-    """
+    """Map each gauge of a page in Prometheus' format, with its labels, to its value."""
     names = set(_GAUGE.findall(page))
     gauges = {}
     for name, labels, value in _SAMPLE.findall(page):
@@ -38,7 +35,7 @@ class Gpus:
     """The GPUs of this machine, read by NVML (nvidia-ml-py, if it is installed)."""
 
     def __init__(self, nvml: Any = None) -> None:
-        """Open NVML; `None` means pynvml, if it is installed and there is a driver."""
+        """Open NVML, by default pynvml's, if there is a driver."""
         self._nvml = nvml
         if nvml is None:
             with contextlib.suppress(ImportError):
@@ -62,7 +59,6 @@ class Gpus:
         return gauges
 
     def _figures(self, device: Any) -> Iterator[tuple[str, float]]:
-        """Yield the figures that the GPU reports; not every GPU reports all of them."""
         nvml = self._nvml
         with contextlib.suppress(nvml.NVMLError):
             used = nvml.nvmlDeviceGetUtilizationRates(device)
@@ -82,10 +78,7 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """Prepare a sampler; gpus: the GPUs of this machine, read by NVML by default.
-
-        If the server runs on another machine, its GPUs are on the server's metrics page.
-        """
+        """Take `gpus` from NVML by default; other machines' GPUs are on the metrics page."""
         self._metrics_url = metrics_url
         self._interval_s = interval_s
         self._gpus = Gpus().gauges if gpus is None else gpus
@@ -119,7 +112,7 @@ class GaugeSampler:
 
     def _read_page(self) -> dict[str, float]:
         try:
-            # The URL is http or https, because the command checks that.
+            # The command has checked that the URL is http or https.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 return page_gauges(response.read(_MAX_BYTES))
         except (OSError, http.client.HTTPException):

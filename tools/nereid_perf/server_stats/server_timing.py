@@ -1,20 +1,16 @@
-"""Parses Server-Timing (W3C), in which a server says where a request's time went.
-
-For any text, parsing takes bounded work. A part that is not an entry is skipped.
-"""
+"""Parses Server-Timing (W3C), with bounded work for any text."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Header that asks Nereid for Server-Timing. Other servers ignore it, and may send Server-Timing
-# anyway.
+# This header asks Nereid for Server-Timing. Other servers may send Server-Timing anyway.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# Parameter with the Server-Timing in the responses of a stream, which have no separate trailers.
+# A stream's responses have no separate trailers, so this parameter has the Server-Timing.
 STREAM_PARAMETER: Final = "server_timing"
-# Entry for the server's whole time; the other entries are parts of it.
+# This entry is the server's whole time; the other entries are parts of it.
 TOTAL: Final = "total"
 
 MAX_ENTRIES: Final = 32
@@ -29,7 +25,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?")
 def parse_server_timing(text: str) -> dict[str, int]:
     """Return the durations of entries in ns by name; entries with the same name are added up."""
     durations: dict[str, int] = {}
-    # Replace quoted texts first, because descriptions may contain separators.
+    # Quoted descriptions may contain separators.
     plain = _QUOTED.sub(_unquoted, text[:_MAX_CHARACTERS])
     for entry in plain.split(",")[:MAX_ENTRIES]:
         name, *parameters = (part.strip(" \t") for part in entry.split(";"))

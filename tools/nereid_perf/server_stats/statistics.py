@@ -9,7 +9,7 @@ from nereid_perf.measurement import ServerSplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    # Maps a model's name and version to its entry in `model_stats`.
+    # Key: (model, version). Value: its entry in `model_stats`.
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -29,10 +29,7 @@ def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[st
 
 
 def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, ...]:
-    """Return the time split of each version that had requests between the two statistics.
-
-    If a version was loaded between the two, its counts started at zero.
-    """
+    """Return each version's time split; a version that was loaded in between starts at 0."""
     splits = []
     for (model, version), entry in after.items():
         earlier = before.get((model, version), {})
@@ -72,7 +69,7 @@ def composing_models(model: str, config_of: Callable[[str], Mapping[str, Any] | 
 
 
 def _number(entry: Mapping[str, Any], name: str) -> int:
-    # Convert the number, because 64-bit numbers are strings in protobuf's JSON.
+    # 64-bit numbers are strings in protobuf's JSON.
     return int(entry.get(name) or 0)
 
 

@@ -36,9 +36,8 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # Two lists with an entry per worker. `_samples`: the worker's samples (time, CPU seconds
-        # used, seconds waited for a CPU, delayed requests). `_outcomes`: for each of the worker's
-        # error texts, the outcome number that stands for the text in this object.
+        # Per worker: `_samples` of (time, CPU s used, CPU s waited, delayed requests), and
+        # `_outcomes`, the outcome number for each of the worker's error texts.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -111,7 +110,6 @@ class Collected:
         return timings[(timings["last"] >= start_ns) & (timings["last"] < end_ns)]
 
     def _add_timings(self, worker: int, report: Report) -> None:
-        """Add a report's timings, with phases numbered for the whole level."""
         for name in report.new_phases:
             if name not in self.phases:
                 self.phases.append(name)
@@ -150,20 +148,16 @@ def measurement_of(
     workloads: Sequence[Workload],
     **more: Any,
 ) -> Measurement:
-    """Return the measurement of a span of time.
+    """Return the measurement of a span of time; `more` has the fields that rows do not give.
 
-    The rate counts the requests that ended in the span. In an open loop, latencies and failures
-    count all requests that were scheduled in the span. Requests that a stall held back are
-    therefore not missing.
-
-    more: fields of Measurement that are not computed from rows.
+    The rate counts requests that ended in the span. In an open loop, latencies and failures are of
+    requests scheduled in it, so that those held back by a stall count.
     """
     start_ns, end_ns = span_ns
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # Also count requests that were in flight at the end of this span and failed later, for
-        # example because no response came.
+        # Requests that failed later count too, for example because no response came.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -192,11 +186,7 @@ def measurement_of(
 def _measurement(
     tables: Sequence[NDArray[np.void]], collected: Collected, **more: Any
 ) -> Measurement:
-    """Make a measurement from tables of rows.
-
-    tables: requests that count for the rate, requests that count for latencies, gaps between
-    responses, and timings from Server-Timing.
-    """
+    """Make a measurement from tables: requests for rate and for latencies, gaps, timings."""
     ended, timed, gaps, timings = tables
     texts = collected.texts
     good = ended[ended["outcome"] == OK]
@@ -221,8 +211,7 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # Every request with timings has the phase CLIENT_AND_WIRE. Put it last, because it is the time
-    # that the other phases leave.
+    # This phase is the rest of the time, so it comes last. Every request with timings has it.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
     numbers = [*(number for number in range(len(names)) if number != rest), rest]

@@ -10,7 +10,7 @@ from hdrh.histogram import HdrHistogram
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Maximum recorded time in ns, an hour; longer times count as an hour.
+# An hour; longer times count as an hour.
 MAX_NS: Final = 3_600_000_000_000
 _DIGITS: Final = 3
 
@@ -21,8 +21,7 @@ def histogram_of(values_ns: NDArray[np.int64]) -> HdrHistogram:
     if not len(values_ns):
         return histogram
     values = np.clip(values_ns, 1, MAX_NS)
-    # The exponent of a double is the number of bits of the value. This is exact, because values are
-    # below 2**53.
+    # A double's exponent is the value's number of bits. This is exact below 2**53.
     bits = np.frexp((values | histogram.sub_bucket_mask).astype(np.float64))[1].astype(np.int64)
     half_bits = histogram.sub_bucket_half_count_magnitude
     buckets = bits - (half_bits + 1)

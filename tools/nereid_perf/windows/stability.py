@@ -31,10 +31,9 @@ class StabilityRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LastThree:
-    """perf_analyzer's rule: the last three windows are within s % of each other.
+    """perf_analyzer's rule: rate and latency of the last three windows are within s %.
 
-    The rule applies to the rate and to the latency. max_latency: if the latency of the last window
-    exceeds it, the measurement ends, because the latency only gets worse under load.
+    A last window above max_latency ends the measurement: it only gets worse.
     """
 
     stability_percent: float = 10.0
@@ -60,8 +59,7 @@ class LastThree:
 class ConfidenceInterval:
     """A rule that measures until the means of rate and latency are known to within s %.
 
-    The means are over all windows; their intervals have 95 % confidence by Student's t. The rule
-    assumes that windows are independent. A load that drifts never meets it.
+    The confidence is 95 % (Student's t) if windows are independent. A drifting load never meets it.
     """
 
     stability_percent: float = 5.0

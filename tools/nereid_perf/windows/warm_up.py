@@ -13,11 +13,9 @@ _BATCH: Final = 5
 
 
 def warm_up_length(values: Sequence[float]) -> int | None:
-    """Return how many of the first values, such as latencies, belong to the warm-up.
+    """Return how many first values belong to the warm-up, or `None` without a steady state.
 
-    The warm-up ends where the mean of the remaining values has the smallest standard error. Values
-    are taken in batches of five. Returns `None` if there is no steady state yet: the warm-up would
-    reach the second half of the values, or there are too few values.
+    The warm-up ends where the mean of the rest has the smallest standard error.
     """
     batches = len(values) // _BATCH
     if batches < 4:
@@ -25,7 +23,6 @@ def warm_up_length(values: Sequence[float]) -> int | None:
     means = (
         np.asarray(values[: batches * _BATCH], dtype=np.float64).reshape(-1, _BATCH).mean(axis=1)
     )
-    # Compute the standard errors of all suffixes at once.
     left = np.arange(batches, 0, -1)
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means**2)[::-1])[::-1]

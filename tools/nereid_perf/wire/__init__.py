@@ -1,5 +1,1 @@
-"""Clients that send encoded requests, and check responses without decoding them.
-
-A request needs only plain callbacks, and neither a task nor a future. The callers decide when
-requests are sent.
-"""
+"""Clients that send encoded requests by callbacks, and check responses without decoding them."""

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 class PendingRequest:
     """A request in flight. Times are in ns of the monotonic clock, and 0 until they are known.
 
-    between: times from one response to the next. carrier: connection or stream of the request;
-    `None` while the request waits for one. message: the response, if responses are checked.
-    json_bytes: length of the response's JSON, from the HTTP header. server_timing: the response's
-    Server-Timing, if the plan asks for it.
+    carrier: connection or stream; `None` while the request waits. json_bytes: of the response.
     """
 
     __slots__ = (
@@ -59,24 +56,17 @@ class PendingRequest:
 
 
 class OnEnd(Protocol):
-    """A callback that is called once for each request, never within send() or cancel().
-
-    error: "" means success.
-    """
+    """A callback that is called once for each request, never within send() or cancel()."""
 
     def __call__(self, pending: PendingRequest, error: str, /) -> None:
-        """Report the end of a request."""
+        """Report the end of a request; error "" means success."""
 
 
 class WireClient(Protocol):
     """The connections of one worker to one server."""
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight.
-
-        Raises:
-            OSError: there is no connection; the text is for users.
-        """
+        """Open connections for this many requests; raise OSError with a text for users."""
         ...
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:

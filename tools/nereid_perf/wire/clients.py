@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def new_client(plan: Plan, on_end: OnEnd) -> WireClient:
-    """Return the client for a plan.
-
-    Raises:
-        OSError: a TLS file cannot be used.
-    """
+    """Return the client for a plan; raise OSError if a TLS file cannot be used."""
     if plan.endpoint.protocol == "http":
         return HttpClient(plan, on_end)
     return GrpcStreamClient(plan, on_end) if plan.streaming else GrpcClient(plan, on_end)

@@ -17,29 +17,21 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # A function that opens one connection, or raises OSError. The connection then reports itself to
-    # the client.
+    # Opens a connection or raises OSError. The connection reports itself to the client.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
 _REDIAL_S: Final = 0.1
 
 
 class Dials:
-    """Dials the connections of one client.
-
-    queue: requests that wait for a connection. They fail if no connection can be opened.
-    """
+    """Dials a client's connections; fails requests in `queue` if none can be opened."""
 
     def __init__(
         self, plan: Plan, on_end: OnEnd, connect: Connect, slots_per_connection: int = 1
     ) -> None:
-        """Prepare to dial the plan's server.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
+        """Prepare to dial the plan's server; raise OSError if a TLS file cannot be used."""
         self.queue: deque[PendingRequest] = deque()
-        # Reason why the last attempt failed, or "".
+        # Why the last attempt failed, or "".
         self.error = ""
         self.closed = False
         self._on_end = on_end
@@ -86,5 +78,5 @@ class Dials:
 
     def _on_dialled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # Dial again for requests that arrived during this attempt and relied on it.
+        # Requests that arrived during this attempt relied on it.
         self.dial_for_queue()

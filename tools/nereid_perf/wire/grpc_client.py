@@ -29,11 +29,6 @@ class GrpcClient:
     """A client that makes a gRPC call for each request."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
         self.block = block_of(plan, _PATH)
         self.keeps_messages = plan.checks_responses
         self.keeps_timings = plan.server_timing
@@ -45,7 +40,7 @@ class GrpcClient:
             self.message_of = kept_bytes.bytes_of
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
@@ -77,14 +72,11 @@ def _plain_message(request: Request) -> bytes:
 
 
 def _timing_of(outcome: RpcError | None) -> str:
-    """Return the Server-Timing in a call's trailers, or "" if there is none."""
     trailers = () if outcome is None else outcome.trailers
     return ", ".join(str(value) for name, value in trailers if name == HEADER)
 
 
 class _Unary:
-    """The calls on one connection."""
-
     def __init__(self, client: GrpcClient, connection: GrpcConnection) -> None:
         self._client = client
         self._connection = connection.connection

@@ -36,20 +36,11 @@ class Carrier(Protocol):
 
 
 class GrpcConnections:
-    """Connections with a number of slots each.
-
-    A request takes the slot that became free last, because that slot's connection is about to be
-    written to anyway.
-    """
+    """Connections with slots. The slot that became free last is used next."""
 
     def __init__(
         self, plan: Plan, on_end: OnEnd, new_carrier: Callable[[GrpcConnection], Carrier]
     ) -> None:
-        """Prepare connections for a plan.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
         self.on_end = on_end
         self.slots_per_connection = plan.streams_per_connection
         self._new_carrier = new_carrier
@@ -57,17 +48,12 @@ class GrpcConnections:
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
         self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
-        # All connections, including those whose settings have not come and those that take no more
-        # requests.
+        # All connections, also those without settings and those that take no more requests.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight.
-
-        Raises:
-            OSError: there is no connection; the text is for users.
-        """
+        """Open connections for this many requests; raise OSError with a text for users."""
         while sum(connection.slots for connection in self._open) < in_flight:
             missing = in_flight - sum(connection.slots for connection in self._open)
             dials = -(-missing // self.slots_per_connection)
@@ -101,13 +87,10 @@ class GrpcConnections:
         if self._all:
             await self._all_lost.wait()
 
-    # --- for carriers and connections
-
     def on_slot(self, connection: GrpcConnection) -> None:
         """Give a slot that has become free to a waiting request, or keep it as free."""
         if not connection.usable:
-            # The connection got a GOAWAY, or is lost. Other connections are dialled when they are
-            # needed.
+            # The connection got a GOAWAY, or is lost. Others are dialled when they are needed.
             return
         if self._dials.queue:
             pending = self._dials.queue.popleft()
@@ -140,8 +123,6 @@ class GrpcConnections:
         self._free = [free for free in self._free if free is not connection]
         self._dials.dial_for_queue()
 
-    # --- inside
-
     async def _connect(self, dialer: Dialer, tls: Tls | None) -> None:
         connection = await dialer.connect(partial(GrpcConnection, self), tls)
         try:
@@ -153,10 +134,7 @@ class GrpcConnections:
 
 
 class GrpcConnection(Http2Protocol):
-    """A connection; the future `settled` is done when the server's HTTP/2 settings have arrived.
-
-    carrier: set when these settings arrive.
-    """
+    """A connection; `settled` and `carrier` are set when the server's HTTP/2 settings arrive."""
 
     carrier: Carrier
 

@@ -34,14 +34,8 @@ class GrpcStreamClient:
     """A client for requests with one response each, or with any number from decoupled models."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
         if plan.cancel_percent:
-            # Cancelling a stream cancels all of its requests. So if requests are to be cancelled,
-            # each request gets a separate stream.
+            # Cancelling a stream cancels all of its requests, so each gets its own stream.
             plan = replace(plan, streams_per_connection=1)
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
@@ -52,7 +46,7 @@ class GrpcStreamClient:
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
@@ -86,7 +80,6 @@ class _Stream:
         self._client = client
         self._connection = connection
         self._stream: ClientStream | None = None
-        # Maps a key to the request in flight that has it.
         self._pending: dict[bytes, PendingRequest] = {}
 
     def begin(self, pending: PendingRequest) -> None:
@@ -104,11 +97,7 @@ class _Stream:
         send_message(connection.sender, stream, message, int(client.compression != "none"))
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Cancel a request, and the stream if it has no other request.
-
-        In a run with cancellations the stream has no other request; at the end of any run all
-        requests in flight are cancelled, one by one.
-        """
+        """Cancel a request, and its stream if no other request is left on it."""
         for key, other in self._pending.items():
             if other is pending:
                 del self._pending[key]
@@ -121,18 +110,16 @@ class _Stream:
     def on_connection_lost(self) -> None:
         """Do nothing: the stream was closed."""
 
-    # --- the stream's side
-
     def _on_message(self, message: bytes) -> None:
         now_ns = monotonic_ns()
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # Some servers send errors without the request's id. Take the oldest request in flight.
+            # Some servers send errors without an id. Take the oldest request in flight.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:
-            # Ignore a response to a request that was cancelled or has failed.
+            # The request was cancelled or has failed.
             return
         if not response.is_empty:
             pending.on_response(now_ns)

@@ -34,11 +34,6 @@ class HttpClient:
     """A client that uses an idle connection for a request, or dials another connection."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Prepare connections for a plan.
-
-        Raises:
-            OSError: a TLS file cannot be used.
-        """
         self.on_end = on_end
         self.wire_bytes = KeptBytes(HttpRequests(plan).wire_bytes).bytes_of
         self.heads = PlainHeads()
@@ -47,12 +42,11 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # If true, parse the head of every response, because heads then differ and cannot be
-        # recognised by their bytes.
+        # With checks or timings, heads differ and cannot be recognised by their bytes.
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
-        """Open connections for this number of requests in flight; raise OSError."""
+        """Open connections for this number of requests in flight. May raise OSError."""
         missing = in_flight - len(self._open)
         await asyncio.gather(*(self._dials.dial() for _ in range(missing)))
         if len(self._open) < in_flight:
@@ -77,7 +71,7 @@ class HttpClient:
         if connection is None:
             self._dials.queue.remove(pending)
         elif connection.pending is pending:
-            # Close the connection, because HTTP/1.1 has no other way to cancel a request.
+            # HTTP/1.1 has no other way to cancel a request.
             connection.abandon()
 
     async def close(self) -> None:
@@ -87,8 +81,6 @@ class HttpClient:
             connection.abandon()
         if self._open:
             await self._all_lost.wait()
-
-    # --- for connections
 
     def on_free(self, connection: _HttpConnection) -> None:
         """Use a free connection for a waiting request, or keep it as idle."""
@@ -111,8 +103,6 @@ class HttpClient:
             self._idle.remove(connection)
         self._dials.dial_for_queue()
 
-    # --- inside
-
     async def _connect(self, dialer: Dialer, tls: Tls | None) -> None:
         await dialer.connect(self._new_connection, tls)
 
@@ -130,9 +120,9 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # Number of bytes still to come of a body whose content is not used.
+        # Number of bytes still to come of a body that is not used.
         self._missing = 0
-        # Parser for a response that PlainHeads does not know, or whose head came in pieces.
+        # For a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
@@ -149,10 +139,8 @@ class _HttpConnection(asyncio.Protocol):
         self.pending = None
         self._transport.abort()
 
-    # --- asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Cast, because uvloop's transports are not subclasses of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         sock = transport.get_extra_info("socket")
@@ -164,7 +152,7 @@ class _HttpConnection(asyncio.Protocol):
         now = monotonic_ns()
         pending = self.pending
         if pending is None:
-            # No request is in flight, so these bytes are no response; close the connection.
+            # No request is in flight, so these bytes are no response.
             self._transport.abort()
             return
         if self._missing:
@@ -196,8 +184,6 @@ class _HttpConnection(asyncio.Protocol):
             pending.last_ns = monotonic_ns()
             why = "" if exc is None else f": {reason(exc)}"
             self._client.on_end(pending, f"connection lost{why}")
-
-    # --- inside
 
     def _end(self, pending: PendingRequest, now: int) -> None:
         """End a request whose response is complete and of the kind that PlainHeads knows."""

@@ -10,15 +10,12 @@ if TYPE_CHECKING:
     from nereid_perf.request import Request
 
 _MOST: Final = 256
-# Larger requests are not kept, because together they would take too much memory.
+# Larger requests would together take too much memory.
 _MAX_BYTES: Final = 1 << 16
 
 
 class KeptBytes:
-    """Maps a request's identity (its id()) to its bytes.
-
-    The cache keeps the request too, so that no other object gets the same id().
-    """
+    """Maps a request's id() to its bytes; keeps the request, so that no other gets its id()."""
 
     def __init__(self, make: Callable[[Request], bytes]) -> None:
         self._make = make

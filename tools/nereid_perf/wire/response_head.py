@@ -14,11 +14,7 @@ _MAX_HEADS: Final = 64
 
 
 class ResponseParser:
-    """A parser of one response of any kind, based on httptools.
-
-    complete: the last byte of the response has arrived. json_bytes: length of the JSON before
-    tensors. server_timing: value of the header Server-Timing.
-    """
+    """A parser of one response of any kind, based on httptools; json_bytes is before tensors."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -31,14 +27,8 @@ class ResponseParser:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes.
-
-        Raises:
-            httptools.HttpParserError: the bytes are not an HTTP response.
-        """
+        """Parse the next bytes; raise httptools.HttpParserError if they are no HTTP response."""
         self._parser.feed_data(data)
-
-    # --- httptools' side
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the headers that matter; called by httptools."""
@@ -48,14 +38,14 @@ class ResponseParser:
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
         elif key == _SERVER_TIMING:
-            # Several headers with this name count as one; join their values with commas.
+            # Several headers with this name count as one, with commas.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))
             self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
         """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # Ask the parser now, because later it refers to the next message.
+        # Ask the parser now: later it refers to the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
@@ -64,8 +54,7 @@ class ResponseParser:
 
     def on_message_complete(self) -> None:
         """Note the end of the response; called by httptools."""
-        # The response is complete unless its status is 1xx, such as 100 Continue, after which the
-        # real response follows.
+        # After 1xx, such as 100 Continue, the real response follows.
         if self.status >= _OK:
             self.complete = True
 
@@ -77,15 +66,12 @@ class PlainHeads:
         self._lengths: dict[bytes, int] = {}
 
     def content_length(self, head: bytes) -> int:
-        """Return the body's length, or -1 if the head is of another kind.
-
-        head: the bytes up to and including the empty line.
-        """
+        """Return the body's length, or -1 for another kind of head; `head` has the empty line."""
         length = self._lengths.get(head)
         if length is None:
             length = _content_length(head)
             if len(self._lengths) >= _MAX_HEADS:
-                # Limit the cache: if heads contain a date, a new head comes every second.
+                # If heads contain a date, a new head comes every second.
                 self._lengths.clear()
             self._lengths[head] = length
         return length

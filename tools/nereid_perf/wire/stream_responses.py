@@ -1,8 +1,4 @@
-"""Reads which request a stream's response belongs to, and whether more responses will come.
-
-The module searches the message's bytes, because decoding the message would take longer than all
-other work for a response.
-"""
+"""Reads a stream's response from its bytes: decoding takes longer than all other work for it."""
 
 from __future__ import annotations
 
@@ -11,14 +7,13 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# Encoded tag and length of an id: ModelInferRequest.id and ModelInferResponse.id are both field 3,
-# and the ids of this tool have eight digits.
+# Tag and length of the id, field 3 of requests and responses; ids have eight digits here.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
 # Entry of the map of parameters: the key, then InferParameter.bool_param.
 _FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 _ERROR_TAG: Final = 0x0A
-# Maximum offset of the id. Only lengths and the names of model and version come before it.
+# Only lengths, model and version come before the id.
 _LAST_ID_PLACE: Final = 1 << 10
 _WANTS_FINAL: Final = pb.ModelInferRequest(
     parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
@@ -26,11 +21,7 @@ _WANTS_FINAL: Final = pb.ModelInferRequest(
 
 
 class StreamResponse(NamedTuple):
-    """A response on a stream.
-
-    key: id of the response, or b"" if it has none. is_last: the request gets no more responses.
-    is_empty: the response says only that it is the last one.
-    """
+    """A response on a stream; key may be b"". is_empty: it says only that it is the last one."""
 
     key: bytes
     error: str
@@ -39,9 +30,9 @@ class StreamResponse(NamedTuple):
 
 
 def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
-    """Return a key, and the bytes that set it as the id of a serialized request.
+    """Return a key, and bytes to append to a serialized request, which set the key as its id.
 
-    The bytes may be appended: protobuf takes the last value of a field that comes twice.
+    Protobuf takes the last value of a field that comes twice.
     """
     key = b"%08x" % (number & 0xFFFFFFFF)
     return key, _ID_TAG + key + (_WANTS_FINAL if decoupled else b"")

@@ -10,10 +10,7 @@ _SCHEDULER: Final = Path("/proc/self/schedstat")
 
 
 def cpu_times_s() -> tuple[float, float]:
-    """Return the CPU seconds of all threads, and how long the main thread waited for a CPU.
-
-    The second figure is 0 if the system does not say.
-    """
+    """Return all threads' CPU seconds, and the main thread's wait for a CPU (0 if unknown)."""
     try:
         waited_ns = int(_SCHEDULER.read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,9 +1,4 @@
-"""Generators, which send the requests of one worker.
-
-A closed loop sends a request when another one ends. An open loop sends requests at the times of its
-schedule, a trace at the times of its requests. Generators do not deal with processes, windows or
-protocols.
-"""
+"""Generators, which send one worker's requests; they know no processes, windows or protocols."""
 
 # layout: compiled
 
@@ -31,20 +26,18 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# Placeholder in the row of a request that was due but that the source never made.
+# Stands in the row of a due request that the source never made.
 _NO_REQUEST: Final = Request(b"")
-# Error texts of requests that failed because of overload.
+# Errors of requests that failed because of overload.
 UNFINISHED: Final = "no response before the end"
 OVERFLOW: Final = "not sent: too many requests waited"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorOptions:
-    """Limits of a generator.
+    """Limits of a generator; most_requests `None` means no limit.
 
-    most_requests: maximum number of requests to send; `None` means no limit. most_in_flight,
-    most_waiting: limits of an open loop. A request waits if most_in_flight requests are in flight,
-    or if its sequence is busy; most_waiting is the maximum number of such requests.
+    In an open loop, requests over most_in_flight or of a busy sequence wait, at most most_waiting.
     """
 
     cancel_percent: float = 0.0
@@ -58,9 +51,8 @@ class GeneratorOptions:
 class Generator:
     """Sends the requests of one level of load; subclasses decide when a request is due.
 
-    rows: the rows of requests that have ended. delayed: number of requests that were sent late
-    although they waited neither for the server nor for their sequence. idle: set when all requests,
-    including the last requests of open sequences, are sent and have ended.
+    delayed: late requests that waited neither for the server nor for their sequence. idle: set when
+    all requests, including the last ones of open sequences, have ended.
     """
 
     def __init__(
@@ -85,7 +77,7 @@ class Generator:
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
-        # Mean service time in seconds. Requests to cancel are cancelled after half of it.
+        # Mean service time in seconds. Cancellations come after half of it.
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
@@ -118,8 +110,6 @@ class Generator:
             pending.last_ns = now
             self._finish(pending, self.rows.outcome_of(UNFINISHED))
 
-    # --- for subclasses
-
     def _send(self, request: Request, intended_ns: int) -> None:
         self.in_flight += 1
         self._left -= 1
@@ -131,8 +121,6 @@ class Generator:
     def _on_slot(self) -> None:
         """React to the end of a request, which leaves room for another."""
         raise NotImplementedError
-
-    # --- inside
 
     def _drain(self) -> None:
         while (request := self._source.next_request()) is not None:
@@ -148,7 +136,6 @@ class Generator:
         if pending not in self._pending:
             return
         if not pending.sent_ns:
-            # The request still waits for a connection, so cancel it later.
             self._cancel_later(pending)
         else:
             self._client.cancel(pending)
@@ -240,11 +227,7 @@ class TimedGenerator(Generator):
 
 
 class OpenLoop(TimedGenerator):
-    """An open loop: each request is sent at its scheduled time.
-
-    A request that must wait, because of most_in_flight or because its sequence is busy, keeps its
-    intended time.
-    """
+    """An open loop; a request that must wait keeps its scheduled time as its intended time."""
 
     def __init__(
         self,
@@ -276,7 +259,7 @@ class OpenLoop(TimedGenerator):
         while self._sending:
             if not due:
                 due.extend((next(self._arrivals) + self._start_ns).tolist())
-                # A block of the schedule may have no requests for this worker; take the next block.
+                # A block of the schedule may have no requests for this worker.
                 continue
             now_ns = monotonic_ns()
             if due[0] > now_ns:
@@ -315,7 +298,7 @@ class OpenLoop(TimedGenerator):
 
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
-            # Drop the remaining times, because the set number of requests is sent.
+            # The maximum number of requests is sent.
             self._due.clear()
             self._waiting.clear()
             self.stop()
@@ -337,14 +320,11 @@ class TraceLoop(TimedGenerator):
         options: GeneratorOptions,
         speed: float,
     ) -> None:
-        """Prepare a replay.
-
-        speed: factor by which the replay is faster than the trace.
-        """
+        """Prepare a replay, faster than the trace by the factor `speed`."""
         super().__init__(client, source, rows, options)
         self._timed = source
         self._speed = speed
-        # True if the next request has waited because most_in_flight requests were in flight.
+        # True if the next request has waited because of most_in_flight.
         self._held = False
 
     def _on_time(self) -> None:
@@ -355,11 +335,7 @@ class TraceLoop(TimedGenerator):
         self._send_due(is_slot=True)
 
     def _send_due(self, *, is_slot: bool = False) -> None:
-        """Send the requests that are due.
-
-        is_slot: a request has just ended, and the next request of its sequence may have waited for
-        that.
-        """
+        """Send the due requests. is_slot: a request has ended, so its sequence may go on."""
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
             request = self._timed.due_request(round((now_ns - self._start_ns) * self._speed))

@@ -33,11 +33,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A command to send requests.
-
-    start_ns: when the schedule begins. most_requests: maximum number of requests of this worker;
-    `None` means no limit.
-    """
+    """A command to send requests; most_requests is this worker's limit, or `None`."""
 
     level: LoadLevel
     start_ns: int
@@ -60,9 +56,8 @@ class Connected:
 class Report:
     """A worker's report of all requests that have ended since its last report.
 
-    until_ns: all requests that ended before this time are reported. cpu_s, waited_s: CPU time of
-    the process so far, and how long it waited for a CPU. delayed, in_flight: see Generator. ended:
-    all requests are sent and have ended. final: the report is the reply to Stop.
+    until_ns: the report is complete before this time. cpu_s, waited_s: so far. final: it replies to
+    Stop.
     """
 
     until_ns: int

@@ -41,8 +41,7 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
-            # Ignore the error if the worker has ended: receive() reports how the worker ended,
-            # which says more.
+            # If the worker has ended, receive() reports why.
             self.socket.sendall(encoded(message))
 
     def ending(self) -> str:
@@ -83,16 +82,10 @@ class WorkerPool:
             worker.send(message)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Wait for messages, and return them with the numbers of their workers.
-
-        Returns an empty list if no message came within timeout_s.
-
-        Raises:
-            WorkerError: a worker has ended, or says that it cannot go on.
-        """
+        """Return (worker's number, message) pairs, or [] after timeout_s. May raise WorkerError."""
         received: list[tuple[int, Any]] = []
         limit_s = monotonic() + timeout_s
-        # Read again until a message is complete, because a large message comes in pieces.
+        # A large message comes in pieces.
         while not received and (ready := self._selector.select(max(0.0, limit_s - monotonic()))):
             for key, _ in ready:
                 received += self._messages(key.data)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Outcomes of requests. A failure has the number FAILED plus the index of its error text.
+# Outcomes. A failure has the number FAILED plus the index of its error text.
 OK: Final = 0
 CANCELLED: Final = 1
 FAILED: Final = 2
-# Maximum number of different error texts; all further texts count as one.
+# Maximum number of error texts; further texts count as one.
 _MAX_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 
-# A row. Times are in ns of the monotonic clock; 0 means that the request did not get that far.
+# Times are in ns of the monotonic clock; 0 means that the request did not get that far.
 ROW: Final = np.dtype(
     [
         ("intended", np.int64),
@@ -36,7 +36,7 @@ ROW: Final = np.dtype(
         ("outcome", np.int64),
     ]
 )
-# Time between two responses of a request (`gap`), and when the second one arrived (`last`).
+# `gap`: time between two responses. `last`: when the second one arrived.
 GAP: Final = np.dtype([("last", np.int64), ("workload", np.int64), ("gap", np.int64)])
 
 

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# Phase for the part of the service time that was not spent in the server. The name has spaces, so
-# it cannot be a server's phase.
+# Service time outside the server. The spaces keep the name apart from a server's phases.
 CLIENT_AND_WIRE: Final = "client and wire"
-# Maximum number of different phases; further phases are left out.
+# Maximum number of phases; further phases are left out.
 _MAX_NAMES: Final = 32
 
-# A row. phase: number of the phase's name. last: when the request ended.
+# phase: index of the name. last: when the request ended.
 TIMING: Final = np.dtype(
     [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
 )

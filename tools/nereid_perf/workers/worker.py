@@ -1,7 +1,4 @@
-"""The worker process, which follows its parent's commands and reports ended requests.
-
-The parent starts the process by `python -c` with the descriptor of a pipe. Users do not start it.
-"""
+"""The worker process, which its parent starts by `python -c` with a pipe's descriptor."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ if TYPE_CHECKING:
 _REPORT_S: Final = 0.25
 # Number of connections that an open loop opens at its beginning.
 _FIRST_CONNECTIONS: Final = 8
-# Threshold of the garbage collector, which should collect what a run leaks and not the objects of
-# its requests.
+# The collector should collect what a run leaks, not the objects of its requests.
 _GC_THRESHOLD: Final = 100_000
 
 
@@ -71,8 +67,6 @@ class Worker(asyncio.Protocol):
         self._end_report: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport of the pipe."""
         self._transport = cast("asyncio.Transport", transport)
@@ -88,8 +82,6 @@ class Worker(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the parent is gone)
         """Note that the parent has closed its end."""
         self.ended.set()
-
-    # --- the parent's messages
 
     def _obey(self, message: Any) -> None:
         if isinstance(message, Begin):
@@ -117,7 +109,7 @@ class Worker(asyncio.Protocol):
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
         source = plan.make_source(worker, workers)
-        # Begin each level with a new writer, because a writer sends each error text only once.
+        # A writer sends each error text only once, so each level needs a new one.
         self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
@@ -143,8 +135,7 @@ class Worker(asyncio.Protocol):
         self._generator.start(message.start_ns)
         if message.most_requests == 0:
             self._generator.stop()
-        # Send the first report when the load begins, because CPU time is counted from the first
-        # report to the last.
+        # CPU time is counted from the first report to the last, so the first comes with the load.
         delay_s = max(0.0, (message.start_ns - monotonic_ns()) / 1e9)
         self._report_timer = self._loop.call_later(delay_s, self._report_again)
         self._end_report = self._run(self._report_end(self._generator))
@@ -164,8 +155,6 @@ class Worker(asyncio.Protocol):
                 timer.cancel()
         self._report(final=True)
         self._generator = None
-
-    # --- inside
 
     def _most_in_flight(self) -> int:
         return max(1, share_of(self._plan.max_in_flight, self._worker, self._plan.workers))
@@ -224,16 +213,12 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report to the parent that the worker cannot go on, because a callback raised an error.
-
-        Without the callback's request, the load would be incomplete.
-        """
+        """Report a callback's error to the parent: without its request, load is missing."""
         error = context.get("exception")
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
-        # An expected error has a text for users. For any other error, name the class, because the
-        # text may be empty.
+        # The text of an unexpected error may be empty, so name its class.
         module = type(error).__module__
         known = isinstance(error, OSError) or module.startswith(("nereid.", "nereid_"))
         text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
@@ -251,7 +236,7 @@ async def _serve(descriptor: int) -> None:
 
 def main() -> None:
     """Run the worker until its parent ends it."""
-    # Ignore Ctrl-C, which a terminal sends to both processes: the parent ends this process.
+    # A terminal sends Ctrl-C to both processes, and the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(int(sys.argv[1])))
 

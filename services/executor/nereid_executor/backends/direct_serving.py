@@ -1,8 +1,4 @@
-"""Models that serve their instance's stream themselves, without the instance's thread.
-
-Only backends of this package can do so, since the model must implement the executor's own protocol
-with the scheduler.
-"""
+"""Models that serve their instance's stream themselves, without the instance's thread."""
 
 from __future__ import annotations
 
@@ -25,61 +21,55 @@ if TYPE_CHECKING:
 class StreamContext:
     """Values with which a model opens and serves its instance's stream."""
 
-    # Number of the stream. The streams that models of the instance serve themselves are numbered
-    # from 1.
+    # The models of the instance number their streams from 1.
     number: int
-    # Number that the scheduler has given the instance.
     instance_number: int
-    # Address of the scheduler, and the metadata by which the scheduler recognises the instance.
+    # The metadata identifies the instance to the scheduler.
     address: str
     metadata: Sequence[tuple[str, str | bytes]]
-    # Domain of the memory that is shared with the workers; `None` if workers may not have their own
-    # links to the scheduler.
+    # Domain of the memory that is shared with the workers. `None` forbids workers their own links
+    # to the scheduler.
     link_domain: str | None
-    # Function that returns metadata for one call of a method. The metadata proves the executor's
-    # role to the scheduler.
+    # Takes a method and returns metadata for one call, which proves the executor's role.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None
-    # Events that end the stream: `stopping` after the running batch; `abandoned` at once, because
-    # responses cannot be delivered.
+    # `stopping` ends the stream after the running batch. `abandoned` ends the stream at once,
+    # because responses cannot be delivered.
     stopping: threading.Event
     abandoned: threading.Event
     times: RecoveryTimes
-    # Called if the model is lost. Arguments are the stream's number, the last batch that the model
-    # had begun, and the error for that batch's requests.
+    # Called if the model is lost. Arguments: the stream's number, the last batch begun, and the
+    # error for that batch's requests.
     on_model_lost: Callable[[int, int, ErrorStatus], None]
     recent_runs: RecentRuns
-    # Lends shared memory for outputs; `None` if the scheduler cannot pass such outputs on.
+    # `None` if the scheduler cannot pass on outputs in shared memory.
     lender: OutputLender | None
     tracer: Tracer | None
 
 
 class DirectServing(ABC):
-    """A RequestModel that may serve its instance's stream itself, by the same thread rules."""
+    """A RequestModel that may serve its instance's stream itself. The same thread rules apply."""
 
-    # True if the model that is loaded now can serve the stream.
     can_serve_stream: bool
 
     @property
     @abstractmethod
     def last_batch_begun(self) -> int:
-        """Number of the last batch of a stream that the model serves itself; 0 before the first."""
+        """Number of the last batch on a stream that the model serves; 0 before the first."""
 
     @abstractmethod
     def begin_tenure(self) -> None:
-        """Forget the last batch's number, since the next scheduler counts batches from 1 again."""
+        """Forget the last batch's number. The next scheduler counts batches from 1 again."""
 
     @abstractmethod
     def running_requests(self) -> Sequence[int]:
-        """Return the ids of the requests that the model executes from a stream it serves itself."""
+        """Return the ids of the requests that the model executes from its own stream."""
 
     @abstractmethod
     def serve_stream(self, context: StreamContext) -> None:
-        """Serve until the stream ends, or until an event of the context ends it.
+        """Serve until the stream ends, or until an event of the context is set.
 
-        Raises:
-            ModelLostError: the model ended, and the tenure's on_model_lost was called.
-            RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler broke the protocol (batch.lifecycle.received_batches).
+        Raises ModelLostError after on_model_lost, RpcError if the stream fails, ProtocolError if
+        the scheduler breaks the protocol.
         """
 
     @abstractmethod

@@ -1,8 +1,4 @@
-"""The identity backend: every OUTPUT<i> is INPUT<i>, of any datatype, after an optional delay.
-
-It follows the rules and parameters of Triton's backend of this name. In tests it stands in for a
-slow model, and it is the example of docs/backend-authors.md. There is no model file.
-"""
+"""The identity backend: OUTPUT<i> is INPUT<i>, of any datatype, after an optional delay."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "INPUT"
 _OUTPUT: Final = "OUTPUT"
-# Maximum seconds of the creation delay. The load keeps a thread of the executor busy meanwhile.
+# The load keeps an executor thread busy for the whole delay, so the delay is limited.
 _MAX_CREATION_S: Final = 60
 
 
@@ -51,8 +47,8 @@ def load(spec: InstanceSpec) -> IdentityModel:
     parameters = parameters_of(config)
     delay_s = parse_count(config, parameters, "execute_delay_ms") / 1000
     if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
-        # Triton multiplies the delay by the device's number, which is the same for all instances on
-        # the CPU. This backend multiplies by the instance's number.
+        # Triton multiplies by the device's number. All instances on the CPU have the same one, so
+        # this backend multiplies by the instance's number.
         delay_s *= max(1, _instance_number(spec.name))
     time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
     return IdentityModel(delay_s, config)
@@ -73,7 +69,7 @@ class IdentityModel:
             if tensor.allow_ragged_batch
         }
         self.capabilities = Capabilities(ragged_outputs=ragged_outputs)
-        # Maps an optional input to one row of zeros. Variable dimensions are 1, as on Triton.
+        # Key: an optional input. Value: one row of zeros. Variable dimensions are 1, as on Triton.
         self._absent = {
             tensor.name: np.zeros(
                 [1 if dim == VARIABLE else dim for dim in _shape(tensor)],
@@ -86,7 +82,7 @@ class IdentityModel:
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the input with the same number as each named output, after the delay."""
+        """Wait for the delay. For each named output, return the input with the same number."""
         if self._delay_s:
             time.sleep(self._delay_s)
         sources = [_INPUT + name.removeprefix(_OUTPUT) for name in outputs]
@@ -100,7 +96,7 @@ class IdentityModel:
             raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
 
     def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Return zeros by name for optional inputs; empty if no input tells the number of rows."""
+        """Return zeros for optional inputs by name; empty if no input tells the number of rows."""
         if not self._batching:
             return self._absent
         ragged = self.capabilities.ragged_outputs.values()
@@ -116,7 +112,6 @@ class IdentityModel:
 
 
 def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
-    """Raise an error with Triton's text unless inputs and outputs form pairs."""
     if len(config.input) != len(config.output) or not config.input:
         raise InvalidArgument("model configuration must have equal input/output pairs")
     inputs = {_index("input", _INPUT, tensor): tensor for tensor in config.input}
@@ -153,6 +148,5 @@ def _shape(tensor: _Tensor) -> Sequence[int]:
 
 
 def _instance_number(name: str) -> int:
-    """Return the number at the end of an instance's name."""
     number_text = name.rpartition("_")[2]
     return int(number_text) if number_text.isdecimal() else 0

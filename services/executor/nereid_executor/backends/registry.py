@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The group of entry points under which installed packages name their backends.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
-# Group of entry points that name a module which a backend needs, under the backend's name. A
-# package declares one if its backend is useless without another package. The backend is offered
-# only if the module can be found. These entry points are never loaded.
+# Entry points that name a module which the backend of the same name needs. The backend is offered
+# only if the module is found. The module is never loaded through the entry point.
 RUNTIME_GROUP: Final = "nereid.backend_runtimes"
-# The distribution of Nereid itself. Any other package may replace its backends.
+# Any other package may replace a backend of this distribution.
 _OWN_DISTRIBUTION: Final = "nereid-mesh"
 
 _PACKAGE: Final = "nereid_executor.backends"
@@ -38,7 +36,6 @@ class BuiltInBackend(NamedTuple):
     """A backend that is part of the executor."""
 
     module: str
-    # Name of the package that must be installed for the module to work.
     requires: str
 
 
@@ -79,11 +76,9 @@ class BackendRegistry:
         return tuple(sorted({*built_in, *self._python_based, *_packaged(tuple(sys.path))}))
 
     def load_backend(self, name: str) -> Backend:
-        """Import the backend of this name; installed packages' backends take precedence.
+        """Import the backend of this name. An installed package's backend takes precedence.
 
-        Raises:
-            InvalidArgument: no backend has this name. The error text is Triton's.
-            Internal: the backend cannot be imported.
+        Raises InvalidArgument (Triton's text) for an unknown name, Internal if the import fails.
         """
         if name not in self.available_backends():
             raise InvalidArgument(
@@ -127,8 +122,8 @@ class BackendRegistry:
             return False
 
 
-# Both functions below read the whole environment, and every load of a model needs the results, so
-# they are cached. A package that is installed later is found after a restart.
+# Both functions read the whole environment at every load, so they are cached. A package that is
+# installed later is found after a restart.
 @cache
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
@@ -136,7 +131,7 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the backends of packages on this path, by name, except those without their runtime."""
+    """Return the backends of packages on this path by name, except those without their runtime."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_is_foreign)
     runtimes = {
         (_owner(point), point.name): point.module for point in entry_points(group=RUNTIME_GROUP)
@@ -150,7 +145,6 @@ def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 
 def _owner(point: EntryPoint) -> str:
-    """Return the name of the distribution that declares an entry point."""
     return point.dist.name if point.dist is not None else ""
 
 

@@ -16,22 +16,18 @@ if TYPE_CHECKING:
 
 
 class ArrayBatch(ReceivedBatch):
-    """A batch that was given to the model, or that failed before.
-
-    Times are readings of perf_counter_ns().
-    """
+    """A batch of arrays. Times are readings of perf_counter_ns()."""
 
     gathered: GatheredBatch | None = None
-    # Time when the model was given the inputs; 0 if the batch failed before.
+    # When the model got the inputs; 0 if the batch failed before.
     stacked_ns = 0
-    # Outputs of the model; `None` while the model executes the batch, and if the batch failed.
+    # `None` while the model executes the batch, and if the batch failed.
     outputs: Sequence[Array] | None = None
     # The kept arrays with which the batch was executed, if any.
     lone_run: LoneRun | None = None
     error: Exception | None = None
 
     def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
-        """ids: ids of the batch's requests, for RecentRuns."""
         self.id = self.number = message.id
         self.message = message
         self.ids = ids

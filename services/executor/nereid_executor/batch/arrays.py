@@ -1,9 +1,6 @@
 """Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-The module does no I/O. The tensors of a single member are viewed in place. The tensors of several
-members are joined with one copy. Outputs are copied once, into the frame. Each direction is one
-pass over the members in Python. The time of the two passes is the executor's share of a request's
-latency.
+Outputs are copied once, and inputs only if there are several members.
 """
 
 # layout: compiled
@@ -52,16 +49,15 @@ if TYPE_CHECKING:
     )
 
 _new_tuple = tuple.__new__
-# Number of objects that are made in one step. Between steps other threads get the interpreter's
-# lock.
+# Objects to make in one step. Between steps, other threads may run.
 _SLICE_ELEMENTS: Final = 16384
 
 # The raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
 
-# View returns the bytes of a tensor in shared memory. Lend copies outputs to shared memory and
-# returns references to them, or `None` if the outputs are sent inline.
+# View returns the bytes of a tensor in shared memory. Lend copies outputs to shared memory, or
+# returns `None` if they are sent inline.
 View = Callable[["pb.SharedMemory"], memoryview]
 Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 
@@ -69,15 +65,14 @@ Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 class GatheredBatch(NamedTuple):
     """The members of a batch, checked and planned."""
 
-    # For each member, its plan or its error.
     outcomes: list[Plan | ErrorStatus]
-    # Input tensors of each member that has a plan.
+    # One list for each member that has a plan.
     tensors: list[list[Raw]]
     # The first plan, whose columns all plans share; `None` if every member has an error.
     first: Plan | None
-    # Number of rows of all members with a plan, added up.
+    # The sum over all members with a plan.
     rows: int
-    # Outputs that any member requests: ascending indices into the signature's outputs, and names.
+    # The outputs that any member requests: ascending indices into the signature's, and names.
     outputs: tuple[int, ...]
     names: list[str]
 
@@ -85,12 +80,9 @@ class GatheredBatch(NamedTuple):
 def gather_members(
     planner: Planner, members: Sequence[BatchRequest], view: View | None = None
 ) -> GatheredBatch:
-    """Find the plan and the tensors of each member. A malformed member does not affect others.
+    """Find each member's plan and tensors. A malformed member does not affect others.
 
-    view: returns the bytes of tensors in shared memory. If it is `None`, such tensors are refused.
-
-    Raises:
-        Internal: there are several members, but the model does not batch.
+    view: `None` refuses tensors in shared memory. Raises Internal if the model does not batch.
     """
     return _gather_lone(planner.plans, members) or _gather_all(planner, members, view)
 
@@ -111,7 +103,7 @@ def _gather_all(
             plan = plans.get(head) or planner.plan_request(head)
             raws: list[Raw] = member.tensors
             if member.is_shared or [*map(len, raws)] != plan.sizes:
-                # The member has BYTES, tensors in shared memory, or a tensor of a wrong size.
+                # The member has BYTES, tensors in shared memory, or a tensor with a wrong size.
                 raws = _checked_tensors(signature, plan, member.tensors, view)
             if plan is not first:
                 if first is None:
@@ -155,10 +147,7 @@ def _gather_lone(
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
-    """Return the batch with errors in place of the plans of some members.
-
-    errors: maps a member's index in the batch to its error.
-    """
+    """Return the batch with errors (by member index) in place of some members' plans."""
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
     planned = iter(gathered.tensors)
@@ -183,7 +172,6 @@ def _mixed_batch(signature: Signature) -> Internal:
 def _checked_tensors(
     signature: Signature, plan: Plan, tensors: Sequence[Any], view: View | None
 ) -> list[Raw]:
-    """Return the tensors of a member, some of which are not inline or not as large as planned."""
     if len(tensors) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -246,10 +234,7 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """Return the inputs by name, each as one piece for each member, for a model without strings.
-
-    Shapes and datatypes are the same as for the arrays that stack_inputs() would return.
-    """
+    """Return the inputs by name, as one piece per member, for a model without strings."""
     first = gathered.first
     assert first is not None
     inputs: dict[str, TensorParts] = {}
@@ -268,7 +253,7 @@ def flat_array(column: Column, raw: Raw) -> Array:
             array[start:end] = raw[start:end]
         return array
     array = np.frombuffer(raw, column.dtype)
-    # A view into a larger body may not be aligned, but model runtimes assume aligned addresses.
+    # Model runtimes assume aligned addresses, and a view into a larger body may not be aligned.
     return array if array.flags.aligned else array.copy()
 
 
@@ -285,13 +270,10 @@ def split_outputs(
     arrays: Sequence[Array],
     lend: Lend | None = None,
 ) -> list[Piece]:
-    """Return the members' responses, as pieces of an Executed message in the order of the members.
+    """Return the members' responses in order, as pieces of an Executed message.
 
-    lend: copies a response's outputs to shared memory. If it is `None`, all outputs are sent
-    inline.
-
-    Raises:
-        Internal: the outputs are not what the configuration says.
+    lend: `None` sends all outputs inline. Raises Internal if the outputs do not fit the
+    configuration.
     """
     key = (gathered.outputs, check_outputs(signature, gathered, arrays))
     views = [_row_bytes(array, gathered.rows) for array in arrays]
@@ -337,7 +319,7 @@ def _some_rows(signature: Signature, array: Array, row: int, end: int) -> Array:
 def output_bytes(
     signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
-    """Return a member's rows of an output as bytes, or its classes if the member requests these."""
+    """Return a member's rows of an output as bytes, or the requested classes instead."""
     index, classes = output
     if classes is None:
         return to_raw(rows)
@@ -351,13 +333,10 @@ def output_bytes(
 def check_outputs(
     signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of a row of each output; of the whole output if the model does not batch.
+    """Return the shape of each output's row; of the whole output if the model does not batch.
 
-    As on Triton, only the number of rows is checked, and a scalar counts as the output of one row.
-
-    Raises:
-        Internal: the outputs are not what the configuration says.
-        Unimplemented: an output has too few rows to be split.
+    As on Triton, only the number of rows is checked, and a scalar is an output of one row. Raises
+    Internal if outputs do not fit, Unimplemented for too few rows.
     """
     names, rows = gathered.names, gathered.rows
     if len(arrays) != len(names):
@@ -393,7 +372,7 @@ def _wrong_rows(
 
 
 def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
-    """Raise Internal if an output's datatype differs from the datatype in the configuration."""
+    """Raise Internal if an output's datatype differs from the configuration's."""
     dtype = array.dtype
     if dtype != NUMPY_TYPE[spec.datatype] and not (spec.datatype == BYTES and dtype.kind in "SU"):
         raise Internal(
@@ -403,10 +382,7 @@ def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
-    """Return an array's bytes in row-major order, and the size of a row in bytes.
-
-    For an array of strings, there are no bytes and the size is 0.
-    """
+    """Return an array's row-major bytes and the bytes of a row; none and 0 for strings."""
     if array.dtype.kind in "OSU":
         return memoryview(b""), 0
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0
@@ -418,13 +394,10 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
 
 
 def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
-    """Return the layout of responses to requests with this plan, and remember it in the plan.
+    """Return the layout of responses to requests with this plan; remember it in the plan.
 
-    key: the batch's outputs, and the shape of a row of each. If an output's shape does not fit its
-    `reshape`, the output keeps its shape.
-
-    Raises:
-        InvalidArgument: more classes are requested than a response can have.
+    key: the batch's outputs, and the shape of a row of each. An output keeps a shape that does not
+    fit its `reshape`. Raises InvalidArgument for too many classes.
     """
     outputs, row_shapes = key
     indices = tuple(outputs.index(output) for output, _ in plan.response_outputs)

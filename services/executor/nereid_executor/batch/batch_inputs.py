@@ -1,9 +1,4 @@
-"""Batch inputs: inputs that tell a model how a ragged input is divided into requests.
-
-A model has batch inputs if `batch_input` in its configuration asks for them. Batch inputs are
-computed from shapes alone, and have at least one value for each request of the batch. The module
-does no I/O.
-"""
+"""Batch inputs (`batch_input`): they tell a model how a ragged input divides into requests."""
 
 from __future__ import annotations
 
@@ -30,10 +25,7 @@ _Kind = model_config_pb2.BatchInput.Kind
 
 
 class BatchInput(NamedTuple):
-    """One batch_input of a configuration.
-
-    kind: a number of the enumeration BatchInput.Kind.
-    """
+    """One batch_input of a configuration. kind is a number of BatchInput.Kind."""
 
     kind: int
     targets: tuple[str, ...]
@@ -41,11 +33,7 @@ class BatchInput(NamedTuple):
     dtype: np.dtype[np.generic]
 
     def arrays(self, plans: Sequence[Plan]) -> dict[str, Array]:
-        """Return the inputs by name, for a batch of requests with these plans.
-
-        Raises:
-            Internal: the requests do not have the input from which the values are computed.
-        """
+        """Return the inputs by name; raise Internal if the requests lack the source input."""
         try:
             items = [(plan.rows, plan.shapes[self.source]) for plan in plans]
         except KeyError:
@@ -84,13 +72,13 @@ def _accumulated_with_zero(items: _Items) -> list[int]:
 
 
 def _largest_as_shape(items: _Items) -> Array:
-    # The model uses only the array's shape and ignores the values.
+    # The model uses only the array's shape.
     return np.zeros(max(_counts(items)))
 
 
 def _shapes(items: _Items) -> Array:
     rows = [shape for rows, shape in items for _ in range(rows)]
-    # All shapes have the rank of the configuration's dims, even if no request has any row.
+    # The rank is that of the configuration's dims, even if no request has any row.
     return np.asarray(rows, np.int64).reshape(len(rows), len(items[0][1]))
 
 

@@ -1,10 +1,4 @@
-"""Execution of batches of arrays on a model: Batch messages in, Executed messages out.
-
-One runner serves all models that execute arrays. A batch is begun, then finished. A Model executes
-the batch in begin(), so it has one batch at a time. A PipelinedModel only gets the batch in
-begin(), and executes it later, so it can have several batches at a time. The runner does not handle
-streams or threads.
-"""
+"""Execution of batches of arrays on a model: Batch messages in, Executed messages out."""
 
 # layout: compiled
 
@@ -64,8 +58,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# After a batch with more BYTES elements than this, freed memory is returned to the system.
-# Otherwise the C library would keep most of the memory of so many objects.
+# After a batch with more BYTES elements, freed memory is returned to the system. Otherwise the C
+# library would keep most of it.
 _MANY_OBJECTS: Final = 1 << 16
 
 
@@ -85,16 +79,8 @@ class BatchRunner:
         executions: Executions = NO_EXECUTIONS,
         ranges: NvtxRanges | None = None,
     ) -> None:
-        """Create the runner of a loaded model.
-
-        view: returns the bytes of requests' tensors in shared memory. lender: copies responses'
-        tensors to shared memory. recent_runs: is notified of the requests that run. on_freed:
-        called after a batch with very many BYTES elements (HeapTrim.on_freed). executions: records
-        the batches for timelines. ranges: makes NVTX ranges around the phases of a batch.
-        """
         self._executions = executions
-        # The last batch that was finished: its number, its number of requests, the time when it was
-        # received, the durations of its phases, and the size of its frame.
+        # These fields describe the last finished batch.
         self._last_number = self._last_size = self._last_started_ns = 0
         self._last_input_ns = self._last_infer_ns = self._last_output_ns = 0
         self._last_frame_bytes = 0
@@ -118,11 +104,10 @@ class BatchRunner:
             mixed = MixedShapes(spec.config, self.signature, own, pads_to_bucket=on_gpu)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
-        # Adds the implicit state of sequences to the model's batches; `None` if the model has no
-        # state.
+        # `None` if the model has no implicit state.
         self._states: StatefulModel | None = None
-        # The first function makes the inputs for the model from a batch. The second passes them to
-        # the model, and returns the outputs, or `None` if the outputs are collected later.
+        # `_inputs_of` makes the model's inputs from a batch. `_execute` returns the outputs, or
+        # `None` if they are collected later.
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
@@ -142,11 +127,9 @@ class BatchRunner:
             self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
             self._execute = ranges.around(f"{spec.name} infer", self._execute)
             self._split_outputs = ranges.around(f"{spec.name} output", self._split_outputs)
-        # Function that reads a Batch message.
         self.read: Callable[[bytes], BatchMessage] = (
             read_batch if self._states is None else parse_batch
         )
-        # True if the model keeps the implicit state of sequences.
         self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
         self._tracer = tracer
@@ -156,8 +139,7 @@ class BatchRunner:
         has_strings = any(tensor.datatype == BYTES for tensor in self.signature.inputs.values())
         self._on_freed = on_freed if has_strings else None
         self.max_frame_bytes = MAX_EXECUTED_BYTES
-        # The last batch, if some of its requests are traced. It is recorded after its responses are
-        # sent.
+        # The last batch, if it is traced. Its spans are recorded after its responses are sent.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
@@ -165,10 +147,7 @@ class BatchRunner:
         return self._execute_message(self.read(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """Execute a batch of a warm-up; return its Executed message.
-
-        All requests of the batch share the same tensors, which are not copied.
-        """
+        """Execute a warm-up's batch, whose requests share tensors; return its Executed message."""
         if self._states is not None:
             return self.execute(warmup.to_message().SerializeToString())
         request = BatchRequest(0, warmup.head, [*warmup.tensors], "", b"", False)
@@ -186,10 +165,7 @@ class BatchRunner:
     ) -> ArrayBatch | None:
         """Begin a batch; return `None` if it was withdrawn. finish() reports failures.
 
-        started_ns: a reading of perf_counter_ns(). sent: True if a scheduler has sent the batch.
-
-        Raises:
-            ProtocolError: the scheduler broke the protocol (received_batches).
+        sent: False if no scheduler has sent the batch. Raises ProtocolError (received_batches).
         """
         received = self.received
         if sent and not received.read(message.id):
@@ -218,8 +194,7 @@ class BatchRunner:
             batch.stacked_ns = perf_counter_ns()
             batch.outputs = outputs = self._execute(inputs, gathered.names)
             if outputs is None:
-                # A PipelinedModel copies its inputs itself. The copying counts as making the
-                # inputs.
+                # A PipelinedModel copies its inputs itself, which counts as making them.
                 batch.stacked_ns = perf_counter_ns()
         except Exception as error:
             batch.error = error
@@ -247,8 +222,8 @@ class BatchRunner:
             assert gathered is not None, "executed, but not gathered"
             pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
-            # Break a reference cycle: the error's traceback refers to this frame, and the frame to
-            # the batch.
+            # This breaks a reference cycle: the traceback refers to this frame, the frame to the
+            # batch.
             oldest.error = None
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
             ran_ns = perf_counter_ns()
@@ -286,7 +261,6 @@ class BatchRunner:
     def _pieces_of(
         self, batch: ArrayBatch, gathered: GatheredBatch, outputs: Sequence[Array]
     ) -> list[Piece]:
-        """Return the responses of a batch that was executed."""
         if batch.lone_run is not None:
             lone = batch.lone_run.pieces_of(outputs)
             if lone is not None:
@@ -302,10 +276,7 @@ class BatchRunner:
         return pieces
 
     def record_execution(self, reply_bytes: int) -> None:
-        """Record for timelines that the reply to the last batch was written.
-
-        reply_bytes: size of the reply.
-        """
+        """Record for timelines that the reply to the last batch was written."""
         self._executions.record(
             perf_counter_ns(),
             self._last_started_ns,
@@ -325,10 +296,7 @@ class BatchRunner:
             record(self._tracer, self._name, run)
 
     def abandon(self) -> None:
-        """Finish the begun batches, although their responses can no longer be delivered.
-
-        RecentRuns keeps the responses for a scheduler that sends the requests again.
-        """
+        """Finish the begun batches. RecentRuns keeps the responses for the next scheduler."""
         for batch in self.received.lose_all():
             self.finish(batch)
 
@@ -351,7 +319,6 @@ class BatchRunner:
 
 
 def _count_objects(gathered: GatheredBatch | None) -> int:
-    """Return the number of elements in a batch's BYTES tensors."""
     tensors = () if gathered is None else gathered.tensors
     return sum(len(raw) for raws in tensors for raw in raws if isinstance(raw, list))
 
@@ -359,7 +326,6 @@ def _count_objects(gathered: GatheredBatch | None) -> int:
 def _whole_parts(
     stack: StackInputs, signature: Signature, gathered: GatheredBatch
 ) -> Mapping[str, TensorParts]:
-    """Return the inputs of a batch with ragged, padded or batch inputs, each as one piece."""
     return {
         name: TensorParts([array.reshape(-1).view("u1").data], array.shape, array.dtype)
         for name, array in stack(signature, gathered).items()

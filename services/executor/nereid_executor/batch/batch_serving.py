@@ -1,7 +1,4 @@
-"""The loop that serves an instance's stream with a BatchRunner: receive, begin, finish, send.
-
-If several batches may execute at the same time, the next batches begin while others execute.
-"""
+"""The loop that serves an instance's stream with a BatchRunner: receive, begin, finish, send."""
 
 # layout: compiled
 
@@ -18,8 +15,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.array_batch import ArrayBatch
     from nereid_executor.batch.batch_runner import BatchRunner
 
-# Seconds between checks whether a further batch has come or the executing batch has ended. The
-# thread has to poll, since it cannot wait for a socket and a device at the same time.
+# Seconds between polls: the thread cannot wait for a socket and a device at the same time.
 _POLL_S: Final = 100e-6
 
 
@@ -43,11 +39,8 @@ class FrameStream(Protocol):
 def serve_batches(stream: FrameStream, runner: BatchRunner, stopping: Callable[[], bool]) -> None:
     """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
-    When the function returns, no batch executes, however the stream ended.
-
-    Raises:
-        RpcError: the stream broke.
-        ProtocolError, DecodeError: the scheduler broke the protocol (received_batches).
+    When it returns or raises, no batch executes. Raises RpcError, or ProtocolError and DecodeError
+    if the scheduler broke the protocol.
     """
     receive, send = stream.receive, stream.send
     received, read = runner.received, runner.read
@@ -84,10 +77,7 @@ def _begin_more(
     oldest: ArrayBatch,
     stopping: Callable[[], bool],
 ) -> bool:
-    """Begin batches until the runner can begin no more, or the oldest batch is complete.
-
-    Returns False if the stream has ended.
-    """
+    """Begin batches until no more may begin or the oldest is complete; False at stream's end."""
     while runner.received.may_begin and not stopping():
         if not unread:
             unread.extend(stream.read_messages())

@@ -1,7 +1,4 @@
-"""The classification extension: returns the largest elements of an output as texts.
-
-A class is written as `value:index` or `value:index:label`.
-"""
+"""The classification extension: an output's largest elements as `value:index[:label]`."""
 
 from __future__ import annotations
 
@@ -27,22 +24,16 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-# Maximum number of classes in one response. While a class's text is made, the interpreter's lock is
-# held, which all models share.
+# Making a class's text holds the interpreter's lock, which all models share.
 _MAX_CLASSES: Final = 1 << 18
-# If less than 1/_FEW_OF of the elements is wanted, selecting the elements is much faster than
-# sorting all of them.
+# If less than 1/_FEW_OF of the elements is wanted, selecting is much faster than sorting.
 _FEW_OF: Final = 16
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
-    """Return the raw BYTES tensor with each row's largest elements, the largest first.
-
-    rows: array with two dimensions. most: maximum number of elements per row. Equal elements keep
-    their order, and NaN comes last.
-    """
-    # The keys are flipped, so that the order is descending. Integers are complemented, since the
-    # least integer has no negation.
+    """Return each row's largest elements as BYTES. Equal elements keep their order; NaN is last."""
+    # The keys are flipped, for a descending order. Integers are complemented, since the least one
+    # has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
         chosen = [_smallest(row, most) for row in flipped]
@@ -71,7 +62,6 @@ def check_classes(name: str, count: int) -> None:
 
 
 def _smallest(row: Array, most: int) -> Array:
-    """Return the indices of the `most` smallest elements, without sorting all others."""
     last = np.partition(row, most - 1)[most - 1]
     if last != last:  # noqa: PLR0124 - NaN alone differs from itself
         return np.argsort(row, kind="stable")[:most]
@@ -90,10 +80,7 @@ class Classes:
     def classify_response(
         self, response: Response, wanted: Mapping[str, Classification]
     ) -> Response:
-        """Return the response with classes in place of outputs, or with both.
-
-        wanted: maps an output to the classes that are requested of it.
-        """
+        """Return the response with the wanted classes in place of outputs."""
         if not response.head:
             return response
         head = kserve_pb2.ModelInferResponse.FromString(response.head)

@@ -1,21 +1,10 @@
 """Executions of lone requests, with input arrays that are kept from one request to the next.
 
-For a small model, making arrays of a request's tensors and finding out how outputs are encoded
-takes longer than the execution. After many requests with the same head, the next request is copied
-into the arrays that its plan keeps, and its outputs are encoded like the outputs of the requests
-before.
-
-Assumptions, and the place where each of them is checked:
-
-- The model neither writes to its inputs nor keeps them: it must declare `leaves_arrays`.
-- The inputs have the plan's shapes: `gather_members` compares the size of each tensor with the
-  plan's.
-- Every byte of the inputs is the request's: each tensor fills its array.
-- The outputs have the datatypes and shapes of those before: each run compares them, and outputs
-  that differ are encoded as for any other batch.
-
-Outputs are the arrays that the model returns. The model is not told to write to kept memory,
-because a runtime may write elsewhere: ONNX Runtime does so if an output is one of its inputs.
+For a small model, making arrays takes longer than the execution. There are four assumptions. The
+model neither writes to its inputs nor keeps them: it declares `leaves_arrays`. The tensors have the
+plan's sizes: `gather_members` compares them. Each tensor fills its array. The outputs have the same
+form as before: each run compares them. The model is not told to write to kept memory, because ONNX
+Runtime writes elsewhere if an output is also an input.
 """
 
 # layout: compiled
@@ -34,12 +23,11 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import GatheredBatch, Piece
     from nereid_executor.batch.request_plan import Plan, Signature
 
-# Number of lone requests with the same head that are first executed like any other request.
+# The first requests with the same head are executed like any other request.
 FEWEST: Final = 16
-# Maximum bytes of a request's inputs and outputs. With larger tensors the cost of making arrays
-# does not matter.
+# With larger tensors the cost of making arrays does not matter.
 MAX_BYTES: Final = 1 << 16
-# Maximum number of kept runs of one model, since clients may send any number of different heads.
+# Clients may send any number of different heads, so the number of runs is limited.
 MAX_RUNS: Final = 64
 
 
@@ -54,11 +42,10 @@ class LoneRun:
         count: int,
         outputs: list[tuple[bytes, int, tuple[int, ...], np.dtype[np.generic]]],
     ) -> None:
-        """Create the run of one plan.
+        """count: number of outputs that the model returns.
 
-        inputs: the kept arrays, by name. count: number of outputs that the model returns. outputs:
-        the outputs in the order of the response. Each has the bytes that precede it, its index
-        among the model's outputs, its shape and its datatype.
+        outputs: in the order of the response: the bytes before, the index in the model, shape,
+        datatype.
         """
         self.inputs = inputs
         self._places = [array.reshape(-1).view(np.uint8).data for array in inputs.values()]
@@ -67,7 +54,6 @@ class LoneRun:
 
     def fill(self, gathered: GatheredBatch) -> None:
         """Copy the tensors of a batch of one request into the kept arrays."""
-        # gather_members has checked that there are as many tensors as the plan has sizes.
         for place, raw in zip(self._places, gathered.tensors[0]):  # noqa: B905 - as checked
             place[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
 
@@ -86,10 +72,7 @@ class LoneRun:
 
 
 class LoneRuns:
-    """The lone runs of one model. Only the thread that executes the model's batches uses them.
-
-    Different threads may execute batches, one at a time.
-    """
+    """The lone runs of one model. Only the thread that executes a batch of the model uses them."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature

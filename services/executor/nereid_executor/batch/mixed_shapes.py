@@ -1,16 +1,9 @@
 """Batches of requests with different shapes: ragged inputs, padded inputs and batch inputs.
 
-For such models the module does what `arrays` does for all other models, which are not slowed down.
-It does no I/O.
-
 A ragged input is one row with the elements of all requests. A scattered output (`batch_output`) is
-split by the shapes that the requests have. On a CPU, a padded input is as large as the largest of
-the batch. On a GPU, which is faster with few different shapes, a padded input has the smallest
-configured size that is large enough. Outputs are cut to the sizes that the requests have.
-
-Padding assumes that the model computes the same result for a request with padding as without. Only
-the model's author knows that, so padding has to be configured. Each padded input is first filled
-with the padding value. Before an output is cut, it is checked to have the padded size.
+split by the requests' shapes. A padded input is as large as the batch's largest (CPU), or has the
+smallest configured size that fits (GPU, which is faster with few shapes). Padding assumes that the
+model's result does not depend on it, so it has to be configured.
 """
 
 from __future__ import annotations
@@ -55,20 +48,14 @@ def mixes_shapes(config: model_config_pb2.ModelConfig) -> bool:
 
 
 class _Scattered(NamedTuple):
-    """An output that is split by the shapes of an input.
-
-    dims: dimensions without the batch dimension; -1 stands for the input's size in that dimension.
-    """
+    """An output that is split by the shapes of an input; -1 in dims stands for the input's size."""
 
     source: str
     dims: tuple[int, ...]
 
 
 class _Cut(NamedTuple):
-    """A dimension of an output that is padded in the same way as a dimension of some inputs.
-
-    inputs: name and dimension of each such input. They all have the same size.
-    """
+    """A dimension of an output that is padded like these dimensions of inputs (name, dimension)."""
 
     dim: int
     inputs: tuple[tuple[str, int], ...]
@@ -87,9 +74,7 @@ class MixedShapes:
     ) -> None:
         """Read the configuration of a model; raise NereidError if it asks for the impossible.
 
-        ragged_outputs: maps an output to the ragged input whose shapes split it, as the model
-        declares (Capabilities). pads_to_bucket: True to pad to the configured sizes, False to pad
-        to the batch's largest request.
+        ragged_outputs: maps an output to the ragged input whose shapes split it (Capabilities).
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
@@ -145,7 +130,6 @@ class MixedShapes:
         return array
 
     def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
-        """Return the shape of a row of a padded input."""
         if self._pads_to_bucket:
             return column.shape
         # In a dimension that is not padded, all requests have the same size.
@@ -192,7 +176,6 @@ class MixedShapes:
     def _check(
         self, signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
     ) -> None:
-        """Raise Internal if the outputs are not what the configuration says."""
         if len(arrays) != len(gathered.names):
             # check_outputs() reports the error as for any other model.
             check_outputs(signature, gathered, arrays)
@@ -249,7 +232,6 @@ class MixedShapes:
     def _scatter(
         gathered: GatheredBatch, scattered: _Scattered, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """For each member that has a plan, yield its part of a scattered output."""
         flat = array.reshape(-1)
         start = 0
         for plan in gathered.outcomes:
@@ -262,7 +244,6 @@ class MixedShapes:
     def _rows(
         self, gathered: GatheredBatch, name: str, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """For each member that has a plan, yield its part of an output that is not scattered."""
         row = 0
         for plan in gathered.outcomes:
             if isinstance(plan, ErrorStatus):
@@ -282,7 +263,6 @@ class MixedShapes:
 
 
 def _plans_of(gathered: GatheredBatch) -> list[Plan]:
-    """Return the plans of the members without an error."""
     return [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
 
 

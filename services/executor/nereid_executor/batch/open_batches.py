@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _place = itemgetter(0)
-# An empty table, which most batches share. Nothing is ever written to it.
+# Most batches share this empty table, so nothing may write to it.
 _NONE: dict[int, Any] = {}
 
 
@@ -78,23 +78,21 @@ class OpenBatch(ReceivedBatch):
         *,
         decoupled: bool,
     ) -> None:
-        """batch_id, number: as in ReceivedBatch. places: the place of each member in the batch."""
         self.id, self.number = batch_id, number
-        # Ids of all requests of the batch, for RecentRuns.
+        # The ids of all requests, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # Readings of perf_counter_ns() when the batch came, and when the model got it. The latter
-        # is 0 if the model did not get it.
+        # Readings of perf_counter_ns(): when the batch came, when the model got it (0 if it did
+        # not).
         self.started_ns = started_ns
         self.begun_ns = 0
-        # Maps a member to the outputs that it requests as classes, or to the shared memory for its
-        # outputs.
+        # Key: a member. Value: its outputs that are requested as classes, or its shared memory.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # Maps a member to the state of its sequence, if the model has implicit state.
+        # Key: a member. Value: the state of its sequence, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
-        # Function that adds the states that the scheduler wants to the frame with all responses.
+        # Adds the states that the scheduler wants to the frame with all responses.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # Trace contexts of the requests that are sampled for tracing.
+        # Trace contexts of the sampled requests.
         self.trace_contexts: Sequence[bytes] = ()
         # Object by which the model knows this batch, if the transport needs one.
         self.execution: Any = None
@@ -102,7 +100,7 @@ class OpenBatch(ReceivedBatch):
         self._places = places
         # Members without a final response.
         self._open = {*range(len(places))}
-        # Responses that were not sent: the place, whether another response follows, and the pieces.
+        # A tuple has the place, whether another response follows, and the pieces.
         self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
 
     def reject_request(self, place: int, error_status: ErrorStatus) -> None:
@@ -140,11 +138,7 @@ class OpenBatch(ReceivedBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> bytes | None:
-        """Advance the batch after responses or after its execution; return a frame to send, if any.
-
-        responded_ns: reading of perf_counter_ns() when the model responded; not needed for deferred
-        responses. executed: True if the model has executed the batch.
-        """
+        """Advance the batch after responses or its execution; return a frame to send, if any."""
         before = self.state
         received.advance(self, executed=executed, waiting=bool(self._open))
         if before is EXECUTING and not self._decoupled:
@@ -223,15 +217,13 @@ class OpenBatches:
         decoupled: bool,
         traced: bool,
     ) -> None:
-        """model_path: directory of the model, which has labels. name: name of the instance."""
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)
         # States can move between instances, unless responses may change them at any time.
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
-        # A model with states gets no buffers in shared memory, since its outputs include states,
-        # which this class reads.
+        # This class reads the states in the outputs, so they need no buffer in shared memory.
         self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
@@ -240,7 +232,6 @@ class OpenBatches:
         outputs = tuple(tensor.name for tensor in config.output)
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
-        # Writes a response's pieces. Any thread may call it.
         self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
@@ -252,11 +243,7 @@ class OpenBatches:
         kind: type[OpenBatch] = OpenBatch,
         execution: Any = None,
     ) -> tuple[OpenBatch, list[Request]]:
-        """Begin a batch; return the batch, and the requests for the model.
-
-        Malformed requests get an error response in the batch. number: the number by which the model
-        knows the batch. execution: the model's object for the batch, as in OpenBatch.
-        """
+        """Begin a batch; return it and the model's requests. Malformed ones get an error."""
         members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
         places: list[int] = []
@@ -282,8 +269,7 @@ class OpenBatches:
                 writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
-                # Classes are computed from the outputs before anything is sent, so no buffer is
-                # needed.
+                # Classes are computed from the outputs before anything is sent.
                 classes[len(places)] = request.spec.classes
                 writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
@@ -304,8 +290,6 @@ class OpenBatches:
         self.received.begin(batch)
         return batch, requests
 
-    # ---- states from instance to instance
-
     def forget_sequences(self) -> None:
         """Forget all sequences."""
         if self._states is not None:
@@ -316,8 +300,7 @@ class OpenBatches:
     ) -> Iterator[tuple[OpenBatch, list[Request]]]:
         """Yield batches that replay what the batch's sequences had executed on other instances.
 
-        Each replay must be complete before the next replay begins, and the last one before the
-        batch begins.
+        Each must be complete before the next begins, and the last one before the batch begins.
         """
         if self._states is None:
             return
@@ -346,15 +329,12 @@ class OpenBatches:
         self._states.table.export_states(slots, reply)
         return reply.SerializeToString()
 
-    # ---- controls and responses
-
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Yield the batch, the member and the kind of each control for a request of the model.
+        """Yield the batch, the member and the kind of each control.
 
-        Raises:
-            ProtocolError: a control is for a batch that has not come.
+        Raises ProtocolError for a batch that has not come.
         """
         for control in controls:
             batch = self.received.controlled(control.batch)

@@ -1,7 +1,6 @@
-"""Plans for executing requests with the same head. They are made once and cached by the head.
+"""Plans for executing requests with the same head, cached by the head.
 
-The scheduler has validated every head. The checks in this module only prevent a wrong result if the
-services disagree. The module does no I/O.
+The scheduler has validated heads. The checks here only prevent a wrong result if services disagree.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from nereid_executor.batch.lone_runs import LoneRun
     from nereid_executor.batch.responses import ResponseLayout
 
-# Maximum number of plans. Heads differ by batch size and shape, which clients may vary without end.
+# Heads differ by batch size and shape, which clients may vary without end.
 MAX_PLANS: Final = 1024
-# Maximum number of layouts. A model's output shapes may vary from batch to batch.
+# A model's output shapes may vary from batch to batch.
 MAX_LAYOUTS: Final = 256
 
 
@@ -47,10 +46,7 @@ LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor of the configuration.
-
-    reshape: shape of the tensor in the model itself, if that shape differs.
-    """
+    """A tensor of the configuration. reshape: its shape in the model, if that differs."""
 
     name: str
     datatype: str
@@ -91,28 +87,23 @@ class Column(NamedTuple):
 class Plan:
     """The plan for executing requests with one head."""
 
-    # Number of rows that each request with this head adds to the batch.
     rows: int
-    # Columns of the request. Requests may share a batch if their columns are equal.
+    # Requests may share a batch if their columns are equal.
     columns: tuple[Column, ...]
     # Bytes of each input; `None` for BYTES, whose size varies.
     sizes: list[int | None]
-    # Number of elements of each input.
     counts: list[int]
-    # Maps an input to the shape of its rows as in the request. The column may be padded or flat
-    # instead.
+    # Key: an input. Value: the shape of its rows in the request, before padding or flattening.
     shapes: dict[str, tuple[int, ...]]
     # Ascending indices into the signature's outputs, and the names of these outputs.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # Outputs in the order of the response: the index, and the classes if these are requested
-    # instead of the tensor.
+    # The outputs in the response's order: the index, and the classes if they replace the tensor.
     response_outputs: tuple[tuple[int, Classification | None], ...] = ()
-    # Maps a batch's outputs to the layout of the response.
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # Number of requests that came alone, and the arrays kept for them once that pays (lone_runs).
+    # Requests that came alone, and the arrays kept for them once that pays (lone_runs).
     lone_requests: int = 0
     lone_run: LoneRun | None = None
 
@@ -132,7 +123,7 @@ def signature_of(
     def spec(tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput) -> TensorSpec:
         reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
         if not batching and described.get(tensor.name) == ():
-            # The tensor is a scalar, which a configuration can only write with dims of 1.
+            # A configuration can only write a scalar with dims of 1.
             reshape = ()
         datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
         return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape)
@@ -151,7 +142,6 @@ def signature_of(
 
 
 def _controls(config: model_config_pb2.ModelConfig) -> dict[str, TensorSpec]:
-    """Return the tensors by which the sequence batcher controls a model, by name."""
     return {
         tensor.name: TensorSpec(tensor.name, control_datatype(control), (1,), None)
         for tensor in config.sequence_batching.control_input
@@ -168,12 +158,7 @@ class Planner:
         self.plans: BoundedCache[bytes, Plan] = BoundedCache(max_plans)
 
     def plan_request(self, head: bytes) -> Plan:
-        """Return the plan for a head, from the cache if it is there.
-
-        Raises:
-            Internal: the head does not fit the model; the scheduler should have refused the
-                request.
-        """
+        """Return the plan for a head; raise Internal if the head does not fit the model."""
         plan = self.plans.get(head)
         if plan is None:
             plan = self.plans.remember(head, make_plan(self.signature, head))
@@ -205,10 +190,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns with their shapes in a batch: ragged columns flat, padded columns padded.
-
-    Requests with different shapes may then have equal columns, and may share a batch.
-    """
+    """Return the columns with their shapes in a batch: ragged ones flat, padded ones padded."""
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

@@ -1,9 +1,4 @@
-"""Runner for models that execute requests, between an instance's stream and the model.
-
-The instance's thread waits for the stream and the model at the same time. The model runs elsewhere,
-so it can respond while it executes a batch, and long after. The backend decides how the model runs,
-received_batches how the state of a batch changes, and open_batches which frames are sent.
-"""
+"""Runner for models that execute requests, between an instance's stream and the model."""
 
 from __future__ import annotations
 
@@ -49,10 +44,6 @@ class RequestRunner:
         *,
         executions: Executions = NO_EXECUTIONS,
     ) -> None:
-        """recent_runs: notified of the requests that run.
-
-        executions: records the batches for timelines.
-        """
         self._executions = executions
         self._name = spec.name
         self._model = model
@@ -66,11 +57,9 @@ class RequestRunner:
             traced=tracer is not None,
         )
         self.received, self.writer = self._open.received, self._open.writer
-        # has_states: True if the model keeps implicit state of sequences that can be exported and
-        # restored.
+        # True if implicit state of sequences can be exported and restored.
         self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
-        # Numbers of batches for the model. The scheduler's numbers are not used, since the next
-        # scheduler uses the same ones again.
+        # Numbers for the model. The next scheduler uses the last scheduler's numbers again.
         self._numbers = count(1)
         # Monotonic time by which the executing batch must end; `None` without a limit.
         self._deadline: float | None = None
@@ -94,10 +83,8 @@ class RequestRunner:
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until `stopping` is true and all batches are complete.
 
-        Raises:
-            ModelLostError: the model was lost. Requests that it was executing got an error. Batches
-                that it never saw are left to the scheduler, which runs them elsewhere.
-            ProtocolError: the scheduler broke the protocol (received_batches).
+        Raises ProtocolError, or ModelLostError if the model was lost. The requests that it was
+        executing then have an error. The scheduler runs batches that it never saw elsewhere.
         """
         poll = self._poll_model()
         source = stream.fileno()
@@ -107,8 +94,8 @@ class RequestRunner:
             while self.received.busy or not stopping():
                 wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-                # Updates are collected only from descriptors that are readable. That saves a system
-                # call for each other descriptor.
+                # Only readable descriptors are collected, which saves a system call for each other
+                # one.
                 arrived = source in ready or stream.has_input
                 ready.discard(source)
                 for reply in self._collect_frames(ready) if ready else ():
@@ -126,11 +113,7 @@ class RequestRunner:
             raise
 
     def finish_batches(self, limit_s: float) -> None:
-        """Let the model complete what it executes, although the stream has ended.
-
-        If a scheduler sends the requests again, it gets the responses of this execution. limit_s:
-        maximum seconds to wait.
-        """
+        """Give the model limit_s seconds to complete what it executes after the stream's end."""
         poll = self._poll_model()
         until = time.monotonic() + limit_s
         try:
@@ -156,17 +139,13 @@ class RequestRunner:
             poll.register(descriptor, select.POLLIN)
         return poll
 
-    # ---- from the scheduler
-
     def _cancel_batches(self) -> None:
-        """Cancel the batches that began on an earlier stream."""
         for batch in self.received.lose_all():
             self._recent_runs.abandon(batch)
             for member in batch.open_members():
                 self._model.control_request(batch.number, member, pb.MemberControl.CANCEL)
 
     def _on_frame(self, frame: bytes) -> Iterator[bytes]:
-        """Pass a frame's controls or batch to the model; yield frames that can be sent at once."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         for batch, member, kind in self._open.controlled_members(message.controls):
@@ -187,7 +166,6 @@ class RequestRunner:
         yield from self._execute(batch, requests)
 
     def _await_replay(self, replay: OpenBatch) -> Iterator[bytes]:
-        """Wait until a replay is complete; yield deferred frames of other batches meanwhile."""
         poll = self._poll_model()
         while replay.state is not COMPLETE:
             ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
@@ -209,8 +187,6 @@ class RequestRunner:
             batch.fail_open_members(error_status_of(error))
             yield from self._advance(batch, executed=True)
         batch.begun_ns = perf_counter_ns()
-
-    # ---- responses out
 
     def _collect_frames(self, ready: Collection[int]) -> Iterator[bytes]:
         for update in self._model.collect_updates(ready):
@@ -236,7 +212,6 @@ class RequestRunner:
                 yield states
 
     def _record_execution(self, batch: OpenBatch, responded_ns: int, reply_bytes: int = 0) -> None:
-        """Record for timelines that the last responses of a batch are written."""
         if batch.id:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
             started_ns = batch.started_ns
@@ -250,13 +225,7 @@ class RequestRunner:
             times = (batch.started_ns, begun_ns, responded_ns, perf_counter_ns())
             record(self._tracer, self._name, Run([*batch.trace_contexts], *times, failed))
 
-    # ---- the model's end
-
     def _wait_ms(self) -> float | None:
-        """Return the milliseconds until the batch is overdue; `None` without a limit.
-
-        poll() rounds the time up.
-        """
         if self._deadline is None or not self.received.executing:
             return None
         return max(0.0, self._deadline - time.monotonic()) * 1000

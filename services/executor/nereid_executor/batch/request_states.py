@@ -1,8 +1,7 @@
 """Implicit state of models that execute requests one by one, such as Python models.
 
-A state is an additional input of the request. The output that the model returns for the state
-becomes that input of the sequence's next request. If a response lacks the output, the state stays
-as it is. The module does no I/O. Only the instance's thread uses it.
+A state is an additional input of the request, and an output that becomes the input of the next one.
+If a response lacks the output, the state stays.
 """
 
 from __future__ import annotations
@@ -33,13 +32,11 @@ if TYPE_CHECKING:
 
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
 
-# Maximum number of remembered specs. States may have any number of different shapes.
+# States may have any number of different shapes.
 _MAX_SPECS = 1024
 
 
 class _Tensor(NamedTuple):
-    """A tensor of a state: the shape, with the batch dimension, and the raw bytes."""
-
     shape: tuple[int, ...]
     raw: bytes
 
@@ -47,7 +44,7 @@ class _Tensor(NamedTuple):
 class MemberState(NamedTuple):
     """State of a member's sequence. The responses to the member change it."""
 
-    # One tensor for each state of the model; empty if the sequence's state is lost.
+    # Empty if the sequence's state is lost.
     tensors: list[_Tensor]
     # Outputs that the client requested.
     outputs: tuple[str, ...]
@@ -56,16 +53,10 @@ class MemberState(NamedTuple):
 
 
 class RequestStates:
-    """States of one model's sequences. They are added to requests, and taken from responses."""
+    """States of one model's sequences. Only the instance's thread uses them."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
-        """Read the states of a configuration.
-
-        model_path: the model's directory.
-
-        Raises:
-            InvalidArgument: the initial value of a state cannot be read.
-        """
+        """Raise InvalidArgument if the initial value of a state cannot be read."""
         self._model_name = config.name
         self._batch_dims = (1,) if config.max_batch_size > 0 else ()
         self._states = list(config.sequence_batching.state)
@@ -92,11 +83,9 @@ class RequestStates:
     ) -> tuple[Request, MemberState]:
         """Return a member's request with its sequence's state as additional inputs, and the state.
 
-        Raises:
-            Unavailable: the sequence's state is not on this instance.
-            Internal: the member cannot be read.
+        Raises Unavailable if the state is not on this instance, Internal for an unreadable member.
         """
-        # The state comes first, because even a member that cannot be read begins its sequence.
+        # This comes first, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
@@ -136,7 +125,6 @@ class RequestStates:
         return response._replace(head=head.SerializeToString(), tensors=raws)
 
     def _check(self, place: int, output: kserve_pb2.ModelInferResponse.InferOutputTensor) -> None:
-        """Raise Internal if an output does not fit the input of the same state."""
         state = self._states[place]
         datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
         dims = [*self._batch_dims, *state.dims]

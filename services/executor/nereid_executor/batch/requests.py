@@ -1,7 +1,4 @@
-"""Reader that makes requests of a batch's members, for models that execute single requests.
-
-The parts that requests have in common are remembered, by the head. The module does no I/O.
-"""
+"""Reader that makes requests of a batch's members, for models that execute single requests."""
 
 # layout: compiled
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from nereid.model_config.reshapes import Reshape
     from nereid.pb import nereid_pb2 as pb
 
-# Maximum number of specs. Heads differ by batch size and shape, which clients may vary without end.
+# Heads differ by batch size and shape, which clients may vary without end.
 _MAX_SPECS: Final = 1024
 _new_tuple = tuple.__new__
 
@@ -36,10 +33,9 @@ class RequestReader:
     def __init__(
         self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
     ) -> None:
-        """Create the reader of one model.
+        """Use these outputs if a request names none.
 
-        outputs: outputs of requests that name none. reshapes: maps an input to the shapes before
-        and after its reshape.
+        reshapes: maps an input to the shapes before and after its reshape.
         """
         self._all_outputs = outputs
         self._reshapes = reshapes or {}
@@ -57,7 +53,6 @@ class RequestReader:
             else [payloads[place].inline for place in range(count)]
         )
         if b"" in tensors:
-            # Some tensor is in shared memory, or is empty.
             tensors = [_tensor(payload) for payload in payloads]
         if count != len(spec.inputs):
             raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")

@@ -1,10 +1,7 @@
 """Writes responses of one model that executes requests, as pieces of Executed messages.
 
-The bytes that precede outputs of known sizes are remembered, by the head of the response. Large
-outputs go to shared memory. The outputs of one response are mostly as large as those of the
-response before. Therefore requests to a model with large outputs bring a buffer of that size, into
-which the model's process can write outputs directly. Outputs that are not in such a buffer are
-copied. One thread uses the writer.
+Most responses are as large as the one before, so requests bring a buffer of that size, to which the
+model's process can write directly.
 """
 
 # layout: compiled
@@ -27,23 +24,19 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.core.shared_tensors import OutputLender
 
-# Maximum number of remembered heads, which differ by batch size and shape.
+# Heads differ by batch size and shape.
 _MAX_HEADS: Final = 1024
 
 
 class ResponseWriter:
-    """Writes the responses of one model.
-
-    predictable: True if each request has one response, whose size may be predicted.
-    """
+    """Writes the responses of one model, in one thread."""
 
     def __init__(self, *, predictable: bool) -> None:
-        # Lends shared memory for outputs; `None` if there is none.
         self.lender: OutputLender | None = None
         # Bytes of shared memory that the last outputs took; 0 if those outputs were small.
         self.expected_bytes = 0
         self._predictable = predictable
-        # Maps a response's head to the sizes of its outputs and the bytes that precede each output.
+        # Key: a response's head. Value: the sizes of its outputs, and the bytes before each output.
         self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
         self._prefixes = BoundedCache(_MAX_HEADS)
 
@@ -57,10 +50,7 @@ class ResponseWriter:
             self.lender.free_segment(buffer.segment_name)
 
     def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        """Return the pieces of an Executed message that has only this response.
-
-        buffer: shared memory to which the model's process may have written the outputs.
-        """
+        """Return the pieces of an Executed message that has only this response."""
         _, _, error_status, head, tensors = response
         if error_status is not None or not tensors or buffer is not None or self.expected_bytes:
             return self._write_message(response, buffer)
@@ -89,7 +79,6 @@ class ResponseWriter:
         return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Copy large tensors to shared memory; expect the next response to be as large."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:

@@ -1,8 +1,7 @@
 """Executed messages, concatenated from precomputed bytes and the bytes of outputs.
 
-A protobuf message is the concatenation of its parts. So a response whose outputs have known sizes
-consists of a fixed prefix before each output's bytes. Outputs are copied once, into the frame. To
-build the same message from objects takes three copies, and five times the time per member.
+A protobuf message is the concatenation of its parts. Building it from objects takes three copies,
+and five times the time per member.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.batch.request_plan import Signature
 
-# Maximum bytes of a message. The scheduler accepts no larger message, and ends the stream of an
-# instance that sends one.
+# The scheduler ends the stream of an instance that sends more bytes in a message.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
-# Pieces of an Executed message with one response, by which the model asks to get the request again.
+# The model asks to get the request again.
 RESCHEDULED: Final = (
     pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
 )
@@ -37,8 +35,8 @@ class ResponseLayout(NamedTuple):
     head: bytes
     # Index of each output of the response among the batch's outputs.
     indices: tuple[int, ...]
-    # For each output, the bytes before it and its index. `None` if there is no output, or if an
-    # output is BYTES, whose size differs from response to response.
+    # For each output, the bytes before it and its index. `None` without outputs, or if one is
+    # BYTES, whose size differs from response to response.
     parts: tuple[tuple[bytes, int], ...] | None
     # Bytes of all outputs together, if `parts` is not `None`.
     size_bytes: int = 0

@@ -1,10 +1,6 @@
 """Implicit state: tensors that a stateful model gets from its sequence's previous request.
 
-The configuration names pairs of an input and an output. The tensor that the model writes to the
-output is the input of the sequence's next request. States are stored by the number of the
-sequence's slot at the instance, so the next sequence in a slot replaces a state that was left by a
-sequence without an END flag. The same table serves models that execute arrays and models that
-execute requests. Only the type of a tensor differs.
+The next sequence in a slot replaces the state of a sequence without an END flag.
 """
 
 from __future__ import annotations
@@ -38,19 +34,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Highest slot number. Replays of requests use this number and the numbers just below it. No
-# sequence has such a number.
+# Highest slot number. Replays use it and the numbers just below; no sequence has them.
 _REPLAY_SLOT: Final = (1 << 32) - 1
-# Maximum bytes of the states in one frame, whether they come with responses or are exported. The
-# scheduler asks again for exported states that were left out.
+# Maximum bytes of the states in one frame. The scheduler asks again for those left out.
 MAX_STATE_BYTES: Final = 32 << 20
 
 
 class StateSpec(NamedTuple):
-    """One pair of input and output, with the initial value of the input.
-
-    The initial value is the input of the first request of a sequence. It has no batch dimension.
-    """
+    """One pair of input and output, and the input's initial value without batch dimension."""
 
     input: str
     output: str
@@ -64,9 +55,8 @@ _T = TypeVar("_T")
 class SequenceStates(Generic[_T]):
     """The states of one instance's sequences. Only the instance's thread uses them.
 
-    A state is a list of tensors, one for each pair. Responses to the sequence's requests replace
-    the tensors. The list is empty if the state is lost. The next sequence in the same slot gets
-    another list, since responses to requests of the previous sequence may still come.
+    A state is a list of tensors, one for each pair, which responses replace; empty if lost. The
+    next sequence in a slot gets another list, since responses to the previous one may still come.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (a tensor's two conversions)
@@ -78,40 +68,30 @@ class SequenceStates(Generic[_T]):
         write: Callable[[_T], pb.StateTensor],
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        """Create an empty table.
-
-        initial: tensors of a sequence that begins, one for each of the specs. read, write: convert
-        a tensor from and to its message; read raises InvalidArgument. max_state_bytes: maximum
-        bytes of the states in one frame.
-        """
+        """read, write: convert a tensor from and to its message; read raises InvalidArgument."""
         self._model_name, self._specs, self._initial = model_name, specs, initial
         self._read_tensor, self._write_tensor = read, write
         self._max_state_bytes = max_state_bytes
         self._states: dict[int, list[_T]] = {}
 
     def begin(self, member: pb.BatchMember) -> list[_T]:
-        """Return the state with which a member's request begins.
+        """Return the state with which a member's request begins; Unavailable if it is not here.
 
-        Call it for all members in order: if two sequences share a slot, the first one ends in this
+        Call it for all members in order: of two sequences in a slot, the first one ends in this
         batch.
-
-        Raises:
-            Unavailable: the state is not on this instance.
         """
         slot = member.sequence_slot
         if not slot:
             return [*self._initial]
         cause = "its instance does not have it"
         if has_flag(member, "sequence_start"):
-            # If this request fails, the next request must not find the state of an earlier
-            # sequence.
+            # If this request fails, the next one must not find the state of an earlier sequence.
             self._states[slot] = [*self._initial]
         elif member.HasField("restore"):
             cause = "it could not be restored"
             self.restore(slot, member.restore.state)
             if member.restore.requests:
-                # If the replay had succeeded, the requests would have been removed from the
-                # message.
+                # A successful replay would have removed the requests from the message.
                 self.lose(slot)
         state = self._states.get(slot)
         if state:
@@ -131,14 +111,11 @@ class SequenceStates(Generic[_T]):
         """Forget all states."""
         self._states.clear()
 
-    # ---- from instance to instance
-
     def replays(self, members: Iterable[pb.BatchMember]) -> Iterator[list[pb.BatchMember]]:
         """Yield lists of requests that other instances have executed, to be executed again here.
 
-        Each list has at most one request of each sequence. Execute a list when the list before it
-        is complete, and all lists before the batch begins. Drop the responses. If a request fails,
-        call lose() for its slot.
+        Execute a list when the one before is complete, and all lists before the batch. Drop the
+        responses. If a request fails, call lose() for its slot.
         """
         restores = [member.restore for member in members if member.restore.requests]
         for index, restore in enumerate(restores):
@@ -190,10 +167,7 @@ class SequenceStates(Generic[_T]):
             self._states.pop(slot, None)
 
     def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
-        """Add the states that the scheduler wants together with responses, as far as they fit.
-
-        states: pairs of a slot and its tensors.
-        """
+        """Add the states that the scheduler wants together with responses, as far as they fit."""
         size_bytes = 0
         for slot, tensors in states:
             state = self._write(tensors)
@@ -212,13 +186,7 @@ class SequenceStates(Generic[_T]):
 
 
 def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[StateSpec]:
-    """Return the states of a model.
-
-    model_path: directory of the model.
-
-    Raises:
-        InvalidArgument: an initial value cannot be read.
-    """
+    """Return the states of a model; raise InvalidArgument for an unreadable initial value."""
     return [_spec(config.name, state, model_path) for state in config.sequence_batching.state]
 
 
@@ -238,7 +206,7 @@ def _spec(model: str, state: State, model_path: Path) -> StateSpec:
     for written in state.initial_state:
         initial = _initial(model, state, written, model_path / _DIRECTORY)
     if initial is None:
-        # The configuration has no initial value, so the model has to look at the START flag.
+        # Without an initial value, the model has to look at the START flag.
         initial = _zeros(datatype, [max(dim, 1) for dim in state.dims])
     return StateSpec(state.input_name, state.output_name, datatype, initial)
 

@@ -1,7 +1,6 @@
 """Implicit state of models that execute arrays.
 
-The rows of a state are an additional input of a batch. The rows that the model writes to the
-state's output are that input for the next requests of the same sequences.
+The rows that a model writes to a state's output are an input for the sequences' next requests.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ if TYPE_CHECKING:
     from nereid_executor.batch.request_plan import Planner, Signature
     from nereid_executor.batch.sequence_states import StateSpec
 
-    # Function that makes the model's inputs from a batch's members and the model's signature.
     StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
 
 _log = logging.getLogger(__name__)
 
-# Number of batches whose states an instance keeps. Sequences mostly come in the same two batches in
-# turn: one batch executes while the clients of the other have their responses.
+# Batches whose states an instance keeps. Sequences mostly come in the same two batches in turn: one
+# executes while the clients of the other have their responses.
 _MAX_KEPT: Final = 2
 
 
@@ -52,10 +50,9 @@ def _write_row(row: Array) -> pb.StateTensor:
 
 
 class _KeptBatch:
-    """The states that a model wrote for a batch, in the arrays that the model returned.
+    """The states that a model wrote for a batch, as rows of the arrays that it returned.
 
-    The states of the sequences are rows of these arrays. If the same sequences come together again,
-    the arrays are the next batch's input, without a copy.
+    If the same sequences come together again, the arrays are the next input, without a copy.
     """
 
     __slots__ = ("_rows", "_states", "arrays")
@@ -84,8 +81,7 @@ class _KeptBatch:
 class StatefulModel:
     """A Model that executes batches with the states of their sequences.
 
-    Only the instance's thread uses it, for one batch at a time: begin(), execute(),
-    written_states().
+    Call begin(), execute() and written_states(), for one batch at a time, in the instance's thread.
     """
 
     def __init__(
@@ -96,11 +92,7 @@ class StatefulModel:
         stack: StackInputs,
         view: View | None,
     ) -> None:
-        """Read the states of the configuration.
-
-        Raises:
-            InvalidArgument: the initial value of a state cannot be read.
-        """
+        """Raise InvalidArgument if the initial value of a state cannot be read."""
         self._name = spec.config.name
         self._model = model
         self._planner = planner
@@ -114,7 +106,7 @@ class StatefulModel:
         self._states: list[list[Array]] = []
         self._leaves_arrays = capabilities_of(model).leaves_arrays
         self._kept: deque[_KeptBatch] = deque()
-        # Maps a state's input to the memory for its stacked rows.
+        # Key: a state's input. Value: memory for its stacked rows.
         self._buffers: dict[str, Array] = {}
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
@@ -161,16 +153,11 @@ class StatefulModel:
     def _replace(
         self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
     ) -> None:
-        """Replace the states of a batch by the states that the model wrote.
-
-        alike: True if, for each state, all rows have the same shape.
-        """
         if not self._batching:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
         elif not self._leaves_arrays or not alike:
             for index, state in enumerate(states):
-                # The row is copied, so that it does not keep the whole array of the batch in
-                # memory.
+                # The row is copied, so that it does not keep the whole array of the batch.
                 state[:] = [np.array(after[index]) for after in afters]
         elif len(states) == 1:
             states[0][:] = [after[0] for after in afters]
@@ -193,7 +180,6 @@ class StatefulModel:
         return reply
 
     def _replay(self, request: pb.BatchMember) -> None:
-        """Execute a request again, only for the state that it leaves."""
         try:
             gathered = gather_members(self._planner, [request_of(request)], self._view)
             # A malformed request was also malformed the first time, and left no state.
@@ -229,8 +215,7 @@ class StatefulModel:
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
         """Return an array of these rows.
 
-        If the model leaves its arrays alone, all calls use the same memory. In new arrays, large
-        states would get new memory from the system each time.
+        In new arrays, large states would get new memory from the system each time.
         """
         if not self._leaves_arrays:
             return np.stack(rows)
@@ -247,7 +232,6 @@ class StatefulModel:
         befores: Sequence[list[Array]],
         shapes: Sequence[tuple[tuple[int, ...], ...]],
     ) -> list[Array]:
-        """Execute the members in groups whose states have the same shapes, one after the other."""
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for index, shape in enumerate(shapes):
             groups.setdefault(shape, []).append(index)
@@ -262,7 +246,6 @@ class StatefulModel:
 
 
 def _stack(rows: Sequence[Array]) -> Array:
-    """Return an array of rows. If the rows differ in shape, as only states may, use objects."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     array = np.empty(len(rows), np.object_)

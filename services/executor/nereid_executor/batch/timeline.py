@@ -1,9 +1,4 @@
-"""Timeline records of an executor, and replies to the scheduler that asks for them.
-
-The threads of instances record, and the event loop replies. If a model's processes serve their
-streams themselves, this module does not record the batches: the scheduler gets their times with the
-responses.
-"""
+"""Timeline records of an executor, and replies to the scheduler that asks for them."""
 
 from __future__ import annotations
 
@@ -30,11 +25,9 @@ _log = logging.getLogger(__name__)
 class ExecutorTimeline:
     """The timeline of one executor."""
 
-    # True if anything is recorded.
     records: ClassVar[bool] = True
 
     def __init__(self, name: str, seconds: float) -> None:
-        """name: name of the executor in the mesh. seconds: time span of the records."""
         self.recorder = Recorder("executor", name, seconds)
         self.own: OwnFrames = OwnFrames(self.recorder)
 
@@ -75,7 +68,6 @@ class TimelineReplies:
         send_event: Callable[[pb.ExecutorEvent], None],
         buffered_bytes: Callable[[], int],
     ) -> None:
-        """buffered_bytes: returns the number of bytes in the stream's buffer."""
         self._own = own
         self._send_event = send_event
         self._buffered_bytes = buffered_bytes

@@ -1,8 +1,4 @@
-"""The spans of a batch. The trace of each sampled member shows the execution of the whole batch.
-
-The instance's thread records the spans after the responses are written, and only if tracing is on.
-The module does not know models or streams.
-"""
+"""The spans of a batch. Each sampled member's trace shows the execution of the whole batch."""
 
 from __future__ import annotations
 
@@ -27,13 +23,12 @@ if TYPE_CHECKING:
 class Run(NamedTuple):
     """Times of a batch's execution, as readings of perf_counter_ns()."""
 
-    # Trace contexts of the sampled members.
     contexts: list[bytes]
     started_ns: int
     stacked_ns: int
     ran_ns: int
     ended_ns: int
-    # Reason why the batch failed as a whole; `None` if it did not.
+    # Why the batch failed as a whole; `None` if it did not.
     error: str | None
 
 

@@ -1,11 +1,4 @@
-"""Warm-up (model_warmup): batches that an instance executes before it is ready.
-
-As on Triton, the batch of a sample has batch_size equal requests of one row. If a sample fails, the
-load fails. A sample is made when its turn comes, and only once for all of its requests and
-executions. Between two large batches of a warm-up, other warm-ups of the executor may execute large
-batches. A load that is given up ends between two executions. The module does not know the model: it
-makes batches and reads Executed messages.
-"""
+"""Warm-up (model_warmup): batches that an instance executes before it is ready."""
 
 from __future__ import annotations
 
@@ -29,14 +22,13 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _PIECE: Final = 1 << 20
-# Table for bytes.translate() that turns a random byte into a BOOL element.
+# This table turns a random byte into a BOOL element (bytes.translate()).
 _TO_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
-# Batches of more bytes execute one at a time. After each there is a pause, as long as copying the
-# batch takes, so that other work is done.
+# Larger batches execute one at a time. After each there is a pause, as long as copying the batch
+# takes, so that other work is done.
 _LARGE_BYTES: Final = 1 << 22
 _COPIED_BYTES_PER_S: Final = 1 << 30
-# Maximum seconds to wait for a turn. A model that hangs in its warm-up must not block other
-# warm-ups for ever.
+# A model that hangs in its warm-up must not block other warm-ups for ever.
 _TURN_TIMEOUT_S: Final = 10.0
 _LENGTH_DELIMITED: Final = 2
 
@@ -65,7 +57,7 @@ class WarmupLoad(Protocol):
     """The load that an instance's warm-up is part of."""
 
     def wait_given_up(self, timeout_s: float) -> bool:
-        """Wait until nobody wants the instance, or for timeout_s; return True in the first case."""
+        """Wait for timeout_s, or until nobody wants the instance; return True if nobody does."""
 
 
 class WarmupTurns:
@@ -94,13 +86,7 @@ def warm_up(
     load: WarmupLoad,
     turns: WarmupTurns,
 ) -> bool:
-    """Execute every sample of a configuration; return False if the load was given up.
-
-    execute: executes a batch and returns its Executed message.
-
-    Raises:
-        NereidError: a sample is wrong, or the model fails on it.
-    """
+    """Execute every sample; return False if the load was given up, or raise NereidError."""
     for sample, batch in read_samples(config, model_path):
         pause_s = batch.byte_count / _COPIED_BYTES_PER_S
         for _ in range(max(1, sample.count)):
@@ -118,11 +104,7 @@ def warm_up(
 def read_samples(
     config: model_config_pb2.ModelConfig, model_path: Path
 ) -> Iterator[tuple[model_config_pb2.ModelWarmup, WarmupBatch]]:
-    """Yield the samples that have to be executed, with their batches.
-
-    Raises:
-        NereidError: a sample is wrong, or its file cannot be read.
-    """
+    """Yield the samples to execute, with their batches; raise NereidError for a wrong one."""
     for sample in config.model_warmup:
         if sample.batch_size:
             batch = _batch(config, sample, model_path / "warmup")
@@ -146,7 +128,6 @@ def errors_of(executed: bytes) -> list[str]:
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field. All other fields are numbers."""
     while position < end:
         tag, position = decode_varint(message, position)
         value, position = decode_varint(message, position)
@@ -213,7 +194,7 @@ def _file_data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> b
         return data
     size = _size(tensor)
     if len(data) < size:
-        # The text is the same as Triton's, including the missing space.
+        # Triton's text, including the missing space.
         raise InvalidArgument(
             f"[request id: <id_unknown>] warmup setting expects {size} bytes, but the data provided"
             f" from {tensor.input_data_file}only has {len(data)} bytes"

@@ -1,8 +1,4 @@
-"""The processor cores that an executor's models may use, and each instance's share of them.
-
-By default, model runtimes start a thread for each core of the machine, even in a container that may
-use two of sixty-four cores. They do so again for every instance.
-"""
+"""The processor cores that an executor's models may use, and each instance's share of them."""
 
 from __future__ import annotations
 
@@ -22,12 +18,9 @@ _TOPOLOGY: Final = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) -> int:
     """Return the number of cores that this process may use at once, at least 1.
 
-    Hardware threads of one core count once, since they share the units that matrix products need. A
-    cgroup's quota is rounded down: a process that exceeds its quota is stopped, with all its
-    threads, for the rest of the period.
-
-    root: directory that contains proc and sys. processors: processors on which the process may run,
-    by default those of its affinity.
+    Hardware threads of one core share the units that matrix products need, so they count once. A
+    cgroup's quota is rounded down: a process that exceeds it is stopped for the rest of the period.
+    root: directory with proc and sys. processors: by default those of the affinity.
     """
     if processors is None:
         processors = os.sched_getaffinity(0)
@@ -45,8 +38,8 @@ def _quotas(root: Path) -> Iterator[float]:
             mount, read = root / "sys/fs/cgroup" / controllers, _quota_v1
         else:
             continue
-        # In a container, its cgroup is at the root of the mount, although /proc may name the
-        # cgroup's path on the host.
+        # In a container, the cgroup is at the root of the mount, although /proc may name the path
+        # on the host.
         group = mount / path.strip("/")
         for directory in (group, *group.parents):
             quota = read(directory)
@@ -68,7 +61,6 @@ def _quota_v1(directory: Path) -> float | None:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file without its final newline; empty if the file is unreadable."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -78,10 +70,8 @@ def _read(path: Path) -> str:
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
     """Return the number of threads for the operators of one instance, at least 1.
 
-    All instances together have no more threads than there are cores. The cores are divided by the
-    number of instances that the configuration asks for. If the configuration leaves that number
-    open, two instances are made, and each gets threads for all cores, so that a lone request can
-    use all of them.
+    The configured instances divide the cores. If their number is left open, each gets threads for
+    all cores, so that a lone request can use all of them.
     """
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group

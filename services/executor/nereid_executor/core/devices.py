@@ -1,7 +1,6 @@
-"""The devices on which an executor can run models: the CPU, and GPUs.
+"""The devices on which an executor can run models: the CPU, and with NVML also GPUs.
 
-The number of a GPU is CUDA's: its index among the GPUs in CUDA_VISIBLE_DEVICES. Without NVML there
-are no GPUs. The module does not know backends.
+A GPU's number is CUDA's: its index among the GPUs in CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Gpu(NamedTuple):
     uuid: str
     name: str
     memory_bytes: int
-    # Index of the GPU in NVML's order. Slices of a GPU share its index.
+    # Index in NVML's order. Slices of a GPU share its index.
     number: int
     is_slice: bool = False
 
@@ -51,10 +50,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def gpus(selection: str | None) -> list[pb.Device]:
-    """Return the GPUs that CUDA shows to this process, by CUDA's numbers.
-
-    selection: value of CUDA_VISIBLE_DEVICES, if it is set.
-    """
+    """Return the GPUs that CUDA shows to this process, by CUDA's numbers."""
     return [
         pb.Device(
             kind=pb.Device.GPU,
@@ -105,7 +101,6 @@ def used_bytes(gpu: int, selection: str | None) -> int | None:
 
 
 def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
-    """Return the result of a query of NVML, or `None` if NVML is missing or fails."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -122,12 +117,10 @@ def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
 
 
 def _all_gpus(nvml: Any) -> list[Gpu]:
-    """Return all GPUs and slices of the machine."""
     return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
 
 
 def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
-    """Return the GPU at an index of NVML, or its MIG slices."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         mode, _ = nvml.nvmlDeviceGetMigMode(handle)

@@ -1,7 +1,4 @@
-"""The C heap of this process, in which loads and unloads of large models leave gaps.
-
-With a C library other than glibc, the functions of this module have no effect.
-"""
+"""The C heap of this process, in which loads and unloads of large models leave gaps."""
 
 from __future__ import annotations
 
@@ -12,21 +9,19 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Maximum seconds for which freed memory stays with the process, and number of freed bytes after
-# which memory is returned at once.
+# Maximum seconds for which freed memory stays, and bytes after which it is returned at once.
 _TRIM_INTERVAL_S: Final = 2.0
 _MUCH_FREED: Final = 64 << 20
 _LIBC: Final = ctypes.CDLL(None)
 _MALLOC_TRIM: Final = getattr(_LIBC, "malloc_trim", None)
-# The parameter M_ARENA_MAX of glibc's mallopt().
+# The number of M_ARENA_MAX in glibc's mallopt().
 _ARENA_MAX: Final = -8
 
 
 class HeapTrim:
-    """Returns freed memory to the system: much memory at once, a little memory later.
+    """Returns freed memory to the system: much memory at once, a little memory later. Thread-safe.
 
-    Returning memory takes milliseconds and delays allocations in other threads. Any thread may use
-    this class.
+    Returning memory takes milliseconds and delays allocations in other threads.
     """
 
     def __init__(
@@ -61,11 +56,7 @@ class HeapTrim:
 
 
 def trim_heap() -> None:
-    """Return memory to the system that C code of this process has freed.
-
-    By default glibc keeps most of it: the weights of an unloaded model, and the memory that a load
-    needed for a moment.
-    """
+    """Return memory that C code has freed, such as an unloaded model's weights, to the system."""
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
 
@@ -73,8 +64,8 @@ def trim_heap() -> None:
 def limit_arenas(count: int) -> None:
     """Make all threads allocate from this many arenas.
 
-    By default each instance's thread gets an arena of its own. The arena's pages go back to the
-    system at each unload, and have to be cleared again for the next load.
+    By default each thread has its own arena. Its pages go back to the system at each unload, and
+    have to be cleared again for the next load.
     """
     # In other C libraries, mallopt may be missing or have another meaning.
     if _MALLOC_TRIM is not None:

@@ -1,12 +1,8 @@
 """The memory that a model takes, measured as the growth of its process during the load.
 
-If a backend's models live in other processes, or the backend knows the memory better, it declares
-`memory_bytes` (Capabilities). The memory of a GPU is NVML's figure for the whole device, since in
-containers NVML does not see processes. If several models load at the same time, it is unknown which
-of them took how much: then the size of the model's files is used instead. The size of the files is
-also used if it is larger than the growth, as when a model is loaded into memory that the process
-kept from another model. A measurement takes milliseconds, so a model that is loaded again and again
-is measured only twice.
+A GPU's figure is for the whole device, since in containers NVML does not see processes. The size of
+the files is used for overlapping loads, and if it is larger: a load may reuse memory that the
+process kept. A measurement takes milliseconds, so equal loads are measured only twice.
 """
 
 from __future__ import annotations
@@ -28,9 +24,8 @@ if TYPE_CHECKING:
     from nereid_executor.core.model_files import ModelFiles
 
 _CPU: Final = "cpu"
-# Maximum number of loads whose measurements are remembered.
 _MAX_REMEMBERED: Final = 4096
-# Number of measurements of equal loads. The smallest measurement counts.
+# Equal loads are measured this often. The smallest result counts.
 _MEASUREMENTS: Final = 2
 
 
@@ -42,11 +37,6 @@ class LoadMeter:
         resident_bytes: Callable[[], int] | None = None,
         gpu_bytes: Callable[[int], int | None] | None = None,
     ) -> None:
-        """Create a meter.
-
-        resident_bytes: returns the resident bytes of this process. gpu_bytes: returns the bytes in
-        use on a GPU, or `None` if they are unknown.
-        """
         self._resident_bytes = resident_bytes or process_bytes
         self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()
@@ -60,8 +50,7 @@ class LoadMeter:
     def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
         """Measure the load of a model, which takes place within the context.
 
-        gpu: GPU onto which the model is loaded; `None` for the CPU. load: key that equal loads
-        share; `None` if the load is not known to equal any other.
+        load: a key that equal loads share; `None` if no equal load is known.
         """
         measured = self._measured.get(load, ())
         growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
@@ -101,11 +90,11 @@ class Growth:
         self._before = {} if earlier else read(gpu)
         # True if another load takes place at the same time.
         self.overlaps = False
-        # The measured growth by device; `None` if it was not measured.
+        # Key: a device. `None` if nothing was measured.
         self.measured: dict[str, int] | None = None
 
     def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
-        """Return the bytes that the load takes so far, by device: "cpu", or "gpu" and its number.
+        """Return the bytes that the load takes so far. Key: a device ("cpu", "gpu 0").
 
         declared_bytes: replaces the measurement of the host's memory.
         """
@@ -117,8 +106,7 @@ class Growth:
 
     def _growth(self) -> dict[str, int]:
         if self._earlier:
-            # The smallest result counts, since the first load of a process includes what the
-            # runtime needs only once.
+            # The first load of a process includes what the runtime needs only once.
             devices_of_all = set(self._earlier[0]).intersection(*self._earlier)
             return {
                 device: min(sizes[device] for sizes in self._earlier) for device in devices_of_all

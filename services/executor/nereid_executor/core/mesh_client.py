@@ -1,10 +1,4 @@
-"""Client by which models reach the mesh that serves them: requests to models, loads and unloads.
-
-The module makes nereid.mesh_routing usable in instances' threads; callbacks run on the event loop.
-The first request opens the link. Tensors of requests may be in segments of the models' processes,
-which know when they have finished with a segment. Tensors of responses are in segments of
-executors; the receiver of a response releases its segment.
-"""
+"""Client by which models reach the mesh that serves them: requests to models, loads and unloads."""
 
 from __future__ import annotations
 
@@ -43,10 +37,7 @@ _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 
 class BorrowedTensors:
-    """A TensorSharing (pending_requests) for tensors in segments of other processes on this host.
-
-    References to the tensors are passed on.
-    """
+    """A TensorSharing for tensors in segments of other processes on this host."""
 
     def __init__(self, domain: str) -> None:
         self._domain = domain
@@ -68,8 +59,7 @@ class BorrowedTensors:
 
     def open_response(self, response: InferResponse) -> None:
         """Raise SegmentLostError if the response is in a segment that is gone."""
-        # If the request has several responses, a lost response cannot be computed again. It is then
-        # passed on, although its segment is gone.
+        # One of several responses cannot be computed again, so it is passed on even if it is lost.
         if not response.more and not exists(response.segment_name):
             raise SegmentLostError(f"segment {response.segment_name} does not exist")
 
@@ -79,10 +69,7 @@ class BorrowedTensors:
 
 
 class Mesh:
-    """MeshClient for the models of one session, or for the models of all sessions.
-
-    Any thread may call its methods, except for close().
-    """
+    """MeshClient for the models of one session, or of all. Thread-safe, except for close()."""
 
     def __init__(  # noqa: PLR0913 - most by keyword
         self,
@@ -97,16 +84,13 @@ class Mesh:
     ) -> None:
         """Create a client, without a link yet.
 
-        channel: channel of the session. If `None`, the client is for all sessions: it reaches the
-        schedulers through `schedulers`, and a request waits for a link for at most
-        reconnect_limit_s seconds. domain: domain of the memory that this process shares. memory: as
-        in MeshClient. on_link_up: is called once.
+        channel: `None` reaches the mesh through `schedulers`; requests wait reconnect_limit_s for a
+        link. domain: of this process's shared memory. on_link_up: called once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
         self._tensors = BorrowedTensors(domain)
-        # References to shared memory are sent only once it is known that the scheduler can pass
-        # them on.
+        # References to shared memory are sent only once the scheduler is known to support them.
         if schedulers is None:
             assert channel is not None, "no way to any scheduler"
             open_link = dial_scheduler(channel, domain, for_models=True)
@@ -154,8 +138,6 @@ class Mesh:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
             _log.debug("an instance's thread outlived the event loop")
-
-    # ---- on the event loop
 
     def open(self) -> None:
         """Open the link, unless it is open already or was closed."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from nereid.backends.file_digests import identity_of
 
-# A file's path, its size in bytes, and a value that distinguishes its content from any other.
+# Path, size in bytes, and a value that distinguishes the content from any other.
 FileIdentity = tuple[str, int, bytes | tuple[int, ...]]
 
-# This file is ignored, since the executor gets the configuration in its commands.
+# The file is ignored, since the executor gets the configuration in its commands.
 _CONFIG = "config.pbtxt"
 
 
@@ -25,8 +25,8 @@ class ModelFiles:
     def same_in(self, later: ModelFiles | None) -> bool:
         """Return whether a load would find the same files again.
 
-        later: files at a later time; `None` if they cannot be read. Models may add files beside the
-        versions while they run, so additional files are allowed there.
+        Models may add files beside the versions while they run, so additional files are allowed
+        there.
         """
         return later is not None and self.version == later.version and self.beside <= later.beside
 
@@ -64,5 +64,5 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
 
 
 def _add_file(entry: os.DirEntry[str], found: set[FileIdentity]) -> None:
-    # For a link, the identity is that of its target, since Kubernetes replaces targets.
+    # A link has the identity of its target, since Kubernetes replaces targets.
     found.add((entry.path, entry.stat().st_size, identity_of(Path(entry.path))))

@@ -1,8 +1,4 @@
-"""NVTX ranges around the phases of a batch. NVIDIA's Nsight shows the ranges by name in timelines.
-
-The ranges need the package nvtx or the library libnvToolsExt. Neither is part of Nereid. The module
-does not know models.
-"""
+"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by name."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ class NvtxRanges:
     """Makes ranges in the calling thread."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-        """push, pop: begin and end a range in the current thread."""
         self._push = push
         self._pop = pop
 

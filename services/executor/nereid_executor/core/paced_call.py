@@ -20,7 +20,6 @@ class PacedCall:
         delay_s: float,
         interval_s: float,
     ) -> None:
-        """delay_s: seconds from a request to the call. interval_s: minimum time between calls."""
         self._loop, self._call = loop, call
         self._delay_s, self._interval_s = delay_s, interval_s
         self._due = False

@@ -1,12 +1,8 @@
 """The requests that this executor runs or has run lately, by ids that are the same in a resend.
 
-When a scheduler dies, its connections are lost, but instances go on executing its batches. The
-requests are sent again with the same ids, and the next scheduler asks this executor for the
-responses of their first runs. A few small responses are kept. Responses in shared memory are lost,
-because the memory was given back.
-
-The threads of instances write for each batch, so there are no locks: every step is one operation of
-a dict or a deque. The event loop reads.
+When a scheduler dies, instances go on executing. The next scheduler asks for these responses.
+Responses in shared memory are lost, because the memory was given back. There are no locks, since
+threads write for each batch: every step is one operation of a dict or a deque.
 """
 
 from __future__ import annotations
@@ -22,44 +18,34 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    # Function that receives the response to a request that has run, or `None` if there is no
-    # response.
+    # Receives the response to a request that has run, or `None` if there is no response.
     OnRecalled = Callable[[pb.InferResponse | None], None]
 
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# Maximum bytes of a batch's response that is kept. Larger outputs are mostly in shared memory.
+# Larger outputs (in bytes) are mostly in shared memory.
 MAX_KEPT_BYTES: Final = 64 << 10
 
 
 class RecentRuns:
-    """The recent runs of one executor.
-
-    An owner is an object that runs batches, one at a time.
-    """
+    """The recent runs of one executor. An owner runs batches, one at a time."""
 
     def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
-        """max_kept: number of kept batches. max_kept_bytes: maximum size of each response."""
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
-        # Kept batches, oldest first: the ids of the requests, and the serialised Executed message.
+        # A tuple has the ids of the requests and the serialised Executed message; oldest first.
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
-        # Maps a request's id to callbacks. Several schedulers may ask for one request, and several
-        # instances may run it.
+        # Key: a request's id. Several schedulers may ask for one request, and several instances may
+        # run it.
         self._waiting: dict[int, tuple[OnRecalled, ...]] = {}
-
-    # ---- for the instances
 
     def begin(self, owner: Hashable, ids: Sequence[int]) -> None:
         """Note that the owner runs a batch of requests. A request with id 0 cannot be recalled."""
         self._running[owner] = ids
 
     def complete(self, owner: Hashable, ids: Sequence[int], reply: bytes | None) -> None:
-        """Note that a batch has run.
-
-        reply: the complete Executed message, if there is one.
-        """
+        """Note that a batch has run. reply: the complete Executed message, if there is one."""
         if reply is not None and len(reply) <= self._max_kept_bytes:
             self._kept.append((ids, reply))
         self._running.pop(owner, None)
@@ -80,8 +66,6 @@ class RecentRuns:
         """Return the ids and the Executed message of each kept batch, oldest first."""
         return list(self._kept)
 
-    # ---- for sessions with the scheduler
-
     def begun_ids(self) -> list[int]:
         """Return the ids of the requests that run or have run. recall() can find them."""
         batches = [*self._running.values(), *(ids for ids, _ in self.kept())]
@@ -89,25 +73,19 @@ class RecentRuns:
 
     def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
         """Arrange that on_recalled is called, from any thread, once the request has run."""
-        # The callback is registered before the look-up, since the run could end between the two. If
-        # the run ends at just this moment, the callback is called twice.
+        # The callback is registered first, since the run could end during the look-up. It may then
+        # be called twice.
         self._waiting[request_id] = *self._waiting.get(request_id, ()), on_recalled
         if not self._is_running(request_id):
             self._report_ended((request_id,), None)
 
-    # ---- inside
-
     def _report_ended(self, ids: Sequence[int], reply: bytes | None) -> None:
-        """Call the callbacks of requests whose run has ended.
-
-        reply: the batch's Executed message. Without it, the responses may be among the kept ones.
-        """
         for place, request_id in enumerate(ids):
             if request_id not in self._waiting:
                 continue
             response = self._find(request_id) if reply is None else _response_of(place, reply)
             if response is None and self._is_running(request_id):
-                continue  # another instance may have a response
+                continue
             for on_recalled in self._waiting.pop(request_id, ()):
                 on_recalled(response)
 

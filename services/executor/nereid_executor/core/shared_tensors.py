@@ -1,8 +1,8 @@
 """Tensors in shared memory: requests' tensors are read in place, responses' are copied to it.
 
-A segment with a response is lent until the scheduler releases it. When an instance's stream breaks,
-its lent segments are discarded. A receiver that has opened a segment can still read it; any other
-receiver requests the inference again. Instances' threads and the event loop use the module.
+A response's segment is lent until the scheduler releases it. When a stream breaks, its lent
+segments are discarded. A receiver that has opened one can still read it; others request the
+inference again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Piece = bytes | memoryview
 
-# A copy of this size takes so long that the interpreter's lock should be released meanwhile.
+# A copy of this size takes so long that the interpreter's lock should be released.
 _LONG_COPY_BYTES = 1 << 20
 
 
@@ -48,11 +48,7 @@ class SharedTensors:
         self.trim_interval_s = trim_interval_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
-        """Return the bytes of a request's tensor, in place.
-
-        Raises:
-            Unavailable: the gateway that shares the memory has ended, or has dropped the request.
-        """
+        """Return the bytes of a request's tensor, in place; raise Unavailable if they are lost."""
         try:
             return self._mappings.view(
                 SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
@@ -79,7 +75,7 @@ class OutputLender:
 
     def __init__(self, shared_tensors: SharedTensors) -> None:
         self._segments = shared_tensors.segments
-        # Names of the segments of the current batch.
+        # Names of the current batch's segments.
         self.lent: list[str] = []
         self._closed = False
 
@@ -88,7 +84,7 @@ class OutputLender:
         self._closed = True
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
-        """Copy a response's outputs to a segment; return references to them.
+        """Copy outputs to a segment, and return references to them.
 
         Returns `None` if the outputs are small, or if the shared memory is full.
         """
@@ -109,9 +105,8 @@ class OutputLender:
             if size < _LONG_COPY_BYTES:
                 view[offset : offset + size] = output
             else:
-                # numpy releases the interpreter's lock during the copy. The first use of memory
-                # takes seconds per gigabyte, and a process that does not answer pings for that long
-                # is considered dead.
+                # numpy releases the interpreter's lock. The first use of memory takes seconds per
+                # gigabyte, and a process that answers no pings for that long is considered dead.
                 target = np.frombuffer(view, np.uint8, size, offset)
                 np.copyto(target, np.frombuffer(output, np.uint8))
             references.append(segment.range(offset, size))
@@ -123,10 +118,7 @@ class OutputLender:
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def grant_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Return memory that a process may use again each time its response has been read.
-
-        Returns `None` if the shared memory is full.
-        """
+        """Return memory that a process may use again after each read response; `None` if full."""
         segment = None if self._closed else self._segments.grant_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
@@ -144,8 +136,5 @@ class OutputLender:
             self._segments.free_segment(name)
 
     def discard_lent(self) -> None:
-        """Discard all lent segments after the stream broke.
-
-        Responses that were not sent are dropped. Responses that were sent may never be released.
-        """
+        """Discard all lent segments after the stream broke, since they may never be released."""
         self._segments.discard_segments_of(self)

@@ -1,5 +1,1 @@
-"""Instances of models: how they are loaded, serve, and are unloaded, and for which schedulers.
-
-An instance outlives its session with a scheduler. It is kept for the next scheduler that asks for
-it.
-"""
+"""Instances of models. An instance outlives its session and is kept for the next scheduler."""

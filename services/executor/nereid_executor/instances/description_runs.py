@@ -1,9 +1,7 @@
 """Runs descriptions of model files in threads: a few at a time, each for a limited time.
 
-Describing may read a whole large file into memory, or wait for code of the model's author. A
-description that takes long does not delay others: after a while it no longer counts towards the
-limit, and after its timeout it is abandoned. A thread that never returns is left behind. The number
-of such threads is limited too.
+A slow description no longer counts towards the limit, and is abandoned after its timeout. A thread
+that never returns is left behind; the number of threads is limited too.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ _log = logging.getLogger(__name__)
 class DescriptionLimits:
     """Limits on the descriptions that one executor runs.
 
-    concurrent: number of counted descriptions that may run at the same time. reading_s: seconds
-    after which a description that reads a file does not count any more. code_s: the same for a
-    description that runs the model's own code in a process. threads: number of descriptions that
-    may run in total.
+    concurrent: counted descriptions that may run at the same time. reading_s, code_s: seconds until
+    a description stops to count, if it reads a file or runs the model's code. threads: descriptions
+    that may run in total.
     """
 
     timeout_s: float = 120.0
@@ -63,10 +60,7 @@ class DescriptionRuns:
     def submit(
         self, model: str, work: Callable[[], pb.Described], *, runs_code: bool
     ) -> asyncio.Future[pb.Described]:
-        """Call `work` in a thread. The future fails with Unavailable if the call takes too long.
-
-        runs_code: True if `work` waits for a process that runs the model's own code.
-        """
+        """Call `work` in a thread. The future fails with Unavailable if the call takes too long."""
         outcome: asyncio.Future[pb.Described] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Run(model, runs_code, work, outcome))
         self._begin_waiting()
@@ -113,7 +107,7 @@ class DescriptionRuns:
             except RuntimeError:
                 _log.debug("a description outlived the event loop: model=%s", run.model)
 
-        # When the interpreter exits, it does not wait for daemon threads.
+        # The interpreter's exit does not wait for daemon threads.
         threading.Thread(target=execute, name=f"describe-{run.model}", daemon=True).start()
 
     def _on_slow(self, run: _Run) -> None:

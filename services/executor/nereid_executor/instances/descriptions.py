@@ -1,8 +1,7 @@
 """Descriptions of model files, remembered from one scheduler to the next.
 
-A scheduler that takes over a model asks for the description of the model's file. Reading the file
-may take as long as loading the model. If the same scheduler asks twice in a row, it gets a new
-description, since what a model completes by itself may depend on more than its files.
+A scheduler that asks twice in a row gets a new description: what a model completes by itself may
+depend on more than its files.
 """
 
 from __future__ import annotations
@@ -34,23 +33,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Numbers for the sessions of this process.
 _numbers = itertools.count(1)
 _MOST: Final = 1024
 
 
 class _Known(NamedTuple):
-    # Number of the session to which the description was given last.
+    # The session to which the description was given last.
     session: int
     files: ModelFiles
     described: pb.Described
 
 
 class Descriptions:
-    """The descriptions that one executor remembers. Any thread may use it."""
+    """The descriptions that one executor remembers. Thread-safe."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
-        """read_files: returns a version's current files. most: maximum number of descriptions."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -63,15 +60,11 @@ class Descriptions:
         version_path: Path,
         describe: Callable[[], pb.Described],
     ) -> pb.Described:
-        """Return the response to a command: a remembered one, or the result of `describe`.
-
-        session: number of the session that asks.
-        """
+        """Return the response to a command: a remembered one, or the result of `describe`."""
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
-        # Files are identified before they are described, so that a file which changes meanwhile
-        # does not count as known.
+        # The files are read first, so that one which changes meanwhile does not count as known.
         files = self._read_files(version_path)
         with self._lock:
             known = self._known.pop(key, None)
@@ -102,7 +95,6 @@ class SessionDescriptions:
         runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
     ) -> None:
-        """descriptions, runs: the objects that all sessions share."""
         self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
         self._number = next(_numbers)
@@ -164,10 +156,7 @@ def describe_model(
     version_path: Path,
     limit_s: float | None = None,
 ) -> pb.Described:
-    """Return the response to a Describe command. Called in a thread.
-
-    limit_s: seconds that a process which runs the model's code may take; `None` means no limit.
-    """
+    """Return the response to a Describe command. Called in a thread."""
     response = pb.Described(command=command.command)
     try:
         backend = backends.load_backend(command.config.backend)

@@ -1,9 +1,6 @@
 """A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
-The thread waits for its socket, executes a batch and writes the responses, without an event loop
-and without passing work between threads. When a scheduler gives up the instance, or is lost, the
-thread keeps the model loaded until adopt() brings the next tenure. The thread calls on_ended once,
-after the model is closed.
+Without a scheduler, it keeps the model loaded until adopt() brings the next tenure.
 """
 
 from __future__ import annotations
@@ -75,8 +72,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Statuses that end the instance. After any other status the instance connects again, since the
-# scheduler may still want it.
+# Statuses that end the instance. After any other status it connects again, since the scheduler may
+# still want it.
 REFUSALS: Final = frozenset(
     {
         Status.INVALID_ARGUMENT,
@@ -95,16 +92,14 @@ class InstanceContext:
     """Objects that all instances of an executor share."""
 
     backends: BackendRegistry
-    # Slots that limit the number of concurrent loads. An instance holds a slot while it loads its
-    # model.
+    # An instance holds a slot while it loads its model.
     load_slots: LoadSlots
     shared_tensors: SharedTensors
     # Value of EXECUTOR_KEY in the metadata of all streams of this process.
     process: str = field(default_factory=lambda: secrets.token_hex(16))
-    # Function that returns metadata which proves the executor's identity to the scheduler. It is
-    # called again for each stream.
+    # Takes a method, and returns metadata that proves the executor's identity; called per stream.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
-    # Recorder of the spans of sampled requests; `None` if nothing is traced.
+    # `None` if nothing is traced.
     tracer: Tracer | None = None
     times: RecoveryTimes = DEFAULT_TIMES
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
@@ -112,15 +107,11 @@ class InstanceContext:
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
     timeline: ExecutorTimeline = NO_TIMELINE
-    # Makes NVTX ranges around the phases of batches.
     ranges: NvtxRanges | None = None
 
 
 class Instance:
-    """One loaded copy of a model version.
-
-    Any thread may call start(), adopt() and stop().
-    """
+    """One loaded copy of a model version. start(), adopt() and stop() are thread-safe."""
 
     def __init__(self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure) -> None:
         self._mesh = InstanceMesh(tenure)
@@ -135,11 +126,11 @@ class Instance:
         self.files: ModelFiles | None = None
         # True once the model has been loaded and warmed up.
         self.loaded = False
-        # Bytes of memory that the load took, by device.
+        # Key: a device. Value: bytes of memory that the load took.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | None = None
-        # Runner of a RequestModel; `None` for any other model.
+        # `None` unless the model is a RequestModel.
         self._requests: RequestRunner | None = None
         # The RequestModel while it is warmed up.
         self._warming_up: RequestModel | None = None
@@ -148,13 +139,10 @@ class Instance:
         self._received: ReceivedBatches[Any] | None = None
         # The model, while it serves the stream itself.
         self._direct: DirectServing | None = None
-        # Number of streams that this instance's models have served themselves. The last of these
-        # streams has this number.
+        # How many streams models have served themselves. The last of them has this number.
         self._direct_streams = 0
-        # True if the instance keeps states of sequences. The scheduler moves them to other
-        # instances before an unload.
+        # If true, the scheduler moves states of sequences to other instances before an unload.
         self.has_states = False
-        # Number of batches that were completed in earlier tenures.
         self._earlier_batches = 0
         self._executions = context.timeline.executions(self.spec)
         # Monotonic time at which the load began.
@@ -179,17 +167,13 @@ class Instance:
         self._thread.start()
 
     def adopt(self, tenure: Tenure) -> bool:
-        """Serve this tenure when the previous one, which was stopped, is over.
-
-        Returns False if it is too late, because the instance ends.
-        """
+        """Serve this tenure after the previous, stopped one; return False if the instance ends."""
         return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
         """End the tenure after the current batch. End the instance too, unless it is kept.
 
-        abandon: True if the batch's responses can no longer be delivered. keep: True to keep the
-        model loaded.
+        abandon: the batch's responses can no longer be delivered.
         """
         tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
@@ -207,9 +191,9 @@ class Instance:
         if self._direct is not None:
             self._direct.wake()
         stream = self._stream
-        # If the thread has a batch, it closes the stream itself after it has responded. A batch
-        # that arrives at this very moment is lost with the stream, and the scheduler runs it
-        # elsewhere. If the scheduler has vanished, writing the response could block for minutes.
+        # A thread with a batch closes the stream after its response. A batch that arrives at this
+        # moment is lost with the stream, and runs elsewhere. If the scheduler has vanished, writing
+        # the response could block for minutes.
         busy = self._received is not None and self._received.busy
         if stream is not None and (abandon or not busy):
             stream.cut()
@@ -217,7 +201,7 @@ class Instance:
     def withdraw(self, batch: int) -> bool:
         """Withdraw a batch; return False if it has begun, or may begin. Thread-safe."""
         # A RequestRunner reads batches as they arrive, so it can give none back. The scheduler
-        # knows this, since the stream's metadata has no WITHDRAWALS_KEY.
+        # knows this, since the metadata has no WITHDRAWALS_KEY.
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
@@ -257,8 +241,7 @@ class Instance:
             what = "instance lost" if self.loaded else "load failed"
             self._record_event(what, error_status.message)
         self._executions.close()
-        # Nothing refers to the model now. Its memory is freed before the end is reported, because
-        # receivers of the report rely on that.
+        # Nothing refers to the model now. Receivers of the report rely on its memory being free.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
@@ -276,8 +259,7 @@ class Instance:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
                 capabilities = capabilities_of(model)
                 self.memory = growth.sizes(capabilities.memory_bytes, self.files)
-            # For a moment, a load needs about twice the model's memory. What it has freed goes back
-            # to the system.
+            # For a moment, a load needs about twice the model's memory.
             self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
@@ -302,14 +284,12 @@ class Instance:
         return str(self.spec.version_path), self.spec.gpu, config, self.files.version
 
     def _serve_batches(self, model: Model) -> None:
-        # The warm-up does not use shared memory, since no scheduler would release the memory of its
-        # responses.
+        # No scheduler would release the warm-up's responses, so it does not use shared memory.
         if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
             return
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
-            # Each tenure gets a new runner, since its scheduler knows nothing of earlier sequences
-            # or withdrawn batches.
+            # The tenure's scheduler knows nothing of earlier sequences or withdrawn batches.
             runner = self._make_runner(model, tenure)
             self._serve_streams(tenure, partial(self._serve_batch_stream, runner))
             tenure = self._await_tenure(tenure)
@@ -329,7 +309,6 @@ class Instance:
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
-        """Serve tenures as _serve_batches() does. Restart the model when it is lost."""
         decoupled = self.spec.config.model_transaction_policy.decoupled
         self._requests = runner = RequestRunner(
             self.spec,
@@ -357,13 +336,11 @@ class Instance:
                 self._serve_streams(tenure, serve_stream)
                 if tenure.abandoned.is_set() and not decoupled:
                     runner.finish_batches(self._context.times.abandoned_s)
-                    # The model still executes a batch for which nobody waits any more, so end the
-                    # instance.
+                    # The model still executes a batch for which nobody waits any more.
                     if runner.received.executing:
                         return
             except ModelLostError:
-                # The stream is closed. The scheduler sends nothing until the model has been
-                # restarted.
+                # The scheduler sends nothing until the model has been restarted.
                 if not model.restart(tenure.stopping):
                     return
                 continue
@@ -373,7 +350,6 @@ class Instance:
             tenure = self._await_tenure(tenure)
 
     def _warm_up(self, execute: Callable[[WarmupBatch], bytes]) -> bool:
-        """Warm up the model; return False if nobody wants the instance any more."""
         turns = self._context.warmup_turns
         path = self.spec.version_path.parent
         if not warm_up(self.spec.config, path, execute, self._tenures, turns):
@@ -384,7 +360,6 @@ class Instance:
         return True
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:
-        """Keep the model and wait for the next tenure; return `None` if there will be none."""
         self._context.recent_runs.abandon(self)
         if not self._tenures.is_last:
             self._enter(InstanceState.KEPT)
@@ -400,13 +375,7 @@ class Instance:
         self._mesh.follow(tenure)
         return tenure
 
-    # ---- streams
-
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
-        """Serve one stream after another until stop().
-
-        serve_stream: connects a stream, and serves it until it ends.
-        """
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         longest_pause_s = self._context.times.longest_dial_pause_s
         # Pauses have jitter, since many instances may lose their streams at the same time.
@@ -420,8 +389,7 @@ class Instance:
                 finally:
                     if lender is not None and not stopping.is_set():
                         lender.discard_lent()
-                # The scheduler has ended the stream without an error, so a command will follow on
-                # its Join stream.
+                # After an end without an error, a command will follow on the Join stream.
                 stopping.wait()
             except RpcError as error:
                 if stopping.is_set():
@@ -442,12 +410,10 @@ class Instance:
             stopping.wait(backoff.next_delay_s())
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
-        """Serve one stream until it ends, or until stop() and the end of the current batch."""
         with closing(self._connect()) as stream:
             serve_batches(stream, runner, self._serving.stopping.is_set)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
-        """Serve one stream until it ends. If the model can serve the stream itself, it does."""
         plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
             self._enter(InstanceState.SERVING)
@@ -496,7 +462,6 @@ class Instance:
         )
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
-        """Return the metadata of one stream. Its credential may be valid for that stream only."""
         context = self._context
         metadata: list[tuple[str, str | bytes]] = [
             (INSTANCE_KEY, str(self._serving.number)),
@@ -517,7 +482,6 @@ class Instance:
 
 
 def _refuse_padding(spec: InstanceSpec) -> None:
-    """Refuse padding for a model that executes requests: tensors of requests are not joined."""
     if PADDING in spec.config.parameters:
         raise InvalidArgument(
             f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "

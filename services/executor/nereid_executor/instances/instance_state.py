@@ -19,9 +19,9 @@ class InstanceState(Enum):
     STOPPED = "stopped"
 
 
-# If a stream breaks, the state is CONNECTING again. Every state may also change to STOPPED: by
-# stop(), by an error while loading or warming up, or because the scheduler refuses the instance.
-# Every state but LOADING may change to KEPT, by stop() with keep.
+# A broken stream leads back to CONNECTING. Every state may change to STOPPED: by stop(), by an
+# error while loading or warming up, or if the scheduler refuses. All but LOADING may change to
+# KEPT.
 TRANSITIONS: Final = {
     InstanceState.LOADING: {InstanceState.WARMING_UP},
     InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},

@@ -1,15 +1,8 @@
 """Instances that stay loaded without a scheduler, until a scheduler asks for the same instances.
 
-An instance is adopted if a scheduler asks for an instance with equal content, and the model's files
-have not changed since the load. If nobody asks for an instance, it is unloaded some time after a
-scheduler has joined. While there is no scheduler, instances wait for one. The module is used only
-on the event loop.
-
-The scheduler sets the memory budget. Its residency knows the sizes that instances have reported,
-and the models that the scheduler has placed on this executor. Each load command says how much
-memory these models leave free on each device. Kept instances that need more than that are unloaded.
-If no scheduler has given an executor a budget, it keeps all instances, and unloads them if a load
-fails for lack of memory.
+If none asks, they are unloaded some time after a scheduler has joined. Each load command says how
+much memory the scheduler leaves free; kept instances that need more are unloaded. Without a budget,
+they are unloaded if a load fails for lack of memory.
 """
 
 from __future__ import annotations
@@ -33,8 +26,8 @@ class InstanceContent(NamedTuple):
 
     # Model, version, and kind and number of the device.
     place: tuple[str, int, int, int]
-    # The load command without the fields that differ between schedulers. `nameless` is the same
-    # without the instance's name.
+    # The load command without the fields that differ between schedulers. `nameless` also lacks the
+    # instance's name.
     command: bytes
     nameless: bytes
 
@@ -60,16 +53,11 @@ class KeptInstances:
     """The kept instances of one executor."""
 
     def __init__(self, keep_s: float, is_joined: Callable[[], bool]) -> None:
-        """Keep nothing yet.
-
-        keep_s: seconds for which instances are kept after the last load command; 0 keeps none.
-        is_joined: returns whether some scheduler has sent a command.
-        """
+        """Keep instances for keep_s seconds after the last load command; 0 keeps none."""
         self.keep_s = keep_s
         self._is_joined = is_joined
         self._kept: dict[Instance, InstanceContent] = {}
-        # Maps an instance that was stopped for good to a future that is done once the instance has
-        # ended.
+        # Key: a stopped instance. Value: a future that is done once the instance has ended.
         self._ending: dict[Instance, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -94,10 +82,10 @@ class KeptInstances:
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Remove and return the instances that a scheduler's command replaces.
+        """Remove and return the instances that a command replaces.
 
-        content: what the command asks for. It replaces an instance that has the same model, version
-        and device, but differs in anything other than the name.
+        They have the command's model, version and device, but differ in anything other than the
+        name.
         """
         obsolete = [
             instance
@@ -109,10 +97,9 @@ class KeptInstances:
         return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Remove and return instances, so that the others fit into the memory limits.
+        """Remove and return instances, so that the others fit into the memory limits (bytes).
 
-        Instances that have executed the fewest batches are removed first. limits: bytes by device;
-        a device without a limit is ignored.
+        Instances that have executed the fewest batches are removed first.
         """
         over = {device: -limit for device, limit in limits.items()}
         for instance in self._kept:

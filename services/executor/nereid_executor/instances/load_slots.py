@@ -1,8 +1,7 @@
 """Slots that limit the number of concurrent loads, so that no model delays all others.
 
-A load runs code that is not Nereid's, and may take any length of time. Therefore models take turns
-at the slots. If one model's loads hold all slots, another model gets one more slot. A load that
-takes very long is not counted any more.
+If one model's loads hold all slots, another model gets one more. A load that takes very long is not
+counted any more.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class LoadSlots:
     """The slots for the loads of one executor. Used by the threads of instances."""
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
-        """patience_s: seconds after which a load is not counted any more."""
         self._count = count
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -69,8 +67,7 @@ class LoadSlots:
         """Begin the waiting loads that may begin. Called with the lock held."""
         while self._waiting:
             counted = self._counted()
-            # The model with the fewest running loads is next. Among several such models, the one
-            # that has waited longest is next.
+            # Next is the model with the fewest running loads; among several, the longest waiting.
             load = min(self._waiting, key=lambda waiting: self._running_of(waiting.model))
             if len(counted) >= self._count and not self._is_crowded_out(load, counted):
                 return
@@ -83,10 +80,10 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Return whether loads of one other model hold all slots.
+        """Return whether the loads of one other model hold all slots.
 
-        If there is only one slot, the result is False: that slot is there to limit memory, so it is
-        never exceeded.
+        If there is only one slot, the result is False: that slot limits memory and is never
+        exceeded.
         """
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

@@ -1,7 +1,4 @@
-"""The instances of one session with a scheduler: claimed, adopted or loaded, and given up again.
-
-The code runs on the event loop. Instances have threads of their own.
-"""
+"""The instances of one session with a scheduler. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -44,8 +41,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Words in the error of a load that failed for lack of memory. Such a load may succeed after other
-# models have been unloaded.
+# Words in the error of a load that failed for lack of memory. It may succeed after other models
+# have been unloaded.
 _MEMORY_WORDS: Final = ("memory", "alloc")
 
 
@@ -56,18 +53,14 @@ class ExecutorInstances:
     settings: ExecutorSettings
     context: InstanceContext
     kept: KeptInstances
-    # Number of processor cores that models' threads may use.
     cores: int = 1
-    # Constructor of an instance. The instance loads the model and serves its stream.
     make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
-    # Number of completed batches of ended instances, by model and version.
+    # Key: model and version. Value: completed batches of ended instances.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
-    # Directories that are prepared for loads. If `None`, models are loaded directly from the
-    # scheduler's paths.
+    # If `None`, models are loaded directly from the scheduler's paths.
     directories: ModelDirectories | None = None
-    # Maps an instance to the prepared directory from which it was loaded, until the instance has
-    # ended.
+    # Key: an instance. Value: the directory from which it was loaded, until it has ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
     begun: BegunReports = field(init=False)
 
@@ -86,8 +79,6 @@ class ExecutorInstances:
 
 @dataclass(eq=False)
 class _Requested:
-    """An instance that the scheduler has asked for and that is not forgotten yet."""
-
     command: pb.LoadInstance
     content: InstanceContent
     # `None` while the request waits: for instances of other schedulers to end, for the model's
@@ -95,8 +86,7 @@ class _Requested:
     instance: Instance | None = None
     # The prepared directory, until an instance is loaded from it.
     prepared: PreparedVersion | None = None
-    # A kept instance whose files have changed since its load. The changed files are being loaded.
-    # If that fails, this instance serves again.
+    # A kept instance whose files have changed. If loading the changed files fails, it serves again.
     former: Instance | None = None
     is_wanted: bool = True
 
@@ -129,7 +119,6 @@ class SessionInstances:
         send_event: Callable[[pb.ExecutorEvent], None],
         on_objects_changed: Callable[[], None],
     ) -> None:
-        """on_objects_changed: called after a model was loaded or closed."""
         self._shared = shared
         self._endpoint = endpoint
         self._mesh = mesh
@@ -151,8 +140,6 @@ class SessionInstances:
         """Return the instance with this number; `None` if there is none or it has ended."""
         requested = self._requested.get(number)
         return None if requested is None else requested.instance
-
-    # ---- the scheduler's commands
 
     def load(self, command: pb.LoadInstance) -> None:
         """Adopt or load an instance, as soon as no other session has instances of the model."""
@@ -195,7 +182,6 @@ class SessionInstances:
             self._begin(requested)
 
     async def _prepare(self, directories: ModelDirectories, requested: _Requested) -> None:
-        """Bring the model's files to this host, then adopt or load the instance."""
         try:
             prepared = await directories.prepare(requested.command)
         except NereidError as error:
@@ -224,8 +210,6 @@ class SessionInstances:
         else:
             self._run(self._adopt_or_load(requested, instance, obsolete))
 
-    # ---- the session's end
-
     def stop_all(self) -> None:
         """Stop all instances, each after its current batch."""
         self._forget_waiting()
@@ -242,8 +226,7 @@ class SessionInstances:
         for instance in self:
             instance.stop(abandon=True, keep=keep)
         for requested in list(self._requested.values()):
-            # An instance that is loading continues to load. It executes nothing, so it counts as
-            # kept.
+            # A loading instance continues to load. It executes nothing, so it counts as kept.
             if keep and requested.instance is not None and not requested.instance.loaded:
                 self._on_kept(requested, requested.instance)
 
@@ -261,8 +244,6 @@ class SessionInstances:
         """Tell the scheduler which requests have begun."""
         begun = pb.BegunRequests(ids=report.ids, query=report.query)
         self._send_event(pb.ExecutorEvent(begun_requests=begun))
-
-    # ---- inside
 
     def _run(self, work: Coroutine[None, None, object]) -> None:
         task = asyncio.ensure_future(work)
@@ -292,7 +273,6 @@ class SessionInstances:
             self._load(requested)
 
     def _keep_former(self, requested: _Requested) -> None:
-        """Keep a request's former instance, since nobody wants the request any more."""
         former, requested.former = requested.former, None
         if former is not None:
             self._shared.kept.add(former, requested.content)
@@ -305,10 +285,7 @@ class SessionInstances:
         self._on_objects_changed()
 
     def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
-        """Let the former instance serve, if there is one; return whether it does.
-
-        error: the reason why the changed files cannot be loaded.
-        """
+        """Let the former instance serve, if there is one; return whether it does."""
         former, requested.former = requested.former, None
         if former is None or not former.adopt(self._make_tenure(requested)):
             return False
@@ -371,8 +348,7 @@ class SessionInstances:
     def _on_ended(
         self, requested: _Requested, instance: Instance, error: ErrorStatus | None
     ) -> None:
-        # Without a new collection, reference cycles of the model would stay among the frozen
-        # objects.
+        # Without a new collection, reference cycles of the model would stay frozen.
         self._on_objects_changed()
         shared = self._shared
         shared.ended_batches[instance.version] += instance.batches

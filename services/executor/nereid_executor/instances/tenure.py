@@ -21,11 +21,10 @@ class SchedulerEndpoint:
     """The address of a scheduler, and how instances and models' processes reach it."""
 
     address: str
-    # TLS for the instances' streams; `None` means plaintext.
+    # `None` means plaintext.
     tls: Tls | None = None
-    # Domain of the memory that this executor shares with its models' processes. It is set if these
-    # processes may have their own links to the scheduler. They may only if the mesh has no other
-    # scheduler.
+    # Domain of the memory shared with models' processes. Set only if these may have their own
+    # links, which needs a mesh without other schedulers.
     link_domain: str | None = None
 
 
@@ -38,8 +37,8 @@ class InstanceCallbacks:
     on_ended: Callable[[Instance, ErrorStatus | None], None]
     # Called after stop() with keep: the model is still loaded, but has no stream.
     on_kept: Callable[[Instance], None]
-    # Called if a model that serves its stream itself is lost. Arguments are the stream's number,
-    # the last batch that the model had begun, and the error for that batch's requests.
+    # Called if a model that serves its stream itself is lost. Arguments: the stream's number, the
+    # last batch begun, and the error for that batch's requests.
     on_model_lost: Callable[[int, int, ErrorStatus], None]
 
 
@@ -47,13 +46,11 @@ class InstanceCallbacks:
 class Tenure:
     """The time from a scheduler's command until stop(). Any thread may read it."""
 
-    # Number that the scheduler has given the instance.
     number: int
     endpoint: SchedulerEndpoint
     callbacks: InstanceCallbacks
-    # Client for the requests that the model sends.
     mesh: MeshClient
-    # Lends shared memory, if the scheduler can pass on responses in this executor's memory.
+    # `None` if the scheduler cannot pass on responses in this executor's memory.
     lender: OutputLender | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     # Set when responses can no longer be delivered.
@@ -64,7 +61,7 @@ class Tenures:
     """The tenures of one instance. The event loop adds them; the instance's thread serves them."""
 
     def __init__(self, first: Tenure) -> None:
-        # The current tenure. `is_last` is True if the instance will end after it.
+        # True if the instance will end after the current tenure.
         self.current = first
         self.is_last = False
         self._ended = False

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The group of entry points under which installed packages name their agents.
 ENTRY_POINT_GROUP: Final = "nereid.repository_agents"
 
 
 def installed_agents() -> dict[str, Callable[[], RepositoryAgent]]:
-    """Return all agents' constructors by name. A package's agent replaces Nereid's of that name."""
+    """Return all agents' constructors by name. Packages' agents replace Nereid's."""
 
     def load(name: str) -> RepositoryAgent:
         agent: RepositoryAgent = packaged[name].load()()
@@ -44,7 +43,7 @@ class AgentRun(NamedTuple):
 
 
 class RepositoryAgents:
-    """The agents of one executor. Several threads may use it."""
+    """The agents of one executor. Thread-safe."""
 
     def __init__(self, makers: Mapping[str, Callable[[], RepositoryAgent]]) -> None:
         self._makers = makers
@@ -61,12 +60,9 @@ class RepositoryAgents:
     ) -> tuple[Path, list[AgentRun]]:
         """Run a configuration's agents in order; return the model's directory and the runs.
 
-        Each agent is given the directory that the agent before it returned. The directory of the
-        last agent is returned. Pass the runs to after_unload().
-
-        Raises:
-            NereidError: an agent refuses the model, fails, or is not installed. The agents that ran
-                before it have been told that the model has ended.
+        Each agent gets the directory that the previous one returned. Pass the runs to
+        after_unload(); if an agent raises NereidError, earlier ones were told that the model has
+        ended.
         """
         runs: list[AgentRun] = []
         try:

@@ -1,7 +1,6 @@
 """The repository agent `checksum`. As on Triton, it refuses a model whose files have a wrong MD5.
 
-A parameter is named "MD5:<path in the model's directory>", and its value is the digest in
-hexadecimal digits.
+A parameter "MD5:<path in the model's directory>" has the hexadecimal digest as its value.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class ChecksumAgent(RepositoryAgent):
                 raise InvalidArgument(f"failed to parse key: {key}")
             if algorithm.lower() != "md5":
                 raise Unimplemented(f"Unsupported checksum algorithm: {algorithm}")
-            # Files outside the directory are refused, also because the error would reveal their
-            # digest.
+            # The error would reveal the digest of a file outside the directory.
             if not is_inside(name):
                 raise InvalidArgument(f"file '{name}' is not in the model's directory")
             folder = name.partition("/")[0]

@@ -1,8 +1,4 @@
-"""Model directories that must be prepared before a load: fetched, or run through agents.
-
-A version is prepared once for all of its instances, and released after the last of them has ended.
-The class is used on the event loop; blocking work runs in threads.
-"""
+"""Model directories that must be prepared before a load: fetched, or run through agents."""
 
 from __future__ import annotations
 
@@ -36,8 +32,7 @@ _log = logging.getLogger(__name__)
 # Seconds for which a described version stays prepared, for the load that follows.
 DESCRIBED_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-# Number of threads. Most of them wait for a store, or for another process that fetches the same
-# files.
+# Most threads wait for a store, or for another process that fetches the same files.
 _THREADS: Final = 8
 
 _Result = TypeVar("_Result")
@@ -46,8 +41,6 @@ _Key = tuple[str, bytes, bytes, "ModelFiles | None"]
 
 @dataclass(eq=False)
 class _Version:
-    """A version that is ready or being prepared. `users` counts the users that need it."""
-
     key: _Key
     task: asyncio.Task[Path] = field(init=False)
     users: int = 0
@@ -76,13 +69,12 @@ class ModelDirectories:
     def __init__(
         self, local_path: Callable[[str], str], stores: ModelStores, agents: RepositoryAgents
     ) -> None:
-        """local_path: returns this host's path for a directory that the scheduler has named."""
         self._local_path = local_path
         self._stores = stores
         self._agents = agents
         self._pool = ThreadPoolExecutor(_THREADS, "model-files")
         self._versions: dict[_Key, _Version] = {}
-        # Maps the key of a version that has ended to the task that tells the version's agents.
+        # Key: an ended version. Value: the task that tells its agents so.
         self._ending: dict[_Key, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -93,11 +85,7 @@ class ModelDirectories:
         return bool(agents) or is_store_url(path) or _is_override(path)
 
     async def prepare(self, command: pb.Describe | pb.LoadInstance) -> PreparedVersion:
-        """Prepare a version for a command, or wait until another command has prepared it.
-
-        Raises:
-            NereidError: the files cannot be fetched, or an agent refuses them.
-        """
+        """Prepare a version, or wait until it is prepared; NereidError if that fails."""
         config, path = command.config, command.version_path
         agents = config.model_repository_agents.SerializeToString(deterministic=True)
         files = None
@@ -194,5 +182,4 @@ class ModelDirectories:
 
 
 def _is_override(path: str) -> bool:
-    """Return whether a version's directory was written from the files of its load request."""
     return is_temporary(Path(path).parent, OVERRIDE)

@@ -1,8 +1,4 @@
-"""Usage of this machine, and this executor's own metrics.
-
-The usage is read from /proc, and from NVML if this executor offers GPUs. Values that cannot be read
-stay zero. The module does not handle streams.
-"""
+"""Usage of this machine (/proc, NVML), and this executor's own metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Two readings of one kind, from processor_times() or memory_bytes().
 Readings = tuple[int, int]
 
 
@@ -122,11 +117,7 @@ def write_metrics(
     instances: Iterable[Instance],
     ended_batches: Counter[tuple[str, int]],
 ) -> None:
-    """Write the executor's own series.
-
-    joined: True if a scheduler has accepted the executor. ended_batches: number of batches that
-    instances had completed when they ended, by model and version.
-    """
+    """Write the executor's own series."""
     page.add_value(metrics.EXECUTOR_JOINED, joined)
     counts: Counter[tuple[str, int]] = Counter()
     batches = ended_batches.copy()

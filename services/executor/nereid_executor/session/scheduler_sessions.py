@@ -1,7 +1,4 @@
-"""Sessions with the schedulers that listen at one address, one after another.
-
-The code runs on the event loop. session.py handles the events of one session.
-"""
+"""Sessions with the schedulers that listen at one address, one after another."""
 
 from __future__ import annotations
 
@@ -24,11 +21,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Pauses grow slowly, so that the executor joins soon after the scheduler has begun to listen: the
-# delay is always a small part of the time that the scheduler took to start.
+# Pauses grow slowly, so that the delay is a small part of the scheduler's own start.
 _PAUSES: Final = BackoffOptions(first_s=0.01, factor=1.2)
-# Seconds for which a scheduler may be missing before a warning is logged. Services start in any
-# order, so a shorter absence is normal.
+# Services start in any order, so a shorter absence is normal.
 _WARN_AFTER_S: Final = 3.0
 
 
@@ -38,7 +33,6 @@ class SchedulerSessions:
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint, label: str
     ) -> None:
-        """label: name of the scheduler in logs."""
         self._context = context
         self._channel = channel
         self._endpoint = endpoint
@@ -63,8 +57,7 @@ class SchedulerSessions:
         loop, times = asyncio.get_running_loop(), self._context.instances.context.times
         backoff = Backoff(replace(_PAUSES, largest_s=times.join_pause_s))
         alone_since = loop.time()
-        # Level and reason of the last log line about a failed attempt. The same line is not logged
-        # again.
+        # Level and reason of the last logged failure, which is not logged again.
         logged = logging.NOTSET, ""
         while not leaving.is_set() and is_wanted():
             session = SchedulerSession(self._context, self._channel, self._endpoint)
@@ -78,8 +71,7 @@ class SchedulerSessions:
                 end = asyncio.ensure_future(session.give_up_instances())
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
-                # The next hello names the requests that the instances have run, so give the
-                # instances some time to finish.
+                # The next hello names the requests that have run, so let instances finish.
                 await asyncio.wait((end,), timeout=times.executor_report_s)
                 backoff.succeeded()
                 alone_since = loop.time()

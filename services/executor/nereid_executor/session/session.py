@@ -1,9 +1,4 @@
-"""One session with a scheduler: the Join stream, and the instances that the scheduler asked for.
-
-The code runs on the event loop and never blocks it: instances have threads of their own. The
-session ends with its stream. Its instances finish what they execute, and are kept for the next
-session, with this scheduler or another one.
-"""
+"""One session with a scheduler: the Join stream, and the instances that the scheduler asked for."""
 
 from __future__ import annotations
 
@@ -39,14 +34,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for batches that the scheduler sent before it knew that this executor leaves.
+# The scheduler may have sent batches before it knew that this executor leaves.
 _LEAVING_GRACE_S: Final = 0.2
-# Seconds from a load or unload to the garbage collection after it, and minimum seconds between
-# collections. A collection stops all threads for tens of milliseconds, and many models may load at
-# the same time, or one after the other for as long as the mesh runs.
+# Seconds from a load or unload to the garbage collection, and between two collections. A collection
+# stops all threads for tens of milliseconds, and many models may load.
 _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
-# Seconds between reports of metrics. Models may change their metrics with each request.
+# Seconds between reports. Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
 
 
@@ -66,11 +60,10 @@ class SessionContext:
     description_runs: DescriptionRuns
     descriptions: Descriptions
     instances: ExecutorInstances
-    # Function that makes the executor leave all schedulers.
     drain: Callable[[], None]
     # Client of the models of all sessions, if there are several schedulers.
     mesh: Mesh | None = None
-    # Function that is called some time after models were loaded or closed.
+    # Called some time after models were loaded or closed.
     freeze: Callable[[], None] = freeze_objects
 
 
@@ -80,16 +73,13 @@ class SchedulerSession:
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint
     ) -> None:
-        """channel, endpoint: both lead to the same scheduler."""
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # Set when the stream has ended. `end_reason` says why.
         self.ended = asyncio.Event()
         self.end_reason = ""
-        # True if the scheduler has accepted this executor.
         self.accepted = False
-        # True if the scheduler has sent a command. It then knows its models, and asks for the kept
-        # instances that it wants.
+        # True once the scheduler has sent a command: it then asks for the kept instances that it
+        # wants.
         self.is_commanded = False
         self._stream: StreamHandle = channel.stream(
             JOIN_PATH,
@@ -117,8 +107,7 @@ class SchedulerSession:
         )
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        # With several schedulers the session has no client of its own, since requests of models
-        # outlive the session.
+        # With several schedulers, requests of models outlive the session.
         self._own_mesh: Mesh | None = None
         mesh = context.mesh
         if mesh is None:
@@ -166,7 +155,6 @@ class SchedulerSession:
         return finished
 
     async def _hand_over_states(self, timeout_s: float) -> None:
-        """Stop instances without states; wait until the scheduler has moved all other states."""
         keepers = []
         for instance in self.instances:
             if instance.has_states:
@@ -178,10 +166,7 @@ class SchedulerSession:
             _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
-        """Let instances finish what they execute, and keep them; called when the session has ended.
-
-        Other sessions do not wait for batches that take long.
-        """
+        """Let instances finish, and keep them; called when the session has ended."""
         instances = self.instances
         instances.abandon_all()
         times = self._shared.context.times
@@ -189,8 +174,6 @@ class SchedulerSession:
         instances.report_end()
         await wait_for_any(instances.none_left, timeout_s=times.instance_stop_s)
         instances.expire()
-
-    # ---- the stream
 
     def _send_event(self, event: pb.ExecutorEvent) -> None:
         if not self.ended.is_set():
@@ -214,12 +197,11 @@ class SchedulerSession:
 
     def _on_message(self, message: bytes) -> None:
         if not self.is_commanded:
-            # A scheduler of an older release sends no acceptance. Its first command means
-            # acceptance.
+            # A scheduler of an older release sends no acceptance before its first command.
             self.accepted = self.is_commanded = True
             # The scheduler knows its models now, and will ask for the kept instances that it wants.
             self._shared.kept.restart_timer()
-            # Kept models have metrics that may not change again, so report them now.
+            # Metrics of kept models may not change again.
             self._metrics.schedule()
         try:
             command = pb.ExecutorCommand.FromString(message)
@@ -275,7 +257,6 @@ class SchedulerSession:
             self._send_event(pb.ExecutorEvent(withdrawn=withdrawn))
 
     def _on_report_begun(self, query: pb.ReportBegun) -> None:
-        """Report the requests that were begun for another scheduler, which is lost."""
         begun = self._shared.begun
         self._shared.carry_out(begun.session_asks(self.instances, query.query, query.scheduler))
 
@@ -285,8 +266,6 @@ class SchedulerSession:
             self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(recalled=recalled)))
 
         self._recent_runs.recall(request, on_recalled)
-
-    # ---- instances and models
 
     def _run_on_loop(self, callback: Callable[[], None]) -> None:
         try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ChargedRequest:
     """Handle of a request that also releases the charge of its bytes.
 
-    `handle` is the handle of the request itself. It is set once the request has been sent.
+    `handle` is the request's own handle, set once the request is sent.
     """
 
     __slots__ = ("_account", "_on_response", "handle", "size_bytes")
@@ -23,18 +23,14 @@ class ChargedRequest:
     handle: RequestHandle
 
     def __init__(self, account: Account, size_bytes: int, on_response: OnResponse) -> None:
-        """Charge the bytes of a request to an account.
-
-        Raises:
-            OverBudgetError: the client already holds too many bytes in the gateway.
-        """
+        """Charge the bytes of a request to an account, or raise OverBudgetError."""
         account.charge_pending(size_bytes)
         self._account = account
         self.size_bytes = size_bytes
         self._on_response = on_response
 
     def on_response(self, response: InferResponse) -> None:
-        """Pass a response on. With the last response, release the charge."""
+        """Pass a response on. The last one releases the charge."""
         if not response.more:
             self.release()
         self._on_response(response)

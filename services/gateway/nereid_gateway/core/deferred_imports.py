@@ -1,8 +1,7 @@
-"""Imports that a gateway makes after it has begun to serve.
+"""Imports NumPy after the gateway has begun to serve, because only some tensors need it.
 
-The imported module is NumPy, which is needed for typed, JSON and shared-memory tensors. Its import
-takes as long as a fifth of all other imports. The functions that need NumPy import it themselves,
-which costs nothing after the first import.
+The import takes as long as a fifth of all other imports. A function that needs NumPy sooner imports
+it itself.
 """
 
 from __future__ import annotations

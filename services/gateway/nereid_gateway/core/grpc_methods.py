@@ -1,8 +1,4 @@
-"""Table of the methods of the gRPC port, except for the reflection services.
-
-The front and the guard look methods up in this table. Methods are listed nowhere else. The module
-holds no state and does no I/O.
-"""
+"""Table of all methods of the gRPC port, except for the reflection services."""
 
 # layout: compiled
 
@@ -17,9 +13,9 @@ HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 
 
 class MethodKind(Enum):
-    """Kinds of handlers that serve methods."""
+    """Kinds of handlers."""
 
-    # The method has one request and one response, which a callback sends.
+    # A callback sends the response.
     INFER = "infer"
     STREAM = "stream"
     # The handler is a coroutine that gets the message and returns the response.
@@ -34,24 +30,21 @@ class Method:
     """Method of the gRPC port: its group of APIs, its handler, and when it is served."""
 
     name: str
-    # Group of APIs that a client needs a right for.
     api: str
-    # Class and method of the handler. They are given as text because the guard, which cannot import
-    # handlers, reads this table as well. If the text is empty, messages are passed unchanged to the
-    # scheduler and back.
+    # The guard reads this table and cannot import handlers, so this is text. If it is empty,
+    # messages pass unchanged to the scheduler and back.
     handler: str = ""
     kind: MethodKind = MethodKind.CONTROL
     service: str = INFERENCE_SERVICE
-    # Field of the request that names a model. Empty if there is none, or if the method is not a
-    # control call.
+    # Field of a control request that names a model, or empty.
     model_field: str = ""
-    # True if the method changes the server. --open-control-apis then applies to it.
+    # The method changes the server, so --open-control-apis applies to it.
     is_control: bool = False
-    # True if the gateway can respond by itself. Other calls wait for the turn of their client.
+    # The gateway can respond by itself. Other calls wait for their client's turn.
     at_once: bool = False
-    # True if the method reports readiness. Such calls have a queue of their own.
+    # The method reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
-    # True if a call that has begun is completed even if its client disconnects.
+    # A call that has begun is completed even if its client disconnects.
     goes_on: bool = False
 
     @property

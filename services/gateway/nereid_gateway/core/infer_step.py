@@ -1,8 +1,7 @@
 """Interface of the steps of the gateway's data plane.
 
-A step gets a request by its method `infer`, on the request's way to the scheduler. It may inspect
-the responses on their way back. Each step is constructed with the `infer` of the next step.
-GatewayService builds the chain.
+A step passes a request on to the next step's `infer`, and may inspect the responses. GatewayService
+builds the chain.
 """
 
 from __future__ import annotations
@@ -22,13 +21,10 @@ class RequestHandle(Protocol):
     """Handle by which the sender of a request controls it."""
 
     def cancel(self) -> None:
-        """Deliver no further response, because the client has disconnected.
-
-        The call has no effect after the last response.
-        """
+        """Deliver no further response. After the last response, this has no effect."""
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the responses while the client cannot keep up with them, or let them continue."""
+        """Pause the responses, or let them continue."""
 
 
 class InferStep(Protocol):

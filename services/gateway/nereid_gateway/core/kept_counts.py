@@ -1,8 +1,7 @@
 """Counts of earlier processes of a gateway, for a gateway that belongs to a group.
 
-A gateway that was killed is started again with the same number. On the group's page, its counters
-must not decrease. So each time a page is made, the gateway writes the values that it shows to the
-group's directory, and a new process continues from them.
+A killed gateway starts again with the same number, and its counters must not decrease. So a gateway
+saves the counts of each page, and a new process continues from them.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class KeptCounts:
-    """Counts of earlier processes, which are read once, when the gateway starts."""
+    """Counts of earlier processes, read once at the start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Maps a metric to the counts of earlier processes by the value of the metric's label.
+        # Key: a metric. Value: earlier counts by the value of the metric's label.
         self._earlier: dict[str, Counter[str]] = {}
         self._shown: dict[str, Counter[str]] = {}
         # The file does not exist at the first start.
@@ -31,19 +30,13 @@ class KeptCounts:
             self._earlier = {name: Counter(counts) for name, counts in document.items()}
 
     def add_to(self, metric: str, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sum of a metric's counts in this process and in earlier ones.
-
-        The sum is remembered as shown, so that save() writes it.
-        """
+        """Return the sum of a metric's counts in this and earlier processes, for save() too."""
         total = self._earlier.get(metric, Counter[str]()) + Counter(counts)
         self._shown[metric] = total
         return total
 
     def save(self) -> None:
-        """Write the counts that were shown.
-
-        If the disk is full, the counts are not written, and are lost when the gateway is killed.
-        """
+        """Write the counts. If the disk is full, they are lost when the gateway is killed."""
         written = self._path.with_suffix(".new")
         with suppress(OSError):
             written.write_text(json.dumps(self._shown))

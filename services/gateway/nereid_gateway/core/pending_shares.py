@@ -3,16 +3,13 @@
 No model can keep other models out, and no client can keep out the other clients of a model. The
 thresholds are dynamic, as in the shared buffer of a network switch. A model's threshold is _SHARE
 times the free part of the limit. A client's threshold for the model is _SHARE times the free part
-of the model's threshold. A model or client whose pending requests have reached its threshold may
-add no request. A single model may use most of the limit. If n models each want the whole limit,
-their parts converge to the same size. A part of the limit always stays free, so the next model is
-admitted at once. While few requests are pending, nobody can reach a threshold, so nothing is
-counted. Thresholds apply to models first, because all clients may be behind one proxy.
+of the model's threshold. A model or client at its threshold may add no request. If n models each
+want the whole limit, their parts converge to the same size. A part always stays free for the next
+model. Models come first, because all clients may be behind one proxy.
 
-A census counts all pending requests. Requests that are admitted after the census are added to its
-counts. Requests that end are not subtracted, so nothing has to be counted where requests end. The
-census is repeated when enough requests were added without being counted, or when the counts would
-refuse a request although many of the counted requests have ended. The module does no I/O.
+A census counts all pending requests. Later requests are added to its counts. Ended requests are not
+subtracted, so that nothing is counted where requests end. The census is repeated when too many
+requests are uncounted, or when ended requests would cause a refusal.
 """
 
 # layout: covered
@@ -32,33 +29,29 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.pending_requests import PendingRequest
 
 _SHARE: Final = 8
-# Counts may be wrong by at most this part of the limit (1/_STALE_PART). The tolerance bounds the
-# cost of censuses per request.
+# Counts may be wrong by 1/_STALE_PART of the limit, which bounds the cost of censuses.
 _STALE_PART: Final = 16
 
 _sender_and_head_of = attrgetter("request.sender", "request.head")
 
 
 class PendingShares:
-    """Shares in one gateway's pending requests.
-
-    Below `uncontended` pending requests, every request may be added.
-    """
+    """Shares in one gateway's pending requests."""
 
     def __init__(self, limit: int, model_of: Callable[[bytes], str]) -> None:
         """Share a limit on pending requests. model_of: returns the model that a head names."""
-        # The bound is for a single client that uses a single model. With n requests, n < _SHARE *
-        # (_SHARE * (limit - n) - n) must hold.
+        # Below this number, no single client with a single model reaches a threshold: n < _SHARE *
+        # (_SHARE * (limit - n) - n).
         self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
         self._limit = limit
         self._model_of = model_of
         self._by_model: Counter[str] = Counter()
         self._by_client: Counter[tuple[Hashable, str]] = Counter()
-        # Number of requests that were counted. Some of them may have ended since.
+        # Some of these requests may have ended since.
         self._counted = 0
-        # Upper bound of the number of requests that were added since the census without being
-        # counted. `_next` is the expected number of the next call's request. A higher number shows
-        # that requests were added without being counted.
+        # `_uncounted` is the maximum number of requests that came after the census without being
+        # counted. `_next` is the expected number of the next call's request; a higher number shows
+        # uncounted requests.
         self._uncounted = 0
         self._next = 0
         self._most_stale = limit // _STALE_PART
@@ -66,7 +59,7 @@ class PendingShares:
     def may_add(
         self, request: InferRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
-        """Return whether the request may join the pending requests. If so, count the request.
+        """Return whether the request may be added, and count it if so.
 
         number: the request's number. Accepted and refused requests are numbered without gaps.
         """

@@ -1,10 +1,8 @@
 """Head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
-Both fronts build heads here, so equal requests over HTTP and gRPC have the same head. Services
-cache what they derive from a head, with the head's bytes as the key. Each derived part has its own
-table: most parts exist only if the settings ask for them, and each part is invalidated by its own
-events (rules, routes, models). One object per head with a slot for each part would not save a
-look-up, since the object itself must be found.
+Equal requests over HTTP and gRPC have the same head. Services cache what they derive from a head,
+with the head as the key. Each derived part has a cache of its own, because different events
+invalidate it.
 """
 
 # layout: compiled
@@ -27,13 +25,11 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.tensors.region_ranges import RegionRanges
 
-# Limits of a BoundedCache whose keys are heads.
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
-# Maximum size of a head in bytes. Every service that gets a head reads it on its event loop.
+# Bytes. Every service reads heads on its event loop.
 MAX_HEAD_BYTES: Final = 262144
-# Maximum number of a request's inputs. The same limit holds for its outputs, and for its
-# parameters.
+# Limit for a request's inputs, for its outputs, and for its parameters.
 MAX_COUNT: Final = 1024
 
 
@@ -43,17 +39,17 @@ class CheckedHead(NamedTuple):
     head: bytes
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
-    # Ranges of tensors in clients' shared memory, or `None` if no tensor is there.
+    # None if no tensor is in clients' shared memory.
     regions: RegionRanges | None = None
 
 
 def naming(model: str, version: str) -> bytes:
-    """Return a head that names only a model. It is for requests that only report an error."""
+    """Return a head that names only a model, for requests that only report an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
 class HeadReader:
-    """Read the model's name, its version and the number of strings from heads, and cache them."""
+    """Reads the model's name, its version and the number of strings from heads, with a cache."""
 
     def __init__(self) -> None:
         self._known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
@@ -93,12 +89,10 @@ def build(
     outputs: Iterable[str],
     classes: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedHead:
-    """Return the head of a request with these inputs. Without outputs, it asks for all outputs.
+    """Return the head of a request. Without outputs, it asks for all outputs.
 
-    classes: maps an output to the number of classes wanted, for outputs with a classification.
-
-    Raises:
-        InvalidArgument: a shape does not fit the protocol's 64 bits, or the head is too large.
+    classes: maps an output to its number of classes. Raises InvalidArgument if a shape does not fit
+    64 bits or the head is too large.
     """
     message = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
     strings = []
@@ -118,7 +112,7 @@ def build(
         names.append(name)
         if datatype == BYTES and all(size >= 0 for size in shape):
             strings.append(StringInput(index, name, model, bounded_count(shape)))
-    # An output that is named twice is returned once, as on Triton.
+    # As on Triton, an output that is named twice is returned once.
     for name in dict.fromkeys(outputs):
         output = message.outputs.add(name=name)
         if classes.get(name):
@@ -133,12 +127,6 @@ def build(
 
 
 def check_count(what: str, count: int, model: str) -> None:
-    """Refuse a request with more inputs, outputs or parameters than any model has.
-
-    what: "inputs", "outputs" or "parameters", for the error.
-
-    Raises:
-        InvalidArgument: count exceeds the limit.
-    """
+    """Raise InvalidArgument for more inputs, outputs or parameters than any model has."""
     if count > MAX_COUNT:
         raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

@@ -1,7 +1,4 @@
-"""Records of a gateway's requests for timelines.
-
-They are written on the hot path and read on demand.
-"""
+"""Records of a gateway's requests for timelines, written on the hot path."""
 
 # layout: compiled
 
@@ -25,12 +22,11 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Maximum number of characters that are recorded of a request's id.
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
-# Time of the end, time of receipt, number, status, protocol, and the sizes of the request id and of
-# the trace id. Both ids follow the record.
+# End, receipt, number, status, protocol, sizes of request id and trace id. Both ids follow the
+# record.
 _RECORD: Final = Struct("<4q3h")
 
 
@@ -69,8 +65,7 @@ class RequestRecords:
             piece.write(request_id)
         if trace_id:
             piece.write(trace_id)
-        # The strings are appended one by one, because compiled code would create a tuple for each
-        # call.
+        # Compiled code would create a tuple for each call that appends both.
         objects.append(model)
         objects.append(version)
         ring.end(ended_ns)

@@ -1,9 +1,4 @@
-"""Breakdown of a request's time, which the response shows in W3C's Server-Timing format.
-
-A response has the breakdown if its request asks for it by a header. With --response-timings=always,
-every response has the breakdown. The module knows no protocol of clients. The times of the services
-behind the gateway come with the response.
-"""
+"""Breakdown of a request's time, which a response shows in W3C's Server-Timing format."""
 
 from __future__ import annotations
 
@@ -19,16 +14,15 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferRequest, InferResponse
 
-# HTTP header or gRPC metadata key by which a request asks for timings; the value must be 1. Other
-# values are ignored: a wrong header must not fail an inference.
+# Header or metadata key of a request. Values other than 1 are ignored, because a wrong header must
+# not fail an inference.
 HEADER: Final = "nereid-timing"
 HEADER_BYTES: Final = HEADER.encode()
-# HTTP header or gRPC metadata key of the response.
+# Header or metadata key of the response.
 SERVER_TIMING: Final = "server-timing"
-# Parameter of the responses on a stream. A stream has trailers only once, for all its requests.
+# Parameter of stream responses. A stream has trailers only once, for all its requests.
 STREAM_PARAMETER: Final = "server_timing"
 
-# Phase in which the response cache is looked up.
 _CACHE: Final = "cache"
 _ASKED: Final = frozenset({"1", b"1"})
 _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
@@ -37,7 +31,7 @@ _UNKNOWN: Final = RequestTimings()
 
 
 class TimedRequests(Enum):
-    """Setting that says which requests have timings in their responses."""
+    """Setting that says which responses have timings."""
 
     NEVER = "never"
     REQUESTED = "requested"
@@ -60,7 +54,7 @@ class ResponseTimer:
         self._timings = _UNKNOWN
 
     def record(self, response: InferResponse) -> None:
-        """Keep the scheduler's times of the request, which come with the last response."""
+        """Keep the scheduler's times, which come with the last response."""
         if response.timings is not None:
             self._timings = response.timings
 
@@ -77,8 +71,7 @@ class ResponseTimer:
         total_ns = left_ns = monotonic_ns() - self._received_ns
         entries = []
         for name, phase_ns in timings.phases:
-            # The phases were measured by clocks of several hosts. Their sum is limited to the total
-            # time.
+            # Clocks of several hosts measured the phases, so their sum is limited.
             ns = min(phase_ns, left_ns)
             left_ns -= ns
             outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
@@ -102,10 +95,7 @@ class ResponseTimer:
 
 
 def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
-    """Return the timer of a request.
-
-    received_ns: time of its arrival, or 0 if it has just arrived.
-    """
+    """Return the timer of a request. received_ns: 0 if it has just arrived."""
     request.wants_timings = True
     return ResponseTimer(received_ns or monotonic_ns())
 

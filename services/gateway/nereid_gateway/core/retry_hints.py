@@ -1,7 +1,4 @@
-"""Hints in a response when to retry: HTTP's Retry-After and gRPC's retry push-back (gRFC A6).
-
-Clients with a retry policy obey these hints.
-"""
+"""Hints in a response when to retry: HTTP's Retry-After and gRPC's push-back (gRFC A6)."""
 
 from __future__ import annotations
 
@@ -27,22 +24,19 @@ def _spread_ms(after_ms: int) -> int:
 
 
 def retry_line(error: ErrorStatus | NereidError) -> bytes:
-    """Return a header line if a retry may help after this error; otherwise return nothing."""
+    """Return a header line if a retry may help after this error, otherwise nothing."""
     after_ms = error.retry_after_ms
     return _line(whole_seconds(_spread_ms(after_ms))) if after_ms else b""
 
 
 def retry_trailers(error: ErrorStatus | NereidError) -> Trailers:
-    """Return trailers if a retry may help after this error; otherwise return none."""
+    """Return trailers if a retry may help after this error, otherwise none."""
     after_ms = error.retry_after_ms
     return _pushback(_spread_ms(after_ms)) if after_ms else ()
 
 
 def over_budget(error: OverBudgetError) -> Unavailable:
-    """Return the error of a request whose client holds too many bytes.
-
-    The request may be retried.
-    """
+    """Return the error for a client that holds too many bytes. A retry may help."""
     return Unavailable(error.message, retry_after_ms=DEFAULT_MS)
 
 

@@ -1,9 +1,6 @@
 """Table of the endpoints of all HTTP ports, and a function that finds a target's endpoint.
 
-The front, the guards, the managed ports and the reference of routes look endpoints up in this
-table. Endpoints are listed nowhere else. As on Triton, a version consists of digits, and a name may
-contain anything but a slash. Clients quote special characters in names (%20). The module does no
-I/O.
+As on Triton, a version consists of digits, and a name may contain anything but a slash.
 """
 
 # layout: compiled
@@ -17,8 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
 
-# Ports that serve routes. A managed port also has routes of its own. The port translates its own
-# routes to the routes in this table.
+# Ports that serve routes. A managed port translates its own routes to the routes in this table.
 HTTP: Final = "http"
 SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"
@@ -29,30 +25,25 @@ METRICS: Final = "metrics"
 class Endpoint:
     """Endpoint of the HTTP ports: its routes, its methods, its group of APIs and its handler."""
 
-    # Class and method of the handler. They are given as text because the guards, which cannot
-    # import handlers, read this table as well.
+    # The guards read this table and cannot import handlers, so this is text.
     handler: str
     # `{name}` is a field of Route. The part in brackets is optional.
     templates: tuple[str, ...]
     methods: tuple[bytes, ...]
-    # Group of APIs that a client needs a right for. Routes without a group are open to everybody,
-    # because they reveal nothing about the server.
+    # Routes without a group are open to everybody, because they reveal nothing about the server.
     api: str
-    # Ports that have the route.
     ports: tuple[str, ...]
-    # True if the route changes the server, or shows what other clients do. --open-control-apis then
-    # applies to it, and pages of other origins cannot use it. The index and the status of shared
-    # memory are not such routes: everybody may read them.
+    # The route changes the server or shows what other clients do. So --open-control-apis applies,
+    # and pages of other origins cannot use it. Everybody may read the index and the status of
+    # shared memory.
     is_control: bool = False
-    # True if the handler of a call runs at once. Other calls wait in a queue until it is their
-    # client's turn.
+    # The handler runs at once. Other calls wait for their client's turn.
     at_once: bool = False
-    # True if the route reports readiness. Such calls have a queue of their own.
+    # The route reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
-    # True if a call that has begun is completed even if its client disconnects.
+    # A call that has begun is completed even if its client disconnects.
     goes_on: bool = False
-    # True if the response 405 to a wrong method is plain text, as on Triton. For other routes, it
-    # is JSON.
+    # As on Triton, a 405 is plain text here. For other routes, it is JSON.
     refuses_in_text: bool = False
 
 
@@ -63,7 +54,6 @@ class Route(NamedTuple):
     model: str = ""
     version: str = ""
     repository: str = ""
-    # Kind of shared memory, "system" or "cuda".
     memory_kind: str = ""
     region: str = ""
     # Name of a file of the console's page.
@@ -77,7 +67,6 @@ _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
 
-# Endpoint of targets that match no route.
 NOT_FOUND: Final = Endpoint("", (), (), "", ())
 # The templates are tried in this order.
 ENDPOINTS: Final = (
@@ -249,8 +238,7 @@ ENDPOINTS: Final = (
     ),
 )
 
-# A name extends to the next slash or to the end of the path. If the template does not continue
-# there, the path does not match. The pattern is possessive, so no time is lost on backtracking.
+# A name extends to the next slash or to the end. The pattern is possessive, so it never backtracks.
 _NAME: Final = "[^/]++"
 _PATTERNS_BY_MEMBER: Final = {"version": "[0-9]++", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
@@ -288,9 +276,8 @@ def resolve(target: bytes) -> Route:
 def name_of(segment: str) -> str:
     """Return the name in a segment of a path. Names are UTF-8, and any byte may be quoted (%20).
 
-    Raises:
-        ValueError: the segment is not UTF-8, has a percent sign without two hexadecimal digits, or
-            has a quoted slash, which would split the name.
+    Raises ValueError for bad UTF-8, a bad percent sign, or a quoted slash, which would split the
+    name.
     """
     name = segment.encode("latin-1")
     if "%" in segment:
@@ -313,10 +300,7 @@ def repository_target(model: str, action: str) -> bytes:
 
 
 def template(target: bytes) -> str:
-    """Return the template of a target's route, such as /v2/models/{model}/infer.
-
-    The template is empty if the target matches no route.
-    """
+    """Return a target's template, such as /v2/models/{model}/infer, or an empty text."""
     path = path_of(target)
     for pattern, _, text in _PATTERNS:
         if match := pattern.fullmatch(path):
@@ -326,10 +310,7 @@ def template(target: bytes) -> str:
 
 
 def path_of(target: bytes) -> str:
-    """Return the path of a target without its query.
-
-    The target has origin form or absolute form.
-    """
+    """Return the path of a target in origin form or absolute form, without its query."""
     text = target.decode("latin-1")
     path = text.partition("?")[0].partition("#")[0]
     if not path.startswith("/") and (match := _ABSOLUTE.match(path)):

@@ -1,4 +1,4 @@
-"""Conversion of W3C traceparent and tracestate headers to the binary form that services use."""
+"""Converts W3C traceparent and tracestate headers to the binary form that services use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Final
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
-# Entry of a tracestate: a key, which may have a tenant before @, and a value.
 _ENTRY: Final = re.compile(
     r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
-# W3C's limits: the maximum number of entries, the number of characters that have to be passed on,
-# and the maximum length of an entry if there are more characters.
+# W3C's limits: number of entries, characters to pass on, and length of an entry in a longer state.
 _MAX_ENTRIES: Final = 32
 _MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
@@ -22,8 +20,8 @@ _LONG_ENTRY: Final = 128
 def binary(traceparent: str | bytes, tracestate: str | bytes | None = None) -> bytes:
     """Return version, trace id, span id and flags in 26 bytes, followed by the tracestate.
 
-    The result is empty if the traceparent is not valid. Later versions begin like version 0 and are
-    read like version 0, as the standard asks. An invalid tracestate is left out.
+    The result is empty if the traceparent is invalid. Later versions are read like version 0, as
+    the standard asks. An invalid tracestate is left out.
     """
     match = _TRACEPARENT.match(_text(traceparent).strip())
     if not match:
@@ -40,7 +38,7 @@ def _text(header: str | bytes) -> str:
 
 
 def _checked_state(text: str) -> bytes:
-    """Return the entries of a tracestate to pass on. If any entry is invalid, none is passed on."""
+    """Return the entries to pass on: none if any entry is invalid."""
     entries = [entry for part in text.split(",", _MAX_ENTRIES + 1) if (entry := part.strip(" \t"))]
     if len(entries) > _MAX_ENTRIES or not all(map(_ENTRY.match, entries)):
         return b""

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import Blob
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-# Modules that jobs need. They are imported before memory is limited.
+# These modules are imported before memory is limited.
 _JOB_MODULES: Final = (infer_codec, generate_schema)
 
 
 def main(argv: Sequence[str]) -> None:
     """Run jobs until the gateway closes the socket.
 
-    argv: the file descriptor of the socket, the process id of the parent, the memory limit in
-    bytes, and the niceness.
+    argv: file descriptor of the socket, parent's process id, memory limit in bytes, niceness.
     """
     descriptor, parent, memory_bytes, niceness = map(int, argv)
     channel = socket.socket(fileno=descriptor)
@@ -43,8 +42,8 @@ def main(argv: Sequence[str]) -> None:
     import_deferred()
     if sys.platform == "linux":
         _limit_memory(memory_bytes)
-    # Decoded documents have no reference cycles. Automatic collections would walk a million lists
-    # again and again and take most of the time. The loop below collects once after each job.
+    # Decoded documents have no cycles. Automatic collections would walk a million lists again and
+    # again, so the loop collects once per job.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     except MemoryError:
         os._exit(outcomes.OUT_OF_MEMORY_EXIT_CODE)
     except (EOFError, OSError):
-        # The gateway has closed the socket, because it no longer needs this process.
+        # The gateway no longer needs this process.
         return
 
 
@@ -76,13 +75,13 @@ def _run_job(job: Any, arguments: Any, blobs: list[bytes]) -> tuple[Any, Sequenc
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the memory that may be allocated on top of what is mapped already, mostly libraries."""
+    """Limit the memory that may be allocated on top of what is mapped already."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     mapped_bytes = pages * resource.getpagesize()
     limit_bytes = mapped_bytes + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # If the machine still runs out of memory, the kernel kills this process before the gateway.
+    # If the machine runs out of memory, the kernel kills this process before the gateway.
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 

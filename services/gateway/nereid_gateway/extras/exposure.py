@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     from nereid_gateway.settings import GatewaySettings
 
-# Maps the name of an API (as in --http-restricted-api) to its text in the line. APIs without a text
-# are harmless.
+# Key: an API. Value: its text in the line. APIs without a text are harmless.
 _TEXTS: Final = {
     "inference": "inference",
     "metadata": "metadata",
@@ -26,10 +25,10 @@ _TEXTS: Final = {
 
 
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
-    """Return the summary of what each port serves, and to whom.
+    """Return what each port serves, and to whom.
 
-    addresses: maps "http", "grpc", "metrics" and the managed ports to their addresses. A port
-    without an address is not served.
+    addresses: the address of "http", "grpc", "metrics" and each managed port. A port without an
+    address is not served.
     """
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):
@@ -59,7 +58,6 @@ def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
 
 
 def _platform_apis(settings: GatewaySettings, platform: str) -> list[str]:
-    """Return the open APIs of the HTTP port that a managed port has as well."""
     served = {_TEXTS.get(endpoint.api) for endpoint in ENDPOINTS if platform in endpoint.ports}
     if platform == SAGEMAKER and not settings.sagemaker_multi_model:
         served.discard(_TEXTS["model-repository"])

@@ -1,10 +1,7 @@
-"""Metrics port. Its page has the mesh's series, from the scheduler, and this gateway's own.
+"""Metrics port: a page with the mesh's series, from the scheduler, and this gateway's own.
 
-The port follows Triton: it accepts only GET, and every path but /metrics is an empty page.
-OpenMetrics, which Triton does not have, is for clients that prefer it. While the scheduler cannot
-be reached, the page has only the gateway's series. As in other services, the port also serves
-health, for probes that have neither a client's credentials nor a certificate. The module knows only
-the counters of the fronts.
+As on Triton, it accepts only GET, and any path but /metrics is an empty page. It also offers
+OpenMetrics, and health routes for probes without credentials or certificate.
 """
 
 from __future__ import annotations
@@ -68,12 +65,7 @@ class GatewayMetrics:
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Keep the objects whose counters are reported.
-
-        http: the HTTP servers for clients. grpc_connections: returns the number of open
-        connections, or `None` if the gRPC engine does not report it. kept: counts of earlier
-        processes, for a gateway that belongs to a group.
-        """
+        """kept: counts of earlier processes of a group's gateway."""
         self._kept = kept
         self._grpc_connections = grpc_connections
         self._http = http
@@ -132,11 +124,7 @@ class MetricsFront:
         request: pb.MetricsRequest,
         health: Dispatch,
     ) -> None:
-        """Keep the sources of the page.
-
-        read_own: returns the series of this gateway, or of all gateways of its group. health:
-        serves the health routes.
-        """
+        """read_own: returns the series of this gateway or of its group."""
         self._health = health
         self._read_own = read_own
         self._control = control

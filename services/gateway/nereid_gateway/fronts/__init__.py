@@ -1,6 +1,3 @@
-"""The fronts for both protocols.
-
-Each translates its protocol and passes requests to the data plane.
-"""
+"""The fronts for both protocols."""
 
 # layout: compiled

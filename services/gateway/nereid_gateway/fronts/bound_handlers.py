@@ -9,13 +9,7 @@ if TYPE_CHECKING:
 
 
 def bind_handlers(names: Iterable[str], objects: Iterable[object]) -> dict[str, Any]:
-    """Return the bound method for each name, such as "HealthEndpoints.live", keyed by that name.
-
-    A name is left out if no object has its class, because the gateway then does not serve it.
-
-    Raises:
-        AttributeError: a class has no such method.
-    """
+    """Return the bound handler methods, keyed by name. A handler that no object has is left out."""
     by_class = {type(each).__name__: each for each in objects}
     handlers = {}
     for name in names:

@@ -1,8 +1,4 @@
-"""Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway.
-
-The module knows no protocol of clients. Fronts translate requests; the data plane decides whether
-the server serves them. GatewayService makes the chain of steps behind infer().
-"""
+"""Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway."""
 
 # layout: compiled
 
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.tracing.request_traces import TracingStep
     from nereid_gateway.plane.upstream import Upstream
 
-# The list is Triton's. Clients look up in it which features they may use.
+# Triton's list. Clients look up in it which features they may use.
 EXTENSIONS: Final = (
     "classification",
     "sequence",
@@ -49,7 +45,7 @@ EXTENSIONS: Final = (
 )
 
 
-# The scheduler returns this error if it has the model that an inquiry names.
+# The scheduler's error for an inquiry about a model that it has.
 _MODEL_FOUND: Final = ErrorStatus(
     Internal.code, "the model was found, and its request was not sent"
 )
@@ -58,13 +54,11 @@ _MODEL_FOUND: Final = ErrorStatus(
 class InferChain(NamedTuple):
     """First step of the chain that each request passes, and the steps that other parts need."""
 
-    # infer() of the first step.
     infer: Infer
     tracing: TracingStep | None = None
     regions: Regions = NO_REGIONS
-    # Says which requests have timings in their responses.
     timed: TimedRequests = TimedRequests.REQUESTED
-    # The field is `None` if no console is served.
+    # None without a console.
     slow_requests: SlowRequests | None = None
 
 
@@ -81,29 +75,24 @@ class DataPlane:
         *,
         timeline: GatewayTimeline = NO_TIMELINE,
     ) -> None:
-        """Join the parts of the data plane."""
         self.timeline = timeline
-        # The method is looked up only once, because both fronts call it for each request.
+        # Looked up only once, because both fronts call it for each request.
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # True if the data plane needs other headers of requests than the protocols themselves need.
+        # True if the data plane needs headers that the protocols do not.
         self.reads_headers = self.times_all or chain.tracing is not None
         # True if fronts have to set InferRequest.arrival.
         self.records_arrivals = self.reads_headers or timeline.records
-        # Clients' shared memory.
         self.regions = chain.regions
-        # Makes buffers for large messages.
         self.tensors = upstream.tensors
         self.control = control
-        # `control_queue` has clients' control calls, `probe_queue` their calls about readiness.
+        # `probe_queue` has calls about readiness, `control_queue` all other control calls.
         self.control_queue = ControlQueue()
         self.probe_queue = ControlQueue()
-        # Decodes and encodes messages that are too large for the event loop.
         self.decoders = decoders
         self.turns = LoopTurns()
-        # Phases of a shutdown: while `draining`, new requests are still served; while `stopping`,
-        # they are refused.
+        # While `draining`, new requests are still served. While `stopping`, they are refused.
         self.draining = False
         self.stopping = False
         self._upstream = upstream
@@ -126,14 +115,12 @@ class DataPlane:
     async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
         """Return the error with which the scheduler would refuse a request for a model, or None.
 
-        The head names the model. Fronts call this before they decode a request, because decoding is
-        expensive. A model that is loading when the call begins may be loaded when the call returns.
-        accepts_many: as in InferRequest.
+        Fronts call this before expensive decoding. A model that is loading at first may be loaded
+        when the call returns.
         """
         refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
-        # The inquiry has an error status, which the scheduler reports only if nothing else is wrong
-        # with a request; see InferRequest.error_status.
+        # The scheduler reports this status only if nothing else is wrong with the request.
         inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
         handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
         try:
@@ -143,18 +130,11 @@ class DataPlane:
             raise
 
     def check_size(self, request: InferRequest) -> None:
-        """Refuse a request early that the upstream would refuse for its size.
-
-        Raises:
-            InvalidArgument: the request takes more memory than any request may.
-        """
+        """Raise InvalidArgument early if the request takes more memory than any request may."""
         self._upstream.size_of(request)
 
     async def ready(self) -> bool:
-        """Return whether the mesh accepts requests.
-
-        It does if the gateway is connected and not shutting down, and the scheduler is ready.
-        """
+        """Return whether the gateway is connected and not draining, and the scheduler is ready."""
         if self.draining or not self._upstream.router.links_up:
             return False
         try:

@@ -1,7 +1,4 @@
-"""Step of the data plane that records the slowest requests while a console is open.
-
-The step exists only with --console. It forwards requests unchanged while no console is open.
-"""
+"""Step of the data plane that records the slowest requests while a console is open."""
 
 from __future__ import annotations
 
@@ -26,11 +23,10 @@ class SlowRequests:
     def __init__(self, infer: Infer) -> None:
         self._infer = infer
         self._slowest: Slowest[document.SlowRequest] = Slowest()
-        # True while a console is open.
         self._watched = False
 
     def watch(self, *, watched: bool) -> None:
-        """Begin or stop to record. In both cases, forget all requests that were recorded before."""
+        """Begin or stop to record, and forget earlier requests."""
         self._watched = watched
         self._slowest.clear()
 
@@ -42,8 +38,8 @@ class SlowRequests:
         """Forward a request, and record it if it is slow and a console is open."""
         if not self._watched:
             return self._infer(request, on_response)
-        # The flag makes the scheduler return timings. The front writes them only to clients that
-        # have asked for them.
+        # The scheduler then returns timings. The front writes them only to clients that asked for
+        # them.
         request.wants_timings = True
         return self._infer(request, _Watched(self, request, on_response).on_response)
 
@@ -57,8 +53,6 @@ class SlowRequests:
 
 
 class _Watched:
-    """Request that is recorded when its last response comes."""
-
     __slots__ = ("_began_ns", "_on_response", "_owner", "_request", "_timings")
 
     def __init__(self, owner: SlowRequests, request: InferRequest, on_response: OnResponse) -> None:

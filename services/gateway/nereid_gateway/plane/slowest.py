@@ -1,7 +1,4 @@
-"""The slowest items of the last minute, in bounded memory.
-
-Callers pass in the time. The module does no I/O.
-"""
+"""The slowest items of the last minute, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,11 +10,7 @@ T = TypeVar("T")
 
 
 class Slowest(Generic[T]):
-    """Keeps the slowest items of a time window.
-
-    The window consists of parts. At most `most` items of each part are kept. Items that are older
-    than the window are forgotten.
-    """
+    """Keeps the slowest items of a time window: at most `most` for each of the window's parts."""
 
     def __init__(self, most: int = 20, window_s: float = 60.0, parts: int = 6) -> None:
         self._most = most
@@ -28,10 +21,7 @@ class Slowest(Generic[T]):
         self._heaps: list[tuple[float, list[tuple[float, int, T]]]] = []
 
     def accepts(self, duration: float, now_s: float) -> bool:
-        """Return whether an item of this duration would be kept.
-
-        Begin a new part of the window if it is time.
-        """
+        """Return whether an item of this duration would be kept. Begin a new part if it is time."""
         if not self._heaps or now_s - self._heaps[-1][0] >= self._part_s:
             self._forget(now_s)
             self._heaps.append((now_s, []))

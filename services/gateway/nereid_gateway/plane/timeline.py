@@ -1,9 +1,6 @@
-"""Timeline of the mesh, as one gateway gathers it.
+"""Timeline of the mesh, as one gateway gathers it from gateways, schedulers and executors.
 
-The gateway gathers its own records, those of the other gateways of its group, and those of the
-schedulers and their executors. All records are requested at once, so that they cover the same
-seconds. It passes received parts on in the form that clients read. The module does not depend on
-HTTP.
+All records are requested at once, so that they cover the same seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# Seconds after which another service that sends nothing counts as missing.
+# A service that sends nothing for this long counts as missing.
 _SILENCE_LIMIT_S: Final = 10.0
 _GATHERING: Final = "the timeline is being gathered for another client; try again"
 
@@ -40,11 +37,11 @@ _GATHERING: Final = "the timeline is being gathered for another client; try agai
 class GatewayTimeline:
     """Timeline of one gateway. Call start() once and close() once."""
 
-    # False if the gateway records nothing, so that there is nothing to gather.
+    # False if the gateway records nothing.
     records: ClassVar[bool] = True
 
     def __init__(self, seconds: float, mesh: MeshAccess, group: GatewayGroup | None) -> None:
-        """Prepare to record the last `seconds` seconds: --timeline-seconds, if above 0."""
+        """Prepare to record the last `seconds` seconds."""
         name = socket.gethostname()
         if group is not None:
             name += f"-{group.number}"
@@ -55,7 +52,6 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
-        # Called with each request that has ended, to record it.
         self.record_request: OnEnd = RequestRecords(self.recorder).record
 
     def record_lost_link(self, scheduler: str) -> None:
@@ -63,11 +59,7 @@ class GatewayTimeline:
         self.recorder.record_event("link lost", scheduler)
 
     async def start(self) -> None:
-        """Serve this gateway's records to the other gateways of its group.
-
-        Raises:
-            OSError: the socket cannot be bound.
-        """
+        """Serve this gateway's records to its group. Raises OSError if binding fails."""
         group = self._group
         if group is None:
             return
@@ -87,11 +79,7 @@ class GatewayTimeline:
             await self._server.close()
 
     async def gather(self, last_s: float) -> AsyncGenerator[bytes]:
-        """Yield the parts of a timeline file of the last seconds.
-
-        Raises:
-            Unavailable: a timeline is already being gathered for another client.
-        """
+        """Yield a timeline file in parts. Raises Unavailable while another client gathers one."""
         if self._gathering:
             raise Unavailable(_GATHERING, retry_after_ms=DEFAULT_MS)
         self._gathering = True
@@ -102,9 +90,8 @@ class GatewayTimeline:
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()
             for number, channel in enumerate(schedulers):
-                # Each executor is connected to all schedulers, so only the first scheduler is asked
-                # for executors' records. If this gateway is connected to any scheduler, it is
-                # connected to the first.
+                # Each executor is connected to all schedulers, so only the first one is asked for
+                # executors' records.
                 request = pb.TimelineRequest(last_ns=last_ns, with_executors=not number)
                 name = f"scheduler {number + 1} of {len(schedulers)}"
                 sources.append((name, self._ask(channel, request)))

@@ -1,8 +1,6 @@
-"""Last step of the data plane, which hands requests to the mesh.
+"""Last step of the data plane: checks limits, and hands requests to the mesh.
 
-The step refuses requests that exceed the gateway's limits, moves large tensors to shared memory,
-sets the owner of a request's sequence, and adds the digests that the scheduler asked for. The
-module knows no protocol of clients. nereid.mesh_routing has the links and the pending requests.
+It also moves large tensors to shared memory, and sets sequence owners and digests.
 """
 
 # layout: compiled
@@ -38,16 +36,14 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
 
-# The 2 GiB limit of protobuf and gRPC, less the space for the parts of a request that are not
-# tensors.
+# The 2 GiB limit of protobuf and gRPC, less space for all but the tensors.
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
-# Bytes that an element of a BYTES tensor takes in addition to its content while a model executes.
-# The number is measured. It covers the objects, the references to them, and the strings of the
-# model's runtime, for one input and one output.
+# Measured: an element of a BYTES tensor takes this in addition to its content while a model
+# executes, for objects, references and the runtime's strings, with one input and one output.
 _STRING_BYTES: Final = 192
 _TOO_MANY_STRINGS: Final = (
     "{} string elements take about {} bytes while a model executes, more than the {} of one"
@@ -77,10 +73,9 @@ class Upstream:
         timeline: GatewayTimeline = NO_TIMELINE,
         limits_addresses: bool = False,
     ) -> None:
-        """Prepare the links, which start() opens.
+        """Prepare the links. budget: a request that exceeds it may be pending alone.
 
-        budget: limits the bytes of pending requests. A request that alone exceeds it is accepted
-        while no other request is pending. limits_addresses: see sequence_owner().
+        limits_addresses: see sequence_owner().
         """
         # No client and no model may use the whole limit while others want a share of it.
         self._heads = HeadReader()
@@ -94,7 +89,7 @@ class Upstream:
         self.tensors = tensors
         self._forward_notice = on_notice
         self._limits_addresses = limits_addresses
-        # The field is `None` if no model needs digests of its requests.
+        # None if no model needs digests of its requests.
         self._digester: Digester | None = None
         self.router = MeshRouter(
             mesh,
@@ -152,11 +147,7 @@ class Upstream:
         return charged
 
     def size_of(self, request: InferRequest) -> int:
-        """Return the number of bytes that a request's tensors and string elements take.
-
-        Raises:
-            InvalidArgument: the strings take more bytes than one request may use.
-        """
+        """Return a request's bytes, or raise InvalidArgument if it has too many strings."""
         strings = self._heads.strings_of(request.head)
         strings_bytes = strings * _STRING_BYTES
         most_bytes = self._budget.limits.connection_bytes
@@ -165,12 +156,6 @@ class Upstream:
         return sum(map(payload_bytes, request.payloads)) + strings_bytes
 
     def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
-        """Charge a large request to its client, and move its tensors to shared memory.
-
-        Raises:
-            NereidError: the request is too large, or its client holds too many bytes in the
-                gateway.
-        """
         size_bytes = self.size_of(request)
         try:
             charged = ChargedRequest(account_of(request.sender), size_bytes, on_response)
@@ -185,10 +170,7 @@ class Upstream:
         return charged
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
-        """Return the error of a request that exceeds a limit of bytes, or None if it may be added.
-
-        A request that alone exceeds the budget may be added while no other request is pending.
-        """
+        """Return an error, or None. A request that exceeds the budget may be pending alone."""
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
@@ -199,10 +181,7 @@ class Upstream:
         return None
 
     def _queue_full(self, pending: str) -> Unavailable:
-        """Return the error for a full queue, or the one for a stopping gateway.
-
-        pending: text that says how much is pending, for the error.
-        """
+        """Return the error for a full queue or a stopping gateway. pending: how much waits."""
         if self._stopping:
             return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
         table = self.pending
@@ -217,7 +196,7 @@ class Upstream:
         self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; return False if the time runs out first."""
+        """Wait until no request is pending. Return False if the time runs out first."""
         return await self.pending.drain(timeout_s)
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""Body of one HTTP request while it arrives: it is gathered in pieces, or written to a buffer.
-
-A body that is written to a buffer bypasses the parser: its bytes are copied as they arrive.
-"""
+"""Body of one HTTP request while it arrives: gathered in pieces, or written to a buffer."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.limits import HttpLimits
 
-    # A function that returns a buffer for the body of a call, given its size in bytes. If it
-    # returns None, the body is gathered as bytes objects.
+    # Returns a buffer for a call's body of a given size in bytes, or None to gather the body as
+    # bytes.
     AllocateBody = Callable[[HttpCall, int], BodyBuffer | None]
 
 
 class RequestBody:
-    """Count and gather the content of a body; raise RequestRejected when a limit is exceeded."""
+    """Counts and gathers a body's content. Methods raise RequestRejected if a limit is exceeded."""
 
     __slots__ = (
         "_announced_bytes",
@@ -37,17 +34,16 @@ class RequestBody:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # First piece of the body. A body that arrives in one piece is not copied.
+        # A body that arrives in one piece is not copied.
         self._first = b""
         self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
-        # Size from the Content-Length header; 0 for a chunked body.
+        # The size in the Content-Length header, or 0 for a chunked body.
         self._announced_bytes = 0
-        # Bytes received after the data that completed the headers. They are content and its chunk
-        # framing.
+        # Bytes that came after the data with the end of the headers: content and chunk framing.
         self._wire_bytes = 0
-        # Buffer as long as the body. If it is None, the body is gathered in pieces.
+        # Its size is that of the body. None: the body is gathered in pieces.
         self.buffer: BodyBuffer | None = None
 
     def clear(self) -> None:
@@ -57,11 +53,7 @@ class RequestBody:
         self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
-        """Begin the body of a call whose headers are complete.
-
-        Raises:
-            RequestRejected: the announced body is too large.
-        """
+        """Begin the body of a call whose headers are complete."""
         size_bytes = int(call.headers.get(b"content-length", 0))
         self._limits.check_body(size_bytes)
         self._announced_bytes = size_bytes
@@ -69,20 +61,12 @@ class RequestBody:
             self.buffer = allocate_body(call, size_bytes)
 
     def count_wire_bytes(self, size_bytes: int) -> None:
-        """Count received bytes before they are parsed. Some of them are framing, not content.
-
-        Raises:
-            RequestRejected: the bytes before contained too much framing.
-        """
+        """Count received bytes before they are parsed. Some of them are framing, not content."""
         self._limits.check_framing(self._wire_bytes - self._size_bytes, self._chunks)
         self._wire_bytes += size_bytes
 
     def begin_chunk(self) -> None:
-        """Count a chunk whose header was parsed.
-
-        Raises:
-            RequestRejected: the body has too many chunks.
-        """
+        """Count a chunk whose header was parsed."""
         self._chunks += 1
         if self._chunks > self._limits.max_chunks:
             raise RequestRejected(
@@ -90,11 +74,7 @@ class RequestBody:
             )
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Add a piece of the content.
-
-        Raises:
-            RequestRejected: the body has become too large.
-        """
+        """Add a piece of the content."""
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
         self._limits.check_body(end)
@@ -152,6 +132,6 @@ class RequestBody:
     def move_to(self, call: HttpCall) -> None:
         """Hand the complete body over to its call."""
         call.body_buffer = self.buffer
-        # This makes no copy: BytesIO returns the bytes object that it wrote to.
+        # BytesIO returns the bytes object that it wrote to, without a copy.
         call.body = self._first if self._content is None else self._content.getvalue()
         self.clear()

@@ -1,8 +1,7 @@
-"""Receiver that reads a large body directly into its buffer.
+"""Reads a large body directly into its buffer.
 
-The connection is an asyncio.Protocol, which would get bytes objects and have to copy them to the
-buffer. While a large body arrives, the receiver replaces the connection as the transport's
-protocol.
+It replaces the connection as the transport's protocol meanwhile. The connection is an
+asyncio.Protocol, which gets bytes objects and would have to copy them.
 """
 
 # layout: not compiled, extends asyncio.BufferedProtocol
@@ -15,25 +14,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A receiver is used if at least this many bytes of a body are missing. Event loops read up to this
-# many bytes at a time, so a receiver has no advantage for fewer bytes.
+# Event loops read this many bytes at a time, so a receiver saves nothing for fewer bytes.
 DIRECT_BYTES: Final = 1 << 18
-# Maximum number of bytes per read, so that a fast client does not hold up the event loop.
+# Limit per read, so that a fast client does not hold up the event loop.
 _READ_BYTES: Final = 1 << 20
 _NOTHING: Final = memoryview(b"")
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Receive the rest of one body into its buffer."""
+    """Receives the rest of one body into its buffer."""
 
     def __init__(
         self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
     ) -> None:
-        """Prepare to replace the connection as the protocol of the connection's transport.
-
-        on_received: called with the number of bytes that were added to the buffer. view: the part
-        of the buffer that is still to be filled.
-        """
+        """on_received: gets the number of received bytes. view: the part of the buffer to fill."""
         self._connection = connection
         self._on_received = on_received
         self._view = view
@@ -42,8 +36,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the next part of the buffer to read into."""
         received = self._received_bytes
-        # Bytes may still arrive after the request was rejected. They overwrite the view, and nobody
-        # reads them.
+        # Bytes that arrive after a rejection overwrite the view, and nobody reads them.
         return self._view[received : received + _READ_BYTES] or self._view
 
     def buffer_updated(self, nbytes: int) -> None:

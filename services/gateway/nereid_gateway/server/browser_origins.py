@@ -1,8 +1,7 @@
-"""Detection of requests that a browser sends for a page of another origin (CSRF).
+"""Detects requests that a browser sends for a page of another origin (CSRF).
 
-Browsers name a request's origin in Sec-Fetch-Site; older browsers name it in Origin. Pages cannot
-change either header. Programs send neither header and are not refused. The module holds no state
-and does no I/O.
+Browsers name the origin in Sec-Fetch-Site, and older browsers in Origin. Pages cannot change either
+header. Programs send neither header and are not refused.
 """
 
 # layout: not compiled, off the hot path
@@ -15,11 +14,11 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Browsers send "none" for a request that the user makes directly, such as a typed address.
-# "same-site" is not accepted, since the page may belong to somebody else.
+# "none" is the user's own request, such as a typed address. A "same-site" page may be somebody
+# else's.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 _PORTS: Final = {"http": 80, "https": 443}
-# These methods change nothing, and pages of other origins cannot read the responses.
+# These methods change nothing, and other origins cannot read the responses.
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 FORGED: Final = (
@@ -40,10 +39,7 @@ def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Return whether an origin is this server's, judged by the host that the client names in Host.
-
-    Schemes are not compared, because a proxy in front of this server may add TLS.
-    """
+    """Return whether an origin is this server's. Schemes may differ: a proxy may add TLS."""
     try:
         parts = urlsplit(origin.decode("ascii"))
         called = urlsplit("//" + host.decode("ascii"))

@@ -1,7 +1,4 @@
-"""One HTTP request and its response, as endpoints see them.
-
-The module knows no sockets and no routes.
-"""
+"""One HTTP request and its response, as endpoints see them."""
 
 from __future__ import annotations
 
@@ -25,11 +22,9 @@ BINARY: Final = b"application/octet-stream"
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # The head lacks the headers that depend on the connection, and the empty line at its end.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
-# Parts of a response of up to this many bytes are joined before they are written: a vectored write
-# costs more than the copy.
+# Parts of up to this size are joined: a vectored write costs more than the copy.
 JOIN_BYTES: Final = 65536
-# Bytes of a streamed response that may queue up before the producer of its chunks is asked to
-# pause.
+# If more bytes of a streamed response queue up, its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
 
 _STATUS_LINES: Final = {
@@ -50,13 +45,10 @@ class BodyBuffer(Protocol):
 class HttpCall:
     """HTTP request that has arrived completely, and its response.
 
-    A call is responded to once, by any of the methods; later responses are dropped. A streamed
-    response is one begin_stream(), any number of send_chunk() and one end_stream().
-
-    `on_cancel` is called once if the client disconnects before the response is complete. `on_done`
-    is called once when the response is complete or the client has disconnected before.
-    `on_flow_control` is called with True when chunks queue up faster than the client reads them,
-    and with False when the client has caught up.
+    Only the first response counts. A streamed response is one begin_stream(), any number of
+    send_chunk() and one end_stream(). `on_cancel` is called if the client disconnects before the
+    response is complete. `on_done` is called at the end in either case. `on_flow_control` is called
+    with True when chunks queue up, and with False when the client has caught up.
     """
 
     __slots__ = (
@@ -90,66 +82,51 @@ class HttpCall:
     def __init__(
         self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
-        """Make an empty call, which the reader fills in.
-
-        on_progress: called whenever `unwritten` has parts to write. peer: the client's address.
-        account: the account that the request's bytes are charged to.
-        """
+        """Make an empty call. on_progress: called whenever `unwritten` has parts to write."""
         self.peer = peer
         self.account = account
         # Owner of the pending request: the connection's account, or an authenticated principal.
         self.sender: object = account
-        # Bytes that are charged to the account until the body is freed.
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # Head that the request repeats, if the parser was not needed for it; otherwise `None`.
+        # Set if the request repeats a known head, so that the parser was not needed.
         self.known_headers: KnownHeaders | None = None
-        # Maps lower-case names of headers to values. Of a repeated header the last value counts.
-        # Calls with the same known head share the dict.
+        # Key: a lower-case name. If a header is repeated, the last value counts. Calls with the
+        # same known head share the dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        # Buffer that holds the body, or `None` if `body` holds it.
         self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
-        # Parts of the response to write next. The connection removes the parts that it writes.
+        # Parts to write next. The connection removes the parts that it writes.
         self.unwritten: list[bytes] = []
         self.streamed = False
         self.head_written = False
-        # Bytes of a streamed response that were still unwritten when the last chunk was added.
+        # Bytes of a streamed response that were unwritten when the last chunk was added.
         self.queued_bytes = 0
         self.on_flow_control: Callable[[bool], None] | None = None
         self.flow_paused = False
-        # Chunk without content for the reader, which is sent to find out whether the client is
-        # still connected.
+        # Chunk without content, which is sent to find out whether the client is still connected.
         self.keepalive_chunk = b""
-        # Time at which an endpoint began to read the request, in nanoseconds. It is set only if
-        # requests are traced or timed.
+        # Time at which an endpoint began to read the request, if requests are traced or timed.
         self.received_ns = 0
-        # Returns further header lines once the response is complete. For a streamed response, the
-        # lines are its trailers.
+        # Returns the header lines for the end of the response. If it is streamed, they are
+        # trailers.
         self.last_lines: Callable[[], bytes] | None = None
         self._on_progress = on_progress
 
     def hold(self, size_bytes: int) -> None:
-        """Charge bytes of this request that the gateway keeps in memory.
-
-        Raises:
-            OverBudgetError: the client already holds too many bytes in the gateway.
-        """
+        """Charge bytes of this request that the gateway keeps, or raise OverBudgetError."""
         if not self.done:
             self.account.charge(size_bytes, self.held_bytes)
             self.held_bytes += size_bytes
 
     def free_body(self) -> None:
-        """Drop the body of a request that was handed on, and stop charging for its bytes.
-
-        The next owner of the request charges them.
-        """
+        """Drop the body, and stop charging for it. The request's next owner charges for it."""
         self.body = b""
         self.body_buffer = None
         if self.held_bytes:
@@ -166,18 +143,12 @@ class HttpCall:
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        """Respond with a body that is given in parts.
-
-        extra: further header lines, each with its CRLF.
-        """
+        """Respond with a body in parts. extra: further header lines, each with its CRLF."""
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with complete parts: a head and a body. Call this only while keep_alive is set.
-
-        The parts begin with the text that kept_alive_head() returned for a body of this size.
-        """
+        """Respond with a head from kept_alive_head() and a body. keep_alive must be set."""
         if not self.done:
             self._complete(parts)
 
@@ -189,8 +160,8 @@ class HttpCall:
         if self.done:
             return
         if self.streamed:
-            # A part of the response is sent already, so no other response is possible. The client
-            # sees that the streamed response ends early.
+            # A part of the response is sent, so no other response is possible. The client sees that
+            # the response ends early.
             self.end_stream()
             return
         if self.last_lines is not None:
@@ -217,8 +188,7 @@ class HttpCall:
         """Respond with an error, whose message is in a JSON body."""
         body = error_body(message)
         head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
-        # A response to HEAD has no body: the client would take it for the beginning of the next
-        # response.
+        # A client would take a body after HEAD for the beginning of the next response.
         self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
@@ -227,10 +197,7 @@ class HttpCall:
         self.fail(405, "Method Not Allowed", content_type, line)
 
     def begin_stream(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
-        """Begin a streamed response.
-
-        HTTP/1.0 has no chunks, so the end of the connection marks the end of the response.
-        """
+        """Begin a streamed response. Over HTTP/1.0, it ends with the connection."""
         if self.done:
             return
         if self.http_1_0:
@@ -257,11 +224,10 @@ class HttpCall:
             self.on_flow_control(paused)
 
     def write_probe(self, write: Callable[[bytes], None]) -> None:
-        """Write bytes that the client ignores, to find out whether it is still there.
+        """Write bytes that the client ignores, to find out whether the client is still there.
 
-        Before the response's head is written, the bytes are an interim 102. Within a streamed
-        response, they are a chunk without meaning. An HTTP/1.0 client gets nothing before its
-        response.
+        Before the response, the bytes are an interim 102. Within a stream, they are a chunk without
+        content. An HTTP/1.0 client gets nothing before its response.
         """
         if self.head_written:
             self.send_chunk(self.keepalive_chunk)
@@ -304,8 +270,5 @@ def kept_alive_head(content_type: bytes, extra: bytes, size: int) -> bytes:
 
 
 def error_body(message: str) -> bytes:
-    """Return the JSON body of an error.
-
-    Characters that UTF-8 cannot encode become question marks.
-    """
+    """Return the JSON body of an error. Question marks replace what UTF-8 cannot encode."""
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -26,13 +26,13 @@ class CallTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work as a task, which responds to call; an exception becomes an error response."""
+        """Run work as a task that responds to call. An exception becomes an error response."""
         task = asyncio.get_running_loop().create_task(_run(call, work))
         self._tasks.add(task)
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            # The coroutine of a task that was cancelled before its start has never run; closing it
+            # A task cancelled before its start never ran its coroutine. Closing the coroutine
             # avoids a warning.
             work.close()
 

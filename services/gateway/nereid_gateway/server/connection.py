@@ -1,11 +1,7 @@
 """One HTTP/1.1 connection, put together from its parts.
 
-Received bytes pass through RequestReader and OrderedResponses to dispatch, and responses back
-through OrderedResponses. Liveness detects clients that are gone.
-
-A connection is an asyncio.Protocol and knows no routes. Reading pauses while the maximum number of
-requests is in flight, and while the client does not read its responses. A half-closed connection
-still gets its responses.
+Reading pauses while the maximum number of requests is in flight, and while the client does not read
+its responses. A half-closed connection still gets its responses.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ConnectionOwner(Protocol):
-    """Server that owns a connection and that the connection reports to."""
+    """Server that a connection reports to."""
 
     @property
     def statuses(self) -> defaultdict[bytes, int]:
@@ -52,8 +48,7 @@ class ConnectionOwner(Protocol):
 class HttpConnection:
     """Connection of one client. It decides when to read from its transport and when to close.
 
-    The class is an asyncio.Protocol, though not by inheritance: a compiled class may extend
-    compiled classes only.
+    It does not inherit asyncio.Protocol: a compiled class may extend compiled classes only.
     """
 
     def __init__(  # noqa: PLR0913 (most by keyword)
@@ -66,7 +61,6 @@ class HttpConnection:
         budget: ByteBudget | None = None,
         reader: type[RequestReader] = RequestReader,
     ) -> None:
-        """Make the parts of the connection. Without a budget, no bytes are charged."""
         self._limits = limits
         self._owner = owner
         self._budget = budget
@@ -77,22 +71,18 @@ class HttpConnection:
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )
         self._account: Account = NO_ACCOUNT
-        # Name of the client that the connection is counted for (nereid.rpc.net.address.client_of).
+        # Client for which the connection is counted (nereid.rpc.net.address.client_of).
         self.client = ""
-        # True if the connection uses TLS.
         self.secure = False
         self._transport: asyncio.Transport | None = None
-        # While a large body arrives, this receiver is the transport's protocol in place of the
-        # connection.
+        # While a large body arrives, this is the transport's protocol in place of the connection.
         self._body_receiver: BodyReceiver | None = None
         self._reading = self._writable = True
         self._eof_received = False
-        # True after the response to a rejected request. The rest of the request is then read and
-        # dropped for a while, before the connection is closed.
+        # True after the response to a rejected request. The rest of the request is then dropped for
+        # a while, before the connection is closed.
         self._lingering = False
         self._turn_due = False
-
-    # --- asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the account of the client, and register with the server."""
@@ -126,7 +116,6 @@ class HttpConnection:
         self._update_transport()
 
     def _on_body_received(self, size_bytes: int) -> None:
-        """Count bytes of the body that the receiver has added to the buffer."""
         if self._responses.closing:
             return
         try:
@@ -138,8 +127,8 @@ class HttpConnection:
     def eof_received(self) -> bool:
         """Return whether the connection stays half-closed: it does while responses are pending."""
         self._eof_received = self._responses.closing = True
-        # An incomplete request is dropped. Complete requests get their responses, except over TLS,
-        # which has no half-closed connections.
+        # An incomplete request is dropped. Complete requests get responses, except over TLS, which
+        # cannot half-close.
         if not (self._responses.busy and self._transport and self._transport.can_write_eof()):
             return False
         self._liveness.start_probing(self._write_probe)
@@ -153,10 +142,7 @@ class HttpConnection:
         """Continue reading, and the producers of chunks."""
         self._set_writable(True)
 
-    # --- the transport --------------------------------------------------------------------------
-
     def _on_call_progress(self) -> None:
-        """Write the parts of responses that are ready, because a call has new parts."""
         responses = self._responses
         transport = self._transport
         if transport is None:
@@ -166,8 +152,7 @@ class HttpConnection:
                 self._count_unread()
             return
         reader = self._reader
-        # After a response, the transport needs an update only if the connection is closing, owes a
-        # 100 Continue, has deferred bytes, or has paused reading.
+        # In all other cases, the transport needs no update after a response.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
             if not self._writable:
                 self._count_unread()
@@ -180,11 +165,9 @@ class HttpConnection:
         self._update_transport()
 
     def _count_unread(self) -> None:
-        """Charge bytes of responses that the client's socket has not taken yet."""
         self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
-        """Close the transport, send 100 Continue, or pause or resume reading."""
         transport, responses, reader = self._transport, self._responses, self._reader
         if transport is None:
             return
@@ -213,7 +196,6 @@ class HttpConnection:
                 transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Parse the data that was deferred to this turn of the event loop."""
         self._turn_due = False
         data = self._reader.take_deferred()
         if self._transport is None:
@@ -223,10 +205,7 @@ class HttpConnection:
         self._update_transport()
 
     def _choose_protocol(self, transport: asyncio.Transport) -> None:
-        """Use a receiver as protocol for the rest of a large body, then the connection again.
-
-        Over TLS there is no receiver: TLS has a buffer of its own, so a receiver saves no copy.
-        """
+        """Use a receiver for the rest of a large body. Over TLS, a receiver would save no copy."""
         missing = self._reader.missing_body_bytes
         if self._body_receiver is not None:
             if not missing:
@@ -244,8 +223,8 @@ class HttpConnection:
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         if transport.is_closing():
             return
-        # A transport checks the type of its protocol only when it begins to read. Reading is
-        # therefore paused before the change and resumed after it.
+        # A transport checks its protocol's type only when it begins to read, so reading pauses
+        # during the change.
         if self._reading:
             transport.pause_reading()
         transport.set_protocol(protocol)
@@ -256,8 +235,8 @@ class HttpConnection:
         if self._eof_received or not self._reader.rejected:
             transport.close()
             return
-        # Closing a socket with unread bytes would reset the connection, and the client would lose
-        # the response.
+        # Closing a socket with unread bytes resets the connection, and the client would lose the
+        # response.
         self._lingering = True
         if transport.can_write_eof():
             transport.write_eof()
@@ -267,17 +246,12 @@ class HttpConnection:
         self._loop.call_later(self._limits.linger_s, transport.close)
 
     def _write_probe(self) -> bool:
-        """Probe whether a client that sent FIN still waits.
-
-        Return False if no call is in flight.
-        """
+        """Probe whether a client that sent FIN still waits. Return False if no call is left."""
         in_flight = self._responses.in_flight
         if self._transport is None or not in_flight:
             return False
         in_flight[0].write_probe(self._transport.write)
         return True
-
-    # --- for the server -------------------------------------------------------------------------
 
     @property
     def unsent_bytes(self) -> int:
@@ -291,13 +265,12 @@ class HttpConnection:
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
         if self._responses.busy or not self._reading or self._transport is None:
-            # The client waits for the gateway, or the gateway does not read from it. The server's
-            # stall detection covers clients that do not read.
+            # The client waits for the gateway, or does not read. The server's stall detection
+            # covers the latter.
             liveness.expect_nothing()
         elif self._responses.closing or reader.call is None:
             if silent_s > self._limits.idle_timeout_s:
-                # Abort instead of close: close would wait for a client that does not read its
-                # responses.
+                # close() would wait for a client that does not read its responses.
                 self._transport.abort()
         elif liveness.is_overdue(now, reader.received_body_bytes):
             reader.reject(408, "the request did not arrive in time")

@@ -1,7 +1,6 @@
 """Compression of inference requests and responses over HTTP, as lenient as Triton's.
 
-If a compressed body is damaged, the part before the damage is used. A body that is not compressed
-at all yields no bytes.
+If a body is damaged, the part before the damage is used, which may be nothing.
 """
 
 # layout: not compiled, coroutines, in control calls alone
@@ -22,15 +21,12 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# The window bits tell zlib which of the two formats to write.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-# With these window bits, zlib accepts either format and detects it from the header of the stream.
+# With these window bits, zlib detects the format from the header of the stream.
 _EITHER: Final = 47
-# The level is a fast one because many clients ask for compression without meaning to (aiohttp
-# always does).
+# A fast level: many clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
-# Up to this many bytes of a body are inflated at once. The rest of a larger body takes turns with
-# the bodies of other clients.
+# Bytes of a body that are inflated at once. The rest takes turns with the bodies of other clients.
 _INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
@@ -39,7 +35,7 @@ UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
 
 class ContentCoder:
-    """Decompress requests, within limits, and compress responses."""
+    """Decompresses requests within limits, and compresses responses."""
 
     def __init__(self, max_bytes: int, max_ratio: float | None, queue: ZlibQueue) -> None:
         self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
@@ -48,14 +44,10 @@ class ContentCoder:
     async def decompress(
         self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
     ) -> bytes:
-        """Return the decompressed body.
+        """Return the decompressed body. hold: gets the number of bytes to keep; may raise an error.
 
-        hold: called with the number of bytes that are kept; may raise OverBudgetError.
-
-        Raises:
-            Unimplemented: the encoding is neither gzip nor deflate.
-            InvalidArgument: the body is empty, or its content exceeds the limits.
-            Unavailable: the client has too many bytes here.
+        Raises Unimplemented if the encoding is neither gzip nor deflate. Raises InvalidArgument if
+        the body is empty or too large. Raises Unavailable if the client has too many bytes here.
         """
         if encoding == b"identity":
             return body
@@ -69,7 +61,7 @@ class ContentCoder:
             if not inflation.done:
                 await self._queue.inflate(peer, inflation, hold)
         except zlib.error:
-            # The body is damaged. Like Triton, use what was decompressed before the damage.
+            # Like Triton, use what was decompressed before the damage.
             pass
         except InflatedTooLargeError:
             raise InvalidArgument(self._too_large(inflation)) from None
@@ -78,10 +70,7 @@ class ContentCoder:
         return inflation.content()
 
     async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
-        """Return one compressed body, made from the parts of a large body.
-
-        The compression takes turns with the bodies of other clients.
-        """
+        """Compress a large body, in turns with the bodies of other clients."""
         deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
         while not deflation.done:
             await self._queue.run_slice(peer, deflation.deflate)
@@ -114,7 +103,7 @@ def choose_encoding(accept_encoding: bytes) -> bytes | None:
 
 
 def compress(body: Sequence[bytes], encoding: bytes) -> bytes:
-    """Return one compressed body, made from the parts of a body."""
+    """Compress a small body at once."""
     deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
     deflation.deflate(sum(map(len, body)))
     return deflation.content()

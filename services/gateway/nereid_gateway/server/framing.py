@@ -1,7 +1,4 @@
-"""Framing of a request as its head defines it (RFC 9112), and rejection of unsupported framing.
-
-The reader calls these functions when its parser has read a head. The module knows no connection.
-"""
+"""Framing of a request as its head defines it (RFC 9112), and rejection of unsupported framing."""
 
 from __future__ import annotations
 
@@ -16,18 +13,14 @@ if TYPE_CHECKING:
 
 
 class _FinalHeaders(dict[bytes, bytes]):
-    """Headers that ignore trailers. The parser reports trailers by the same callback as headers."""
+    """Headers that ignore trailers. The parser reports trailers by the same callback."""
 
     def __setitem__(self, name: bytes, value: bytes) -> None:
         pass
 
 
 def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
-    """Fill in a call from its parsed head, and return whether the client waits for 100 Continue.
-
-    Raises:
-        RequestRejected: the version, the framing or the expectation is not supported.
-    """
+    """Fill in a call from its head. Return whether the client waits for 100 Continue."""
     call.method = parser.get_method()
     call.keep_alive = parser.should_keep_alive()
     version = parser.get_http_version()
@@ -41,8 +34,8 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
         if coding.lower() != b"chunked":
             raise RequestRejected(501, "no transfer coding but chunked is known")
         call.headers = _FinalHeaders(headers)
-        # An HTTP/1.0 proxy forwards chunks without understanding them. The proxy may see the end of
-        # the body in another place (request smuggling), so the connection is not reused.
+        # An HTTP/1.0 proxy forwards chunks without understanding them, and may find another end of
+        # the body (request smuggling). So the connection is not reused.
         call.keep_alive = call.keep_alive and not call.http_1_0
     if b"expect" not in headers:
         return False
@@ -52,11 +45,7 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
 
 
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
-    """Return the head of a request without its offer to upgrade the protocol, which is ignored.
-
-    Raises:
-        RequestRejected: the method is CONNECT.
-    """
+    """Return the head of a request without its offer to upgrade the protocol. Reject CONNECT."""
     if method == b"CONNECT":
         raise RequestRejected(405, "Method Not Allowed", b"Allow: \r\n")
     headers = b"".join(

@@ -1,7 +1,7 @@
-"""Forwarding of the headers whose names match a pattern, as parameters of their request.
+"""Forwards headers whose names match a pattern, as parameters of their request.
 
-Patterns are RE2 patterns, as on Triton. They match anywhere in a name, without regard to case. RE2
-takes linear time for any name. The library is imported only if a pattern is set.
+As on Triton, patterns are RE2 patterns that match anywhere in a name, without regard to case. RE2
+takes linear time for any name. It is imported only if a pattern is set.
 """
 
 from __future__ import annotations
@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# Triton gives these names a meaning as parameters, so that headers of these names are not
-# forwarded.
+# Triton gives parameters with these names a meaning, so such headers are not forwarded.
 _OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
-# This metadata key controls a stream and is not forwarded.
 _STREAM: Final = "triton_grpc_error"
 _CACHED_NAMES: Final = 1024
 
 
 def checked(text: str) -> str:
-    """Return text unchanged, if it is empty or an RE2 pattern.
-
-    Raises:
-        ValueError: RE2 cannot compile text, or is not installed.
-    """
+    """Return text. Raise ValueError if RE2 cannot compile it or is not installed."""
     if text:
         _compile(text)
     return text
@@ -41,7 +35,7 @@ def checked(text: str) -> str:
 
 def _compile(text: str) -> Any:
     try:
-        # The import is deferred because the package is needed only if a pattern is set.
+        # The package is needed only if a pattern is set.
         import re2  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("forwarding headers needs the package google-re2") from error
@@ -61,24 +55,13 @@ class HeaderForwarding:
     """Adds the headers that match a pattern to requests as parameters."""
 
     def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
-        """Compile the pattern.
-
-        without: lower-case names of headers that are never forwarded.
-
-        Raises:
-            ValueError: RE2 cannot compile the pattern, or is not installed.
-        """
+        """Compile the pattern, or raise ValueError. without: lower-case names to leave out."""
         self._pattern = _compile(pattern)
         self._without = without
-        # Caches whether a header name matches.
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Add the matching headers to the parameters of the request.
-
-        A header with a name that Triton reserves gives the request an error status, unless it
-        already has one.
-        """
+        """Add matching headers as parameters. A reserved name sets an error status."""
         matching: dict[str, Parameter] = {}
         for name, value in headers:
             matches = self._matching.get(name)
@@ -108,10 +91,7 @@ def _text(text: Text) -> str:
 
 
 class CasePreservingHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name.
-
-    `spelt` has the same headers by their names as the client wrote them.
-    """
+    """Headers by lower-case name. `spelt` has the names as the client wrote them."""
 
     def __init__(self, other: CasePreservingHeaders | None = None) -> None:
         super().__init__(other or {})

@@ -1,9 +1,8 @@
 """Request head that is likely to be repeated on the same connection.
 
-Most clients that keep a connection send the same head again and again, and the meaning of a head
-depends on its bytes alone. So a request that begins with known bytes needs no parser. Only plain
-heads qualify: they have a Content-Length and no other header that changes the framing. The module
-knows no connection.
+A head's meaning depends on its bytes alone, so a request that begins with known bytes needs no
+parser. Only plain heads qualify: with a Content-Length, and with no other header that changes the
+framing.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
 class KnownHeaders:
-    """A known head: its bytes, the end of its request, and the values that the parser found in it.
-
-    `end` is the size of head and body together, in bytes. `derived` is free for an endpoint, which
-    keeps there what it derives from the head.
-    """
+    """Known head. end: bytes of head and body. derived: what an endpoint derives from it."""
 
     __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
 
@@ -38,16 +33,13 @@ class KnownHeaders:
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
-        """Return the known head of a parsed request that began with first_bytes.
-
-        The result is None if the head does not qualify.
-        """
+        """Return the known head of a parsed request, or None if the head does not qualify."""
         start = first_bytes.find(_HEAD_END) + len(_HEAD_END)
         length = call.headers.get(b"content-length")
         if (
             not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
             or length is None
-            # If empty lines precede the head, find() has found them instead of the end of the head.
+            # If empty lines precede the head, find() has found them instead of the head's end.
             or first_bytes.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0

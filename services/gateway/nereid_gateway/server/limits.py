@@ -1,4 +1,4 @@
-"""Limits of one HTTP connection, and the exception that rejects a request which exceeds one."""
+"""Limits of one HTTP connection, and the exception that rejects a request beyond a limit."""
 
 # layout: not compiled, off the hot path
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
-# Bytes that a chunk's size line and both line ends take, with as many digits as clients usually
+# Bytes of a chunk's size line and both line ends, with the number of digits that clients usually
 # write.
 _CHUNK_FRAMING_BYTES = 20
 
@@ -17,7 +17,7 @@ class RequestRejected(Exception):
     """Raised to reject a request. It stops the parser, so that no more of the request is read."""
 
     def __init__(self, status: int, message: str, extra: bytes = b"") -> None:
-        """Keep the response to send. extra: further header lines, each with its CRLF."""
+        """extra: further header lines, each with its CRLF."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -32,58 +32,44 @@ class HttpLimits:
     max_header_bytes: int = 65536
     max_chunks: int = 65536
     max_pipelined: int = 32
-    # A client is disconnected if this many bytes of a streamed response are unread when the next
-    # chunk comes.
+    # A client with more unread bytes of a streamed response is disconnected at the next chunk.
     max_unsent_bytes: int = 1 << 26
-    # A request's headers must be complete this many seconds after its first byte.
+    # Limit from a request's first byte to the end of its headers.
     header_timeout_s: float = 30.0
-    # At least one byte of a body must arrive within this many seconds.
+    # At least one byte of a body must arrive in this time.
     body_timeout_s: float = 30.0
-    # Minimum throughput of a body.
     upload: UploadLimits = NO_UPLOAD_LIMITS
-    # A connection without a request is closed after this many seconds.
+    # A connection without a request is closed after this time.
     idle_timeout_s: float = 600.0
-    # A client that reads none of its responses for this many seconds is disconnected; `None` means
-    # never.
+    # A client that reads no response for this long is disconnected. None means never.
     write_timeout_s: float | None = 60.0
-    # Maximum number of connections. A few further connections get status 503; the others are
-    # aborted.
+    # A few connections beyond this limit get status 503. Further connections are aborted.
     max_connections: int = 32768
-    # Maximum number of connections of one client (nereid.rpc.net.address.client_of).
+    # A client is what nereid.rpc.net.address.client_of returns.
     max_client_connections: int | None = None
-    # Seconds for which the rest of a rejected request is read and dropped. If the rest were left
-    # unread, the connection would be reset before the client has read the response.
+    # The rest of a rejected request is read and dropped for this long. Unread bytes would reset the
+    # connection before the client has read the response.
     linger_s: float = 2.0
-    # Seconds from a client's FIN to the first probe of the client, and from each probe to the next.
+    # Time from a client's FIN to the first probe, and between probes.
     probe_delay_s: float = 0.25
     probe_interval_s: float = 1.0
-    # Seconds between checks of all connections for the timeouts above.
+    # Time between checks of all connections for the timeouts above.
     sweep_interval_s: float = 1.0
-    # Error text for a body that is too large, formatted with `size` and `limit`, both in bytes.
+    # The text is formatted with `size` and `limit`, both in bytes.
     body_too_large: str = "request body of {size} bytes exceeds the limit of {limit} bytes"
 
     def silence_s(self, *, in_headers: bool) -> float:
-        """Return the number of seconds that a client may pause within a request."""
+        """Return how long a client may pause within a request."""
         return self.header_timeout_s if in_headers else self.body_timeout_s
 
     def check_body(self, size: int) -> None:
-        """Reject a body that is too large; size is in bytes.
-
-        Raises:
-            RequestRejected: size exceeds the limit.
-        """
+        """Reject a body that is too large."""
         if size > self.max_body_bytes:
             message = self.body_too_large.format(size=size, limit=self.max_body_bytes)
             raise RequestRejected(400, message)
 
     def check_framing(self, size: int, chunks: int) -> None:
-        """Reject a body with too much framing: chunk extensions and trailers.
-
-        size: bytes of framing. chunks: number of chunks.
-
-        Raises:
-            RequestRejected: the framing has too many bytes.
-        """
+        """Reject a body with too much framing: chunk extensions and trailers. size: bytes."""
         if size > self.max_header_bytes + _CHUNK_FRAMING_BYTES * chunks:
             raise RequestRejected(
                 431, f"trailers or chunk extensions exceed {self.max_header_bytes} bytes"

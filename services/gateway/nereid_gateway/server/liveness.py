@@ -1,9 +1,8 @@
-"""Detection of HTTP/1.1 clients that no longer send, or no longer wait for a response.
+"""Detects HTTP/1.1 clients that no longer send, or no longer wait for a response.
 
-To the kernel, a connection that the client has closed looks like a half-closed one until something
-is written to it. So a client that sent its FIN is probed. The probe is an interim response 102 or,
-within a streamed response, a chunk without meaning. A live client ignores the probe. If the client
-is gone, its kernel resets the connection.
+To the kernel, a connection that the client has closed looks half-closed until something is written
+to it. So a client that sent FIN is probed by an interim 102 or a chunk without content. If the
+client is gone, its kernel resets the connection.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# Value of `last_activity` if the client was active after the last sweep of the connections. It
-# replaces the time, because reading the time for each request would cost a call.
+# Value of `last_activity` if the client was active after the last sweep. It saves reading the clock
+# for each request.
 SINCE_SWEEP: Final = math.inf
 
 
 class Liveness:
-    """Watch the activity of one client."""
+    """Watches the activity of one client."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._upload = UploadWatch(limits.upload)
         self._probe_timer: asyncio.TimerHandle | None = None
-        # Time of the client's last bytes, or of the last moment when no bytes were expected from
-        # it. SINCE_SWEEP stands for a time after the last sweep.
+        # Time of the client's last bytes, or of the last moment when no bytes were expected.
         self.last_activity = self._loop.time()
 
     def on_activity(self) -> None:
@@ -57,11 +55,7 @@ class Liveness:
         return now - self.last_activity
 
     def is_overdue(self, now: float, body_bytes: int | None) -> bool:
-        """Return whether the arriving request takes too long.
-
-        body_bytes: number of bytes of the body that have arrived, or None while the head is
-        incomplete.
-        """
+        """Return whether the arriving request takes too long. body_bytes: None within the head."""
         if self.silent_s(now) > self._limits.silence_s(in_headers=body_bytes is None):
             return True
         return body_bytes is not None and self._upload.overdue(body_bytes, now)

@@ -1,8 +1,7 @@
-"""Calls of one HTTP/1.1 connection: they are dispatched, and their responses are written in order.
+"""The calls of one HTTP/1.1 connection: dispatched, and responded to in order.
 
-Clients may pipeline requests. Up to `max_pipelined` of them are in flight; further ones are queued.
-A streamed response is written as its chunks come. A client that leaves too much of it unread is
-disconnected.
+Up to `max_pipelined` requests are in flight, and further requests are queued. A client that leaves
+too much of a streamed response unread is disconnected.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = b"Retry-After: 1\r\n"
-# Bytes that are charged for a queued request in addition to its body.
+# This is charged for a queued request in addition to its body.
 _QUEUED_CALL_BYTES: Final = 2048
 
 
 class OrderedResponses:
-    """Hold the calls of a connection until each is complete or the connection is lost."""
+    """Holds the calls of a connection until each is complete or the connection is lost."""
 
     def __init__(
         self, dispatch: Dispatch, limits: HttpLimits, statuses: defaultdict[bytes, int]
     ) -> None:
-        """Prepare an empty queue. statuses: counts responses by their status."""
         self._dispatch = dispatch
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
@@ -48,19 +46,16 @@ class OrderedResponses:
         self.descriptor = -1
         # Dispatched calls whose responses are not completely written, in the order of requests.
         self.in_flight: deque[HttpCall] = deque()
-        # Calls that were parsed and are not dispatched yet.
         self._queued: deque[HttpCall] = deque()
-        # True while _write_responses() runs, which writes several responses and dispatches queued
-        # calls.
+        # True while _write_responses() runs.
         self.flushing = False
         # False while the client does not read its responses.
         self._writable = True
-        # True if no further requests are accepted. The connection is closed once the responses are
-        # written.
+        # True if no further requests are accepted. The connection is closed after the responses.
         self.closing = False
         # True while the server drains: every response closes its connection.
         self.draining = False
-        # Message with which every request is refused, or `None` if requests are served.
+        # If set, every request is refused with this message.
         self.refusal: str | None = None
 
     @property
@@ -70,7 +65,7 @@ class OrderedResponses:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of complete or partial responses that wait until earlier responses are written."""
+        """Bytes of responses that wait until earlier responses are written."""
         return sum(len(part) for call in self.in_flight for part in call.unwritten)
 
     @property
@@ -78,25 +73,18 @@ class OrderedResponses:
         """True if the maximum number of requests is in flight."""
         return len(self.in_flight) >= self._max_pipelined
 
-    # --- calls ----------------------------------------------------------------------------------
-
     def add_call(self, call: HttpCall) -> None:
-        """Dispatch a complete request, or queue it.
-
-        Raises:
-            RequestRejected: the client may not hold the bytes of a queued request.
-        """
+        """Dispatch or queue a request. Raises RequestRejected beyond the client's budget."""
         if self.closing:
-            # This connection accepts no further requests. The client may send the request again
-            # elsewhere.
+            # The client may send the request again on another connection.
             return
         if self._queued or len(self.in_flight) >= self._max_pipelined:
             _hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self.dispatch_call(call)
-        # After a request with which the client closes the connection, the parser stops by itself.
-        # This line covers requests after which the server closes the connection.
+        # The parser stops by itself only after requests with which the client closes the
+        # connection.
         self.closing = self.closing or not call.keep_alive
 
     def dispatch_call(self, call: HttpCall) -> None:
@@ -109,8 +97,8 @@ class OrderedResponses:
                 raise RequestRejected(503, self.refusal, RETRY_AFTER)
             self._dispatch(call)
             if call.body and not call.done:
-                # The endpoint has not handed the request on, because it waits for a thread or
-                # another service. Meanwhile, the request's bytes are charged to the client.
+                # The endpoint waits for a thread or another service. Meanwhile, the bytes are
+                # charged to the client.
                 _hold(call, max(0, len(call.body) - call.held_bytes))
         except RequestRejected as rejected:
             on_cancel = call.on_cancel
@@ -122,7 +110,7 @@ class OrderedResponses:
             call.fail(500, INTERNAL_MESSAGE)
 
     def reject_call(self, call: HttpCall, status: int, message: str, extra: bytes) -> None:
-        """Respond to a request whose rest is not read. It is the connection's last request."""
+        """Respond to a request whose rest is not read, as the connection's last request."""
         self.closing = True
         call.keep_alive = False
         (self._queued or self.in_flight).append(call)
@@ -145,10 +133,8 @@ class OrderedResponses:
                 self.closing = True
                 return
 
-    # --- responses ------------------------------------------------------------------------------
-
     def write_next(self, transport: asyncio.Transport) -> bool:
-        """Write the responses that are ready, in order; return whether one was completed."""
+        """Write the responses that are ready, in order. Return whether one was completed."""
         in_flight = self.in_flight
         if self.flushing or not in_flight:
             return False
@@ -173,7 +159,6 @@ class OrderedResponses:
             self.in_flight[0].control_flow(paused=not writable)
 
     def _write_responses(self, transport: asyncio.Transport) -> None:
-        """Write complete responses in order, and dispatch queued calls as places become free."""
         in_flight = self.in_flight
         self.flushing = True
         try:
@@ -191,7 +176,6 @@ class OrderedResponses:
             self.flushing = False
 
     def _write_stream(self, transport: asyncio.Transport) -> None:
-        """Write the chunks of the first call's streamed response, if it has new ones."""
         first = self.in_flight[0]
         if first.unwritten:
             queued_bytes = transport.get_write_buffer_size()
@@ -210,7 +194,7 @@ class OrderedResponses:
         else:
             transport.writelines(parts)
         if not call.head_written:
-            # The status is counted after the write, so that the client does not wait for the count.
+            # Count after the write, so that the client does not wait for the count.
             call.head_written = True
             self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
 

@@ -1,7 +1,4 @@
-"""Reader of the query of a request's target, for all routes that take a query.
-
-The module holds no state and does no I/O.
-"""
+"""Reads the query of a request's target."""
 
 # layout: not compiled, off the hot path
 
@@ -17,23 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INTEGER: Final = re.compile("[0-9]{1,20}")
-# The pattern excludes infinity, NaN, a leading sign and underscores. Python's float() accepts all
-# of them.
+# float() would also accept infinity, NaN, a leading sign and underscores.
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class Query:
-    """Fields of a query by name. Each field may occur once."""
+    """Fields of a query. Methods raise InvalidArgument if a value is wrong."""
 
     def __init__(self, target: bytes, names: Collection[str]) -> None:
-        """Parse the query of a target.
-
-        names: the fields that the route knows.
-
-        Raises:
-            InvalidArgument: the query is malformed, repeats a field or has an unknown one.
-        """
+        """Parse a target's query. names: the known fields, of which each may occur once."""
         _, _, text = target.partition(b"?")
         try:
             fields = parse_qsl(
@@ -55,22 +45,14 @@ class Query:
             self._values[name] = value
 
     def text(self, name: str, max_characters: int) -> str:
-        """Return a field's text, or an empty text if the field is absent.
-
-        Raises:
-            InvalidArgument: the text is longer than max_characters.
-        """
+        """Return a field's text, or an empty text if the field is absent."""
         text = self._values.get(name, "")
         if len(text) > max_characters:
             raise InvalidArgument(f"{name} has more than {max_characters} characters")
         return text
 
     def integer(self, name: str, default: int, most: int) -> int:
-        """Return a field's integer, or the default if the field is absent.
-
-        Raises:
-            InvalidArgument: the field is not an integer from 0 to `most`.
-        """
+        """Return a field's integer from 0 to `most`, or the default if the field is absent."""
         text = self._values.get(name)
         if text is None:
             return default
@@ -79,11 +61,7 @@ class Query:
         return int(text)
 
     def seconds(self, name: str, default: float, most: int) -> float:
-        """Return a field's number of seconds, or the default if the field is absent.
-
-        Raises:
-            InvalidArgument: the field is not a number above 0 and at most `most`.
-        """
+        """Return a field's seconds, above 0 and at most `most`, or the default if it is absent."""
         text = self._values.get(name)
         if not text:
             return default
@@ -95,11 +73,7 @@ class Query:
         return seconds
 
     def flag(self, name: str) -> bool:
-        """Return whether a field is "true"; an absent field counts as false.
-
-        Raises:
-            InvalidArgument: the field is neither "true" nor "false".
-        """
+        """Return whether a field is "true". An absent field counts as false."""
         text = self._values.get(name, "false")
         if text not in _FLAGS:
             raise InvalidArgument(f"{name} is true or false")

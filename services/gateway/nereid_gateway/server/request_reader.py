@@ -1,7 +1,7 @@
-"""Reader that parses the bytes of one HTTP/1.1 connection into requests, with httptools.
+"""Parses the bytes of one HTTP/1.1 connection into requests, with httptools.
 
-A request whose headers repeat the last ones byte by byte needs no parser (known_headers). Each turn
-of the event loop parses a part of the received bytes. The rest is deferred to further turns.
+A request that repeats the last headers byte by byte needs no parser (known_headers). Each turn of
+the event loop parses a part of the received bytes and defers the rest.
 """
 
 from __future__ import annotations
@@ -32,18 +32,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Bytes that are parsed in one turn before other connections have their turn.
+# Bytes parsed in one turn before other connections have their turn.
 _TURN_BYTES: Final = 4096
-# Maximum number of requests with known headers that one turn accepts, without parsing them.
+# Requests with known headers that one turn accepts.
 _TURN_REQUESTS: Final = range(16)
 
 
 class RequestReader:
-    """Hand complete requests to the connection's OrderedResponses.
-
-    The reader also has the callbacks of the parser: the methods on_message_begin() to
-    on_message_complete().
-    """
+    """Hands complete requests to OrderedResponses. The parser calls methods such as on_url()."""
 
     __deletable__ = ("_on_call_progress", "_parser")
 
@@ -60,24 +56,20 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        # True if the connection may have only one request in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
         self._account: Account = NO_ACCOUNT
         self._parser = httptools.HttpRequestParser(self)
-        # Request that is being parsed, or `None`.
         self.call: HttpCall | None = None
         self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # Received bytes that begin with the request being parsed, or `None` if they cannot become
-        # known headers.
+        # Received bytes that begin with the request, or None if they cannot become known headers.
         self._first_bytes: bytes | None = None
-        # Headers of the last request that qualified as known, or `None`.
         self._known_headers: KnownHeaders | None = None
-        # Bytes that were received, but are left for a further turn of the event loop.
+        # Received bytes that are left for a further turn of the event loop.
         self.deferred = b""
-        # Bytes that are charged to the account for the arriving request and for deferred bytes.
+        # Bytes that the account is charged with, for the arriving request and for deferred bytes.
         self._held_bytes = 0
         # True if the client waits for 100 Continue before it sends the body.
         self.continue_due = False
@@ -94,21 +86,15 @@ class RequestReader:
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self.body.clear()
-        # The references are deleted to break cycles: the parser refers to the reader, and the
-        # callback to the connection.
+        # The deletion breaks cycles: the parser refers to the reader, and the callback to the
+        # connection.
         del self._parser, self._on_call_progress
         self._release_arriving()
 
-    # --- bytes ----------------------------------------------------------------------------------
-
     def receive(self, data: bytes) -> bool:
-        """Read data; return whether the transport's state may have to change.
+        """Read data. Return whether the connection may have to close, pause, or ask for a body.
 
-        The connection then decides whether to close, to pause reading, or to ask for a body.
-
-        Raises:
-            RequestRejected, httptools.HttpParserError: the caller must reject the request by
-                reject_for().
+        The caller passes RequestRejected and httptools.HttpParserError to reject_for().
         """
         responses = self._responses
         if responses.closing:
@@ -121,8 +107,7 @@ class RequestReader:
             and not (responses.in_flight or self.deferred or self._held_bytes)
             and data.startswith(known_headers.text)
         ):
-            # Nearly all requests take this path: the head is the same as before, and the previous
-            # response is complete.
+            # Nearly all requests take this path.
             call = HttpCall(self._on_call_progress, self._peer, self._account)
             known_headers.fill_call(call, data)
             self._liveness.last_activity = SINCE_SWEEP
@@ -136,8 +121,7 @@ class RequestReader:
             if known_headers is not None:
                 data = self._accept_known_headers(known_headers, data)
             if not (data or self.deferred or self._held_bytes):
-                # All received bytes are parsed, so the transport changes only if the connection is
-                # closing or as many requests as permitted are in flight.
+                # All received bytes are parsed.
                 return responses.closing or responses.full
             self._first_bytes = data
         elif not self._in_headers:
@@ -146,11 +130,7 @@ class RequestReader:
         return True
 
     def count_body(self, size_bytes: int) -> None:
-        """Count bytes of the body that the receiver wrote to the buffer.
-
-        Raises:
-            RequestRejected: the client already holds too many bytes in the gateway.
-        """
+        """Count received bytes of the body. Raises RequestRejected beyond the budget."""
         self._liveness.on_activity()
         self.body.count_received(size_bytes)
         if self.body.buffer_full:
@@ -165,7 +145,7 @@ class RequestReader:
 
     @property
     def missing_body_bytes(self) -> int:
-        """Missing bytes of a body that has a buffer; 0 for a body without a buffer."""
+        """Missing bytes of a body that has a buffer, or 0 without a buffer."""
         return 0 if self.body.buffer is None else self.body.missing_bytes
 
     @property
@@ -174,11 +154,7 @@ class RequestReader:
         return None if self._in_headers else self.body.received_bytes
 
     def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
-        """Accept requests with known headers from the beginning of data; return the rest.
-
-        When the limit of one turn is reached, the rest is deferred instead, and nothing is
-        returned.
-        """
+        """Accept requests with known headers at the beginning of data. Return or defer the rest."""
         for _ in _TURN_REQUESTS:
             if not known_headers.matches(data) or self._responses.closing:
                 break
@@ -197,11 +173,6 @@ class RequestReader:
         self._responses.add_call(call)
 
     def _parse_received(self, data: bytes) -> None:
-        """Parse data that does not begin with a complete request with known headers.
-
-        Raises:
-            RequestRejected, httptools.HttpParserError: see receive().
-        """
         if self.body.buffer is not None:
             data = self.body.fill_buffer(data)
             if self.body.buffer_full:
@@ -214,16 +185,11 @@ class RequestReader:
             self._charge_arriving()
 
     def _complete_body_buffer(self) -> None:
-        # The old parser still expects the body, which went into the buffer. A new parser begins at
-        # the next request.
+        # The old parser still expects the body, which went into the buffer.
         self._parser = httptools.HttpRequestParser(self)
         self.on_message_complete()
 
     def _parse_turn(self, data: bytes) -> None:
-        """Parse the beginning of data, and everything that belongs to the same body.
-
-        The rest is deferred until other connections have had their turn.
-        """
         at = 0
         while at < len(data) and not self._responses.closing:
             stop = at + max(_TURN_BYTES, self.body.missing_bytes if self._in_body else 0)
@@ -257,13 +223,10 @@ class RequestReader:
         elif self.call is before:
             self._header_bytes += size_bytes
         else:
-            # The data also contains bytes of earlier requests, so its size is an upper bound of the
-            # size of the new headers.
+            # This is an upper bound, because the data also contains bytes of earlier requests.
             self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self.reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
-
-    # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -280,7 +243,7 @@ class RequestReader:
         """Add a header."""
         headers, name = self.current.headers, name.lower()
         if name == b"transfer-encoding" and name in headers:
-            # Repeated fields of this name form one list.
+            # Values of a repeated field form one list.
             value = headers[name] + b", " + value
         headers[name] = value
 
@@ -321,11 +284,7 @@ class RequestReader:
 
     @property
     def current(self) -> HttpCall:
-        """Request that is being parsed.
-
-        Raises:
-            RequestRejected: no request is being parsed.
-        """
+        """Request that is being parsed. Raises RequestRejected if there is none."""
         if self.call is None:
             raise RequestRejected(400, "malformed HTTP request")
         return self.call
@@ -338,10 +297,7 @@ class RequestReader:
         """Return the head of a request as known headers, or None if it does not qualify."""
         return KnownHeaders.from_call(call, first_bytes)
 
-    # --- what is charged, and refused -----------------------------------------------------------
-
     def _charge_arriving(self) -> None:
-        """Charge the bytes of the incomplete request and of the deferred data to the account."""
         arrived = len(self.deferred)
         if self.call is not None:
             arrived += self._header_bytes if self._in_headers else self.body.size_bytes
@@ -377,7 +333,7 @@ class RequestReader:
             self.reject(400, f"malformed HTTP request: {error}")
 
     def reject(self, status: int, message: str, extra: bytes = b"") -> None:
-        """Respond to a request without reading the rest of it, then close the connection."""
+        """Respond to a request without reading its rest, then close the connection."""
         if self._responses.closing:
             return
         call = self.call or self.make_call(self._on_call_progress, self._peer, self._account)

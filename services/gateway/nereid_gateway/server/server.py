@@ -1,4 +1,4 @@
-"""HTTP port: it accepts connections, keeps the set of them, closes silent ones, and drains."""
+"""HTTP port: accepts connections, closes silent ones, and drains."""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.limits import HttpLimits
     from nereid_gateway.server.ordered_responses import Dispatch
 
-# Maximum number of connections beyond the limit that get status 503. Further connections are
-# aborted.
+# This many connections beyond the limit get status 503. Further connections are aborted.
 _MAX_REJECTED: Final = 64
 _TOO_MANY: Final = "the server has too many connections"
 
@@ -49,7 +48,7 @@ class HttpServer:
         self._counts = ConnectionCounts(
             "HTTP", limits.max_connections, limits.max_client_connections
         )
-        # Counts responses by status.
+        # Responses by status.
         self.statuses: defaultdict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -64,13 +63,7 @@ class HttpServer:
         reuse_port: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Bind the port and serve at host:port or unix:/path; return the address that was bound.
-
-        Other processes also serve the sockets of an inherited port.
-
-        Raises:
-            OSError: the address is not available.
-        """
+        """Bind host:port or unix:/path, and return the bound address. May raise OSError."""
         loop = asyncio.get_running_loop()
         self._listener = await listen(
             self._make_connection,
@@ -100,7 +93,7 @@ class HttpServer:
         return cast("asyncio.Protocol", connection)
 
     def on_connected(self, connection: HttpConnection) -> None:
-        """Track the connection, and reject or abort it if there are too many."""
+        """Add the connection, and reject or abort it if there are too many."""
         self._connections[connection] = StallWatch(self._limits.write_timeout_s)
         beyond = self._counts.add(connection.client, after_handshake=connection.secure)
         if beyond > 0:
@@ -142,10 +135,7 @@ class HttpServer:
             connection.close_after_in_flight()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Wait until all clients have read their responses and disconnected.
-
-        The wait takes at most timeout_s seconds.
-        """
+        """Wait until all clients have read their responses and disconnected, or time is up."""
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):

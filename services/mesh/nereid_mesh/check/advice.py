@@ -1,8 +1,4 @@
-"""Findings about configurations that load, but may not do what their authors expect.
-
-Findings about batching come from `nereid.facts.batching`. The module does no I/O: it derives
-findings from a completed configuration and the model file's description.
-"""
+"""Findings about configurations that load, but may not do what their authors expect."""
 
 from __future__ import annotations
 
@@ -21,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """Return findings about a model that was loaded without errors.
-
-    description: what the model file states; `None` if it states nothing.
-    """
+    """Return findings about a model that was loaded without errors."""
     return [*advise_batching(config, description), *_traps(config)]
 
 

@@ -1,7 +1,6 @@
 """`nereid check PATH`: checks a model repository without starting a mesh.
 
-Exit codes: 0 means that nothing is wrong, 1 that there are errors (with --strict also warnings), 2
-that the repository could not be checked.
+Exit codes: 0 nothing is wrong, 1 errors (with --strict also warnings), 2 no check was possible.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         BackendRegistry(directory), given.assume_backend, run_code=given.run_models
     )
     repositories = Repositories(paths, settings.model_config_name, settings.model_namespacing)
-    # The scheduler's code would log the same texts that the findings contain.
+    # The scheduler would log the texts of the findings again.
     logging.disable(logging.NOTSET if given.verbose else logging.CRITICAL)
     try:
         models = asyncio.run(rehearse(repositories, reader, rules, given.model))
@@ -136,7 +135,6 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
 
 
 def _read_written(path: Path) -> ModelConfig | None:
-    """Return the configuration as the author wrote it; `None` if it cannot be read."""
     try:
         return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):
@@ -157,15 +155,11 @@ def _unread(reader: ModelReader, version_path: str) -> Iterable[Finding]:
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    """Return the numbers of the GPUs to place instances on.
-
-    A given list is used unchanged, so that users can see the placement on other machines.
-    """
     if text == "none":
         return ()
     if text != "all":
         return tuple(sorted({int(part) for part in text.split(",")}))
-    # The GPUs are looked up only if they are needed, because the import loads NumPy and more.
+    # This import loads NumPy and more.
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
     return tuple(gpu.id for gpu in offered_gpus(ExecutorSettings(), BackendRegistry()))
@@ -237,7 +231,7 @@ def _shared_flags() -> list[DeclaredFlag]:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap a flag's parser for argparse, so that argparse prints the parser's error message."""
+    """Wrap a flag's parser, so that argparse prints the parser's error message."""
 
     def parse_argument(text: str) -> Any:
         try:

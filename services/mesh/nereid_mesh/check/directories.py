@@ -1,7 +1,4 @@
-"""Findings about a model's files, such as names that are nearly right and versions not served.
-
-This module reads file names and the source of Python models. The caller passes the configuration.
-"""
+"""Findings about a model's files, such as names that are nearly right and versions not served."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ if TYPE_CHECKING:
 
     from nereid.pb.model_config_pb2 import ModelConfig
 
-# Matches folder names such as v1, version-1 and 01. They are not versions, but are probably meant
-# to be.
+# Folder names such as v1, version-1 and 01 are no versions, but are probably meant to be.
 _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNORECASE)
 _FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
@@ -78,9 +74,8 @@ def model_findings(
 ) -> Iterator[Finding]:
     """Yield findings about the folder of a model.
 
-    config: the completed configuration, or the written one if it cannot be completed; `None` if it
-    cannot be read. served: the versions that are loaded or fail to load. offered: the backends that
-    executors have.
+    config: completed, or as written if that fails; `None` if unreadable. served: versions that are
+    loaded or fail to load. offered: backends of executors.
     """
     try:
         entries = sorted(path.iterdir())
@@ -222,7 +217,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
     elif config is not None and config.backend in _FILE_NAMES:
         expected = {_FILE_NAMES[config.backend]}
     elif config is not None and (config.backend or config.platform):
-        # Nereid does not know this backend's file names; an ensemble has no model file.
+        # This backend's file names are unknown; an ensemble has no model file.
         return
     if not expected.isdisjoint(names):
         if config is not None and config.backend == PYTHON:
@@ -246,7 +241,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
 
 
 def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
-    """Yield the errors that a worker would find when it imports the file; no code is run."""
+    """Yield the errors of an import of the file, without running code."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -273,11 +268,7 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
-    """Yield findings about packages that the file always imports and this Python lacks.
-
-    Imports in functions, `try` and `if` are ignored, because the file may work without their
-    packages.
-    """
+    """Yield findings about packages that the file always imports and this Python lacks."""
     imported: set[str] = set()
     for statement in tree.body:
         if isinstance(statement, ast.Import):

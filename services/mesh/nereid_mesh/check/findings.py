@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCount:
-    """A number of equal instances on one device. device is "cpu", or "gpu" and the GPU's number."""
+    """Equal instances on one device. device is "cpu", or "gpu" and the GPU's number."""
 
     name: str
     device: str
@@ -22,11 +22,7 @@ class PlacedCount:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """One version, as it would be served.
-
-    state: READY, UNAVAILABLE, or UNKNOWN if it cannot be determined on this machine. config: the
-    completed configuration; `None` if it could not be completed.
-    """
+    """One version, as it would be served. UNKNOWN: this machine cannot tell."""
 
     number: int
     state: str
@@ -37,10 +33,7 @@ class CheckedVersion:
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model of a repository, or a requested model that is in no repository.
-
-    path: directory of the model; empty if the model has none or several.
-    """
+    """A model of a repository, or a requested one that is in none and has no path."""
 
     name: str
     path: str = ""

@@ -1,7 +1,4 @@
-"""Reads model files through the backends, as an executor does before a load.
-
-The module loads no model onto a device, and runs a model's code only on request.
-"""
+"""Reads model files through the backends. A model's code runs only on request."""
 
 from __future__ import annotations
 
@@ -36,19 +33,14 @@ class ModelReader:
     def __init__(
         self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
     ) -> None:
-        """Create a reader that has read nothing yet.
-
-        assumed: backends that this machine may lack, but executors are assumed to have. run_code:
-        true to let Python models complete their configurations.
-        """
+        """Create a reader; executors are assumed to have `assumed` backends as well."""
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
         self._run_code = run_code
         self._described: dict[tuple[str, ...], pb.Described] = {}
-        # Maps a version's directory to the reason why the version's model file was not read.
+        # Key: a version's directory. Value: why its model file was not read.
         self.unread: dict[str, str] = {}
-        # Directories of the versions whose configurations could not be completed without the model
-        # file.
+        # Directories of versions that could not be completed without the model file.
         self.incomplete: set[str] = set()
 
     @property
@@ -79,11 +71,7 @@ class ModelReader:
         return described
 
     def check_load(self, command: pb.LoadInstance) -> None:
-        """Check whether an instance could be loaded, as far as the files show this.
-
-        Raises:
-            NereidError: the error with which the load would fail.
-        """
+        """Check from the files whether an instance could be loaded; raise NereidError."""
         config, path = command.config, Path(command.version_path)
         described = self._describe(config, path)
         if described.HasField("error"):
@@ -97,10 +85,6 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Return the description.
-
-        If the file is not read, the description is empty and `unread` has the reason.
-        """
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

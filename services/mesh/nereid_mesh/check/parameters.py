@@ -1,7 +1,4 @@
-"""Names of the parameters that Nereid and its backends read, used to find misspelled names.
-
-Other parameters belong to the model itself, or are unknown. As in Triton, they are never refused.
-"""
+"""Names of the parameters that Nereid and its backends read, used to find misspelled names."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Parameters of every model. Padding is checked with the tensors. lazy_loading needs no check: the
-# scheduler accepts any value.
+# Padding is checked with the tensors. The scheduler accepts any value of lazy_loading.
 _OF_ALL: Final = (*PARAMETERS, PADDING, "lazy_loading")
 KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": (
@@ -59,8 +55,7 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tensorrt": ("execution_context_allocation_strategy",),
 }
-# Minimum similarity of a misspelled name. It is high because a model may have parameters of its own
-# that merely resemble known ones.
+# This is high, because a model's own parameters may resemble known ones.
 _SIMILARITY: Final = 0.86
 
 

@@ -1,8 +1,4 @@
-"""Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
-
-Configurations, including those of ensembles, are completed, placed and refused by the code that
-serves models. So error texts are the same as in the repository index.
-"""
+"""Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing."""
 
 from __future__ import annotations
 
@@ -41,13 +37,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.config_completion import CompletionRules
 
 _EXECUTOR: Final = "check"
-# State of a version if this machine cannot determine whether the version would be served.
+# This machine cannot determine whether the version would be served.
 _UNKNOWN: Final = "UNKNOWN"
 
 
 @dataclass(frozen=True)
 class RehearsalRules:
-    """Properties of the rehearsed mesh. gpus are the numbers of the GPUs that each executor has."""
+    """Properties of the rehearsed mesh. gpus are those of each executor."""
 
     completion: CompletionRules
     backends: AllowedBackends
@@ -70,7 +66,7 @@ class RehearsalExecutor:
     def send(self, message: bytes) -> None:
         """Handle a command in the next iteration of the event loop."""
         command = pb.ExecutorCommand.FromString(message)
-        # The loader calls this in the middle of its own work, so the command is handled later.
+        # The loader calls this in the middle of its own work.
         asyncio.get_running_loop().call_soon(self._on_command, command)
 
     def send_now(self, message: bytes) -> None:
@@ -99,7 +95,6 @@ class RehearsalExecutor:
             case "unload":
                 loader.streams.instance_unloaded(session, command.unload.instance)
             case _:
-                # Commands about readiness, tracing and logging need no action.
                 pass
 
 
@@ -109,13 +104,9 @@ async def rehearse(
     rules: RehearsalRules,
     names: Sequence[str] = (),
 ) -> list[CheckedModel]:
-    """Return the models as they would be served, sorted by name, without the findings of advice.py.
+    """Return the models as they would be served, sorted by name; may raise OSError.
 
-    names: the models to check, along with the models of their steps; empty means all. A name that
-    is in no repository gets an error, and neither a path nor versions.
-
-    Raises:
-        OSError: a repository cannot be read.
+    names: models to check with their steps' models; empty means all.
     """
 
     def on_due() -> None:
@@ -157,8 +148,7 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
         checked.versions.append(version)
         if version.state == VersionState.UNAVAILABLE.value:
             reason = version.reason
-            # If the configuration cannot be read, all versions have the same error, so add it only
-            # once.
+            # If the configuration cannot be read, all versions have this error.
             if all(finding.message != reason for finding in checked.findings):
                 checked.findings.append(_load_error(reason))
     return checked
@@ -188,14 +178,13 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Return the names of models whose file, or the file of a step's model, was not read."""
     models = list(models)
     unread = {
         model.name
         for model in models
         if any(version.path in incomplete for version in model.versions.values())
     }
-    # An ensemble may have other ensembles among its steps, so the search is repeated.
+    # Ensembles may be steps of others, so repeat the search.
     for _ in models:
         unread |= {
             model.name
@@ -208,7 +197,6 @@ def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -
 def _add_unserved(
     checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
 ) -> None:
-    """Add models whose name is in several repositories, and requested names that are in none."""
     entries = repositories.names()
     for name, entry in entries.items():
         if entry.reason and (not names or entry.plain_name in names):

@@ -26,11 +26,7 @@ _INDENT: Final = "    "
 def json_report(
     models: Sequence[CheckedModel], repositories: Sequence[Finding], *, problems: bool
 ) -> str:
-    """Return the report as a JSON document.
-
-    repositories: findings that concern repositories as a whole. problems: true if the exit code is
-    1.
-    """
+    """Return the report as JSON. problems: whether the exit code is 1."""
     document = {
         "format": FORMAT,
         "problems": problems,
@@ -66,7 +62,7 @@ def _version(version: CheckedVersion) -> dict[str, Any]:
             }
             for group in version.instances
         ],
-        # The document with which GET /v2/models/{model}/config would respond.
+        # The response of GET /v2/models/{model}/config.
         "config": None if config is None else json.loads(config_json(config)),
     }
 
@@ -112,7 +108,7 @@ def _summary(version: CheckedVersion) -> str:
 
 def _finding_lines(finding: Finding, indent: str) -> Iterator[str]:
     start = f"{indent}{finding.severity.value}: "
-    # Error texts are not wrapped, so that users can search for them.
+    # Users search for error texts, so do not wrap them.
     yield f"{start}{finding.message.rstrip()} [{finding.code}]"
     if finding.hint:
         yield from textwrap.wrap(

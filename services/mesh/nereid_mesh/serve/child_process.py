@@ -1,8 +1,4 @@
-"""Child processes of a mesh, as the mesh's supervisor sees them.
-
-Some children start before the supervisor's event loop. Therefore this module must import neither
-asyncio nor anything else that takes long. It does not depend on what the processes serve.
-"""
+"""Child processes of a mesh. This module must import quickly, without asyncio."""
 
 from __future__ import annotations
 
@@ -57,10 +53,7 @@ class ChildProcess:
 
 
 def _die_with_parent() -> None:
-    """Make the kernel end this child when the supervisor ends.
-
-    This function runs in the child, before the child executes its program.
-    """
+    """Make the kernel end this child with the supervisor. This runs in the child."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -85,11 +78,7 @@ class StandbyProcess:
         return self._process.pid
 
     def activate(self, activation: Activation) -> ChildProcess:
-        """Make the process serve; from now on it belongs to the caller.
-
-        Raises:
-            OSError: the process has ended.
-        """
+        """Make the process serve; it then belongs to the caller. Raise OSError if it has ended."""
         try:
             self._socket.activate(activation)
         except OSError:

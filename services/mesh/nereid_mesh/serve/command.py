@@ -1,9 +1,7 @@
 """The command `nereid serve`: a whole mesh on one machine, as child processes over unix sockets.
 
-nereid_mesh.serve.planning decides which children there are and which flags each child gets.
-Planning runs in a separate process, because it imports the settings of all services. It checks
-everything before any child serves. Meanwhile the likely children already import their modules
-(nereid_mesh.serve.early_start).
+A separate process plans, because planning imports the settings of all services. Meanwhile the
+likely children import their modules (nereid_mesh.serve.early_start).
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ if TYPE_CHECKING:
 
 
 SUMMARY: Final = "start a whole mesh on this machine"
-# Packages without which some service cannot start. Each of them is required by one service.
+# Each of these packages is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Minimum number of descriptors. It is enough for a mesh with a handful of clients: its own files,
-# sockets and pipes.
+# This is enough for the files and sockets of a mesh with a handful of clients.
 _MIN_DESCRIPTORS = 256
 
 
@@ -63,11 +60,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
-    # This import waits until the first processes have been started.
+    # Import only after the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
-    # Signals are blocked because a signal between the creation of the directory and the with block
-    # would leave the directory behind.
+    # A signal between the creation of the directory and the with block would leave it behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -77,11 +73,7 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
 def _plan_and_run(
     directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
 ) -> int:
-    """Plan and run the mesh; return the exit code.
-
-    Processes that the mesh uses are removed from the list `early`.
-    """
-    # The import comes this late because it takes longer than starting the first processes.
+    # This import takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415
 
     code, plan = _plan(str(directory.path), argv)
@@ -89,12 +81,10 @@ def _plan_and_run(
 
 
 def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
-    """Return the planning process's exit code, and the plan; `None` if there is no plan."""
     import pickle  # noqa: PLC0415 - not before the first processes have been started
 
     read_end, write_end = os.pipe()
-    # A fork is quick, because this process has imported most of what planning needs. It is safe,
-    # because this process has no other thread yet.
+    # A fork is quick, because most imports are done, and safe, because there is no other thread.
     process = os.fork()
     if not process:
         os.close(read_end)
@@ -109,7 +99,7 @@ def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
     finally:
         _, status = os.waitpid(process, 0)
     code = os.waitstatus_to_exitcode(status)
-    # Unpickling is safe, because a fork of this process has made the data.
+    # A fork of this process has made the data, so unpickling is safe.
     return code, pickle.loads(pickled) if pickled and not code else None  # noqa: S301
 
 
@@ -135,10 +125,7 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
 
 
 def _raise_descriptor_limit() -> float:
-    """Raise the limit on descriptors as far as the system allows; return the new limit.
-
-    Each client needs a descriptor.
-    """
+    """Raise the limit on descriptors, since each client needs one; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -147,9 +134,5 @@ def _raise_descriptor_limit() -> float:
 
 
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit early with an exception, so that all `finally` blocks run.
-
-    This handles signals before the children start. It makes sure that the directory is removed and
-    that the planning process ends.
-    """
+    """Exit with an exception, so that `finally` removes directory and planning process."""
     sys.exit(0)

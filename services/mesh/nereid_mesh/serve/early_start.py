@@ -1,8 +1,6 @@
 """Start of the processes that a mesh most likely has, before the mesh's plan is made.
 
-Until the first response, the imports of these processes take longer than anything else, and they
-hardly depend on flags; see nereid.process.standby. A wrong guess costs a process that ends without
-having served. This module must import quickly, because it is imported before the processes start.
+This module must import quickly. A wrong guess costs a process that ends unused.
 """
 
 from __future__ import annotations
@@ -30,14 +28,12 @@ def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[st
     if _HELP & set(argv):
         return ()
     if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
-        # A standby process keeps the argv with which it was started. If several processes ran the
-        # same module, `ps` would not show which is which.
+        # A standby keeps its argv, so `ps` could not tell several processes of a module apart.
         return ()
     return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
 
 
 def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
-    """Return the last value that is given for a flag; "" if none is given."""
     value = environ.get(f"NEREID_{name.upper()}", "")
     for text, following in zip_longest(argv, argv[1:], fillvalue=""):
         flag, equals, given = text.partition("=")

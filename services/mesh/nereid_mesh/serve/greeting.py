@@ -20,27 +20,22 @@ from nereid.rpc.net.dialing import connect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Pauses between two requests for the repository index. The pauses grow, since loads may take long.
+# Loads may take long, so the pauses between two requests grow.
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
-# Maximum number of characters in an example request. A longer one is of no use.
+# A longer example is of no use.
 _MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
-# Input of the example request for models that take text.
 _TEXT = "A mesh of small services."
 
 
 async def greet(addresses: Mapping[str, str], https: str = "") -> None:
-    """Wait until the mesh serves and no model is loading any more, then print the greeting.
-
-    addresses: the addresses at which the mesh serves, by "http", "grpc" and "metrics". https: see
-    Plan.https.
-    """
+    """Wait until no model is loading any more, then print the greeting."""
     if "http" not in addresses:
         return
     if https == "mutual":
-        # The mesh would refuse requests from this process, which has no client certificate.
+        # This process has no client certificate.
         _print_addresses(addresses, https)
         return
     http = _Http(_reachable(addresses["http"]), tls=bool(https))
@@ -49,7 +44,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
         except _RefusedError:
-            # The index requires credentials, which this process does not have.
+            # This process has no credentials for the index.
             _print_addresses(addresses, https)
             return
         except (OSError, http_client.HTTPException, ValueError):
@@ -59,7 +54,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         await asyncio.sleep(backoff.next_delay_s())
     print(_table(models), end="\n\n")
     _print_addresses(addresses, https)
-    # A ready model that has a reason is not in memory; describing it would load it.
+    # A ready model with a reason is not in memory; describing it would load it.
     loaded = [
         model for model in models if model.get("state") == "READY" and not model.get("reason")
     ]
@@ -67,7 +62,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
     try:
         requests = [await asyncio.to_thread(_example, http, name) for name in ready]
     except (_RefusedError, OSError, http_client.HTTPException, ValueError):
-        requests = []  # Credentials are needed, or a model was unloaded meanwhile.
+        requests = []  # credentials are needed, or a model was unloaded
     examples = [
         request for request in requests if request and len(request.command) < _MAX_EXAMPLE_LENGTH
     ]
@@ -90,24 +85,21 @@ def _print_addresses(addresses: Mapping[str, str], https: str) -> None:
 
 
 def _reachable(address: str) -> str:
-    """Return an address to use on this machine, even if the server listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
 class _RefusedError(Exception):
-    """Error for an API that refuses requests without credentials."""
+    """An API refuses requests without credentials."""
 
 
 class _Http:
-    """HTTP client of the mesh that this process has started."""
-
     def __init__(self, address: str, *, tls: bool) -> None:
         self._address = address
         self._tls = tls
         path = unix_path(address)
         where = f"{'https' if tls else 'http'}://{authority_of(address)}"
-        # Beginning of a shell command that sends a request to the same address.
+        # A shell command with the address, without the path.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
     def request(self, method: str, path: str) -> Any:
@@ -129,7 +121,7 @@ class _Http:
         connection = http_client.HTTPConnection(authority_of(self._address))
         connection.sock = connect(self._address, _TIMEOUT_S)
         if self._tls:
-            # The server is a child of this process; its certificate names other hosts than
+            # The server is a child of this process. Its certificate names other hosts than
             # localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
@@ -142,11 +134,11 @@ def _table(models: list[dict[str, str]]) -> str:
     rows = [("MODEL", "VERSION", "STATE")]
     for model in models:
         state = model.get("state", "")
-        # The first line of a traceback is enough; the log has the whole traceback.
+        # The log has the whole traceback.
         reason = model.get("reason", "").partition("\n")[0]
         version = model.get("version", "-")
         row = (model["name"], version, f"{state}: {reason}" if reason else state)
-        # Names may come from clients, whose texts must not look like lines of the log.
+        # Clients may choose names, which must not look like lines of the log.
         rows.append((escape_controls(row[0]), escape_controls(row[1]), escape_controls(row[2])))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return "\n".join(
@@ -155,9 +147,9 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """An example request. The smallest example, compared as a tuple, is the easiest to read."""
+    """An example request. The smallest, compared as a tuple, is the easiest to read."""
 
-    # Number of elements in the request's response, as far as the model states it.
+    # Number of elements in the response, as far as the model states it.
     elements: int
     length: int
     command: str

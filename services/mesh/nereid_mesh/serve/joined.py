@@ -82,7 +82,7 @@ async def serve(
         await shutdown.await_start(scheduler.start())
         scheduler.attach(scheduler_end)
         await gateway.start()
-        # The gateway has missed the notices that the scheduler sent before the gateway listened.
+        # The gateway has missed the scheduler's earlier notices.
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error

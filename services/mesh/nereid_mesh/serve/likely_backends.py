@@ -1,8 +1,4 @@
-"""Guess which backends a repository's models need, from the names of the models' files.
-
-Executors import these backends in advance (--preload-backend). A wrong guess costs only time or
-memory. For a repository that is not a local directory, nothing is guessed.
-"""
+"""Guess which backends a repository's models need (--preload-backend), from file names."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from nereid.core.known_backends import model_file_backend
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Maximum number of models to look at. A repository may have many models, but most of them are like
-# the first ones.
+# Most models of a repository are like the first ones.
 _MAX_MODELS: Final = 32
 
 
@@ -33,7 +28,6 @@ def likely_backends(repositories: Iterable[str]) -> tuple[str, ...]:
 
 
 def _entries(path: Path) -> list[Path]:
-    """Return the entries of a directory, sorted; empty if the path is not a directory."""
     try:
         return sorted(path.iterdir())
     except OSError:

@@ -15,24 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A child process to keep running.
-
-    Children of a lower stage are drained before those of a higher stage.
-    """
+    """A child process to keep running. Lower stages are drained before higher ones."""
 
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Environment variables with secret settings, which no other process may see.
+    # Variables with secret settings, which no other process may see.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     # True if the child's models may block the interpreter for long while they load.
     may_block: bool = False
-    # Descriptors that the child inherits, and environment variables that tell it their numbers.
+    # The variables tell the child the numbers of the descriptors that it inherits.
     descriptors: tuple[int, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    # Seconds that the child serves before a second process starts. The second process takes over
-    # when the first one ends; see nereid.process.standby. `None` means that there is no second
-    # process.
+    # Time that the child serves before its standby starts; `None` means no standby.
     standby_after_s: float | None = None
 
 
@@ -40,14 +35,13 @@ class ChildSpec:
 class SupervisionRules:
     """Rules for keeping children running."""
 
-    # Maximum seconds for draining the children.
+    # Maximum time for draining the children.
     exit_timeout_s: float
-    # Environment variables of this process that no child inherits.
+    # Variables of this process that no child inherits.
     secret_variables: frozenset[str] = frozenset()
-    # Maximum seconds without a heartbeat; 0 means no limit.
+    # Maximum time without a heartbeat; 0 means no limit.
     watchdog_timeout_s: float = 0
-    # Maximum pause before a child is restarted. If a child has run for this long, its next pause is
-    # the shortest one.
+    # Maximum pause before a restart. A child that has run for this long gets the shortest pause.
     longest_pause_s: float = DEFAULT_TIMES.longest_restart_pause_s
 
 
@@ -57,8 +51,7 @@ class Edge(NamedTuple):
     address: str
     # True if other servers may listen at the same address.
     is_reused: bool
-    # True if this process binds the socket, which then outlives the gateways and is inherited by
-    # them.
+    # True if this process binds the socket, which then outlives the gateways.
     is_inherited: bool
 
 
@@ -68,16 +61,15 @@ class Plan:
 
     children: tuple[ChildSpec, ...]
     supervision: SupervisionRules
-    # Names of the children that serve the edges, in the order of the gateways' numbers.
+    # The children that serve the edges, in the order of the gateways' numbers.
     gateways: tuple[str, ...]
     # Directory that the gateways share if there are several.
     group_directory: str
-    # Edges that are served, by "http", "grpc", "metrics" and the names of the managed ports.
+    # Key: "http", "grpc", "metrics" or the name of a managed port.
     edges: Mapping[str, Edge]
-    # Seconds that clients wait for a gateway's next process. A restart takes a few seconds; after
-    # many restarts, the pause is too long for clients to wait.
+    # Time that clients wait for a gateway's next process.
     unserved_s: float
-    # "yes" for HTTPS, "mutual" for HTTPS with client certificates, or "" for HTTP without TLS.
+    # "yes" for HTTPS, "mutual" for HTTPS with client certificates, or "".
     https: str
     log: LogSettings
 

@@ -30,14 +30,9 @@ _GREETING_PAUSE_S = 0.3
 
 
 def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
-    """Run a mesh until a signal arrives; return the exit code.
-
-    early: processes that may become standbys of the mesh's children. Those that are used are
-    removed from the list; the others are ended. directory: directory of the mesh's sockets.
-    """
+    """Run a mesh until a signal arrives; return the exit code. Used standbys leave `early`."""
     set_up_logging(plan.log, "nereid")
-    # The children keep the directory in use, because they may drain for a while after this process
-    # was killed.
+    # The children may drain after this process was killed, so they keep the directory in use.
     shared = directory.share()
     plan = replace(
         plan,
@@ -58,10 +53,7 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Map a child's name to the early process that fits it; remove these processes from `early`.
-
-    An early process fits a child whose command line begins with that of the process.
-    """
+    """Return the early process that fits each child, and remove it from `early`."""
     standbys = {}
     for child in children:
         for standby in early:
@@ -92,7 +84,6 @@ async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
 
 
 def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
-    """Return the plan with the gateways' ports, and with the addresses that were bound."""
     environs = {name: ports_environ(ports, number) for number, name in enumerate(plan.gateways)}
     size = len(plan.gateways)
     if size > 1:
@@ -117,7 +108,7 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
 
 
 class _HeldPorts:
-    """Ports that keep clients waiting, for a limited time, while no gateway serves the ports."""
+    """Ports that keep clients waiting, for a limited time, while no gateway serves them."""
 
     def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
         self._gateways = gateways
@@ -170,8 +161,7 @@ async def _greet(plan: Plan) -> None:
         await _until_listening(address)
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
-    # The greeting's imports take a third of the time that all other imports of this process take.
-    # The greeting is imported only after the services have imported their modules.
+    # This takes a third of the time of all other imports, so the services import first.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)

@@ -1,7 +1,4 @@
-"""Planning of a mesh: one command line is checked as a whole and split among the services.
-
-If there are errors, planning prints all of them and exits with code 2.
-"""
+"""Planning of a mesh: one command line is checked as a whole and split among the services."""
 
 from __future__ import annotations
 
@@ -50,16 +47,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
-# Errors that do not occur with another port: the port is taken, or this user may not use it.
+# The port is taken, or this user may not use it.
 _OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
-# Stages of the drain: a lower stage is drained before a higher one.
+# A lower stage is drained before a higher one.
 _GATEWAY_STAGE: Final = 0
 _SCHEDULER_STAGE: Final = 1
 _LAST_STAGE: Final = 2
-# Seconds after which a standby starts. By then a mesh has started, even on a busy machine, so
-# standbys do not slow its start down.
+# By then a mesh has started even on a busy machine, so standbys do not delay it.
 _STANDBY_AFTER_S: Final = 5.0
-# Number of malloc arenas for executors that load and unload models all the time.
+# malloc arenas of executors that load and unload models all the time.
 _FEW_ARENAS: Final = 2
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
@@ -82,10 +78,7 @@ _SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler
 
 
 def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
-    """Return the plan for a runtime directory and flags.
-
-    If the flags ask for help or have errors, print the help or all errors, and exit.
-    """
+    """Return the plan for a runtime directory and flags, or print help or all errors and exit."""
     prepare_environment()
     mesh = _Mesh(directory, *_read(argv))
     serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
@@ -145,7 +138,7 @@ class _Mesh:
         """Return the addresses that clients use, by the name of what is served there."""
         gateway = self.gateway
         edges = {}
-        # If the gRPC engine is grpcio, the engine binds its port itself.
+        # The engine grpcio binds its port itself.
         is_inherited = gateway.grpc_engine == "nereid"
         if gateway.allow_http:
             edges["http"] = Edge(gateway.http_at, gateway.reuse_http_port, is_inherited=True)
@@ -158,13 +151,11 @@ class _Mesh:
         return edges
 
     def _joined(self, gateway: GatewaySettings, scheduler: SchedulerSettings) -> ChildSpec:
-        """Return the process of gateway, scheduler and cache."""
-        # Metrics of the whole mesh have one port. In a shared process, the gateway's flag gives
-        # that port.
+        # The gateway's flag gives the one port for metrics of the whole mesh.
         scheduler = replace(
             scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
         )
-        # The scheduler's settings come last, because the last of two flags of the same name counts.
+        # If a flag occurs twice, the last one counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
         cache = replace(self.cache, cache_listen=self._cache_address)
         argv = _merged(settings_argv(cache), argv)
@@ -176,7 +167,6 @@ class _Mesh:
     def _separate(
         self, gateway: GatewaySettings, schedulers: list[SchedulerSettings]
     ) -> list[ChildSpec]:
-        """Return the gateways, the schedulers and the cache, each as a separate process."""
         gateway = self._of_role(gateway, Role.GATEWAY)
         children = [self._gateway(gateway, number) for number in range(self.serve.gateways)]
         if self.cache.cache_config:
@@ -192,12 +182,11 @@ class _Mesh:
         return children
 
     def _executors(self, address: str) -> list[ChildSpec]:
-        """Return the executors, each as a separate process, for the schedulers at an address."""
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
         if count is None:
             count = max(1, len(gpus))
-        # Without a limit, each of several executors on this machine would use all of its cores.
+        # Otherwise each of several executors would use all cores.
         cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
         children = []
         for number in range(count):
@@ -212,10 +201,6 @@ class _Mesh:
         return children
 
     def _schedulers(self) -> list[SchedulerSettings]:
-        """Return the schedulers' settings. Each scheduler's first address is a unix socket.
-
-        The sockets are in the mesh's directory.
-        """
         outside, count = self.serve.scheduler_address, self.serve.schedulers
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
@@ -237,18 +222,14 @@ class _Mesh:
         ]
 
     def _state_directory(self) -> str:
-        """Return the directory that holds the state of all schedulers.
-
-        By default it is beside the sockets. There the next scheduler process of this mesh finds it,
-        but another mesh does not.
-        """
+        """Return the state's directory, beside the sockets unless a flag names one."""
         if self.scheduler.state_name:
             return ""
         return self.scheduler.state_directory or f"{self.directory}/state"
 
     def _executor(self, number: int, address: str) -> ExecutorSettings:
         executor = self.executor
-        # If models are often loaded and unloaded, few arenas return more memory to the system.
+        # Few arenas return more memory to the system.
         arenas = _FEW_ARENAS if self.scheduler.model_memory_budget else 0
         return replace(
             executor,
@@ -267,7 +248,6 @@ class _Mesh:
         return likely_backends(scheduler.model_repository)
 
     def _gateway(self, settings: GatewaySettings, number: int) -> ChildSpec:
-        """Return the process of the gateway with this number."""
         config = parse_trace_config(settings.trace_config)
         if number and config.to_file:
             # Two processes cannot write to the same file.
@@ -285,17 +265,12 @@ class _Mesh:
     def _child(
         self, module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
     ) -> ChildSpec:
-        """Return a child process; it gets the secrets of its services.
-
-        members: settings of the services that run in the child.
-        """
         secrets = {
             name: text for member in members for name, text in secret_environ(member).items()
         }
         if any(isinstance(member, CacheSettings) for member in members):
             secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
-        # Executors have no standby: either there are several executors, or an executor must first
-        # load models, which takes longer than imports.
+        # Executors have no standby: there are several, or loading models takes longer than imports.
         has_standby = self.serve.standby and stage < _LAST_STAGE
         return ChildSpec(
             _name(module, number),
@@ -336,7 +311,6 @@ def _read(
 
 
 def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
-    """Return errors, one line each, if the requirements for keeping state in Redis are not met."""
     errors = []
     in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
     if in_memory or not (cache.cache_config or scheduler.cache_address):
@@ -347,7 +321,6 @@ def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[st
 
 
 def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
-    """Return errors, one line each, about settings that do not allow several gateways."""
     errors = []
     if serve.join not in ("auto", "none"):
         errors.append(
@@ -363,7 +336,6 @@ def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
 
 
 def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
-    """Return errors, one line each, about schedulers that this command cannot start."""
     errors = []
     if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
         errors.append(
@@ -389,10 +361,9 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:
-    """Return the ids of the GPUs that executors on this machine can offer."""
     if importlib.util.find_spec("pynvml") is None:
         return []
-    # The imports load NumPy and more, which only a machine with GPUs needs in this process.
+    # These imports load NumPy and more, which only a machine with GPUs needs.
     from nereid_executor.backends.registry import BackendRegistry  # noqa: PLC0415
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
@@ -404,10 +375,7 @@ def _name(module: str, number: int) -> str:
 
 
 def _secret_variables() -> frozenset[str]:
-    """Return the environment variables that may hold a secret.
-
-    They are not passed on to children: each child gets its own secrets in another way.
-    """
+    """Return the variables that may hold a secret. Each child gets its own in another way."""
     secret = (
         declared.variable for declared in declared_flags(*_SETTINGS) if declared.option.secret
     )

@@ -13,8 +13,5 @@ CACHE: Final = "nereid_cache"
 
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command line that runs a module.
-
-    -P keeps the folder in which the process starts out of the import path.
-    """
+    """Return the command line of a module; -P keeps the current folder off the path."""
     return (sys.executable, "-P", "-m", module, *arguments)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from nereid.config import flags
 from nereid.config.flags import flag
 
-# The flags that --help shows; --help-all shows all flags.
+# --help-all shows all flags.
 COMMON_FLAGS = frozenset(
     {
         "model_repository",

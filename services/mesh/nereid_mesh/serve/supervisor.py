@@ -1,8 +1,7 @@
 """Supervision of child processes: start, watch, restart with back-off, and drain in order.
 
-This module handles processes and signals only; it does not depend on what they serve. Each child
-has its own session, so a terminal's Ctrl-C reaches only the supervisor, which then drains the
-children. A child ends together with the supervisor, even if the supervisor is killed.
+Each child has its own session, so Ctrl-C reaches only the supervisor. A child ends with the
+supervisor, even if that is killed.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-# Exit codes after which a restart would not help: the child refused its settings (2), or failed to
-# load a model that it must load (3).
+# Exit codes after which restarts do not help: the child refused its settings (2), or failed to load
+# a model (3).
 _FINAL_CODES = frozenset({2, 3})
-# Additional seconds after the time limit of the drain. The children have the same limit. If they
-# cut off requests at that time, the errors must still reach the clients.
+# The children cut off requests at the same limit, and the errors must still reach clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# Number of words in argv before the module's own arguments: the interpreter, -P, -m and the module.
+# Words before the module's own arguments: the interpreter, -P, -m and the module.
 _PROGRAM_WORDS = 4
 
 
@@ -45,17 +43,12 @@ _NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})
 
 @dataclass
 class _Started:
-    """The process of a started child, and the pipe of its heartbeats."""
-
     process: ChildProcess
     heartbeats: HeartbeatPipe
 
 
 class Supervisor:
-    """Supervisor of child processes.
-
-    It keeps them running until stop(), or until one ends with a final exit code (2 or 3).
-    """
+    """Keeps children running until stop(), or until one ends with a final exit code (2 or 3)."""
 
     def __init__(
         self,
@@ -64,11 +57,7 @@ class Supervisor:
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
         standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
     ) -> None:
-        """Prepare the supervision; run() starts it.
-
-        on_ended: called whenever the process of a child has ended. standbys: processes that were
-        started before, by the names of their children.
-        """
+        """Prepare the supervision; run() starts it."""
         self._specs = specs
         self._environ = {
             name: text for name, text in os.environ.items() if name not in rules.secret_variables
@@ -96,7 +85,7 @@ class Supervisor:
         await self._stopping.wait()
         await self._drain()
         await asyncio.gather(*tasks)
-        # A task may have started another standby while the children were ending.
+        # A task may have started another standby meanwhile.
         self._end_standbys()
         return self._exit_code
 
@@ -117,8 +106,8 @@ class Supervisor:
                 self._stopping.set()
                 return
             if spec.name in self._standbys:
-                # A restart from a standby needs no back-off: a child gets another standby only
-                # after it has served for a while.
+                # A child gets a standby only after it has served for a while, so no back-off is
+                # needed.
                 backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
@@ -131,7 +120,6 @@ class Supervisor:
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
-        """Start a child, wait for its end, and return its exit code; kill the child if it hangs."""
         child = self._start(spec)
         try:
             process = self._processes[spec.name] = child.process
@@ -146,7 +134,6 @@ class Supervisor:
             child.heartbeats.close()
 
     def _start(self, spec: ChildSpec) -> _Started:
-        """Start a process that serves; use the child's standby if there is one."""
         heartbeats = HeartbeatPipe()
         try:
             with SecretsFile(spec.secrets) as secrets:
@@ -165,7 +152,6 @@ class Supervisor:
     def _activate_standby(
         self, spec: ChildSpec, environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> ChildProcess | None:
-        """Activate a child's standby and return its process; `None` if no standby is alive."""
         standby = self._standbys.pop(spec.name, None)
         if standby is None:
             return None
@@ -175,7 +161,6 @@ class Supervisor:
             return None
 
     async def _prepare_standby(self, spec: ChildSpec, serving: ChildProcess) -> None:
-        """Start the child's standby, if it has one, once the child has served for a while."""
         if spec.standby_after_s is None:
             return
         await _first_of(self._stopping.wait(), _end_of(serving), timeout_s=spec.standby_after_s)
@@ -197,10 +182,7 @@ class Supervisor:
             _signal(process, signal.SIGKILL)
 
     async def _drain(self) -> None:
-        """Send SIGTERM stage by stage, and SIGKILL at the time limit.
-
-        A stage gets SIGTERM once the previous stage has ended.
-        """
+        """Send SIGTERM to each stage after the previous one's end, SIGKILL at the limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rules.exit_timeout_s + _FINAL_RESPONSES_S
         self._end_standbys()
@@ -233,12 +215,11 @@ async def _all_ended(processes: Sequence[ChildProcess]) -> None:
 
 
 async def _end_of(process: ChildProcess) -> int:
-    """Wait for the end of a process; return its exit code."""
     while (code := process.returncode) is None:
         try:
             descriptor = os.pidfd_open(process.pid)
         except (AttributeError, OSError):
-            # The system does not report the end of a process, so the process is polled.
+            # The system does not report the end of a process.
             await asyncio.sleep(_POLL_INTERVAL_S)
         else:
             await _until_readable(descriptor)
@@ -246,7 +227,6 @@ async def _end_of(process: ChildProcess) -> int:
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Wait until a descriptor is readable, then close it."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)

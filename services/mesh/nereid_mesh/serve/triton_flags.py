@@ -1,9 +1,4 @@
-"""Flags of Triton without an equivalent in Nereid, which start scripts for Triton may contain.
-
-These flags tune something that Nereid does not have. `nereid serve` accepts them, so that such
-scripts keep working, and a line says that the flags change nothing. No other command accepts the
-flags.
-"""
+"""Flags of Triton that `nereid serve` accepts for start scripts, and that change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +11,6 @@ _IGNORED: Final = "Triton's; changes nothing here"
 
 
 def _ignored() -> Any:
-    """Declare a flag that is accepted with any value, and ignored."""
     return flags.flag(None, _IGNORED)
 
 

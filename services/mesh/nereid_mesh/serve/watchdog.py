@@ -1,8 +1,7 @@
-"""Watchdog that finds hung children: children whose event loop has sent no heartbeat for too long.
+"""Watchdog that finds hung children, whose event loop has sent no heartbeat for too long.
 
-A child is watched from its first heartbeat on, since imports may take long. If a child's models may
-block the interpreter while they load, the child has a longer limit. This does not hold for a child
-that is stopped (SIGSTOP), as /proc shows.
+A child is watched from its first heartbeat on, since imports take long. The limit is longer for a
+child whose models may block the interpreter, unless the child is stopped (SIGSTOP).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Final
 
 from nereid.process.liveness import INTERVAL_S, VARIABLE, is_stopped
 
-# Factor on the limit for a child that is not stopped and whose models may block the interpreter.
+# Factor on the limit of a child that is not stopped and whose models may block the interpreter.
 _BUSY_FACTOR: Final = 30
-# Share of the limit. If more time than this passes between two checks, the machine was suspended.
+# Share of the limit. After a longer gap between two checks, the machine was suspended.
 _SUSPENDED: Final = 0.5
 _READ_BYTES: Final = 4096
 
@@ -28,16 +27,12 @@ class Watchdog:
         """Set the maximum silence. It is much longer if may_block, but not for a stopped child."""
         self._limit_s = limit_s
         self._busy_limit_s = limit_s * (_BUSY_FACTOR if may_block else 1)
-        # Time of the last heartbeat; `None` means that there was none yet.
+        # Time of the last heartbeat; `None` if there was none yet.
         self._beat_at: float | None = None
         self._looked_at: float | None = None
 
     def is_hung(self, now: float, *, beat: bool, stopped: bool) -> bool:
-        """Return whether the child hangs; call this about once a second.
-
-        beat: true if there were heartbeats since the last call. stopped: true if the child is
-        stopped.
-        """
+        """Return whether the child hangs; call this about once a second."""
         gap_s = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         was_suspended = gap_s > self._limit_s * _SUSPENDED and gap_s > 2 * INTERVAL_S

@@ -1,15 +1,7 @@
 """Admission: finds the model version that serves a gateway's request.
 
-Each request has one of these outcomes:
-
-- It is submitted to its model, which is ready.
-- It is refused.
-- It is held while its model's first load is in progress.
-- It is returned as moved, because another scheduler owns its model or this scheduler stops.
-- It was sent before, and waits for the response of its first run.
-
-On the hot path the model is found with one dictionary lookup by the bytes of the request's head.
-The module does not know how models queue requests or how gateways are connected.
+A request is submitted, refused, held during its model's first load, returned as moved, or waits for
+the response of its first run. On the hot path the model is found by the bytes of the head.
 """
 
 # layout: compiled
@@ -97,12 +89,9 @@ class Admission:
     ) -> None:
         """Create an Admission without sessions.
 
-        first_runs: first runs that executors have named; with `NO_FIRST_RUNS`, resent requests run
-        again at once. has_moved: takes a model's name and returns whether another scheduler has the
-        model. loads: takes a model's name and a version (or -1), begins a load of the model if
-        necessary, and returns whether a request can wait for the load; `None` if requests begin no
-        loads. max_heads: maximum number of heads whose models are remembered. orphan_limit_s:
-        maximum time, in seconds, that a request goes on while its gateway is disconnected.
+        has_moved: returns whether another scheduler has a model. loads: begins a load of a model
+        and version (or -1) if necessary, and returns whether a request can wait for it.
+        orphan_limit_s: how long a request goes on while its gateway is disconnected.
         """
         self._timeline = timeline
         self._loads = loads
@@ -112,7 +101,6 @@ class Admission:
         self._traces = traces
         self._nested_calls = nested_calls
         self._first_runs = first_runs
-        # Sessions of all gateway links that are up.
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
@@ -130,12 +118,9 @@ class Admission:
     ) -> PendingRequest:
         """Submit a request to its model. `on_response` is called after this method has returned.
 
-        on_queued: called with the request's id and a new PendingRequest, if this replaces the
-        returned PendingRequest: for example when a held request is submitted. at_once: see
-        QueuedRequests.submit().
-
-        Raises:
-            NereidError: the request was refused, and `on_response` is never called.
+        on_queued: gets the id and a PendingRequest that replaces the returned one, for example
+        after a hold. Raises NereidError if the request is refused; `on_response` is then never
+        called.
         """
         model = self._by_head.get(request.head)
         if model is None or request.resent or request.error_status is not None:
@@ -150,10 +135,7 @@ class Admission:
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
-        """Record a trace of a request that no model accepted.
-
-        since_ns: time at which the request came; 0 means now.
-        """
+        """Record a trace of a request that no model accepted. since_ns: arrival; 0 means now."""
         if not is_sampled(request.trace_context):
             return
         if isinstance(error, MovedError):
@@ -166,11 +148,7 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def end_older_link(self, request_id: int, newer: LinkSession) -> None:
-        """End an older link of a gateway that has sent this request again over a newer link.
-
-        The request is still pending on the older link: the gateway has given that link up, but this
-        scheduler has not seen it end yet.
-        """
+        """End an older link of a gateway that has sent this request again over a newer link."""
         for session in list(self.sessions):
             if session is not newer and session.has_pending(request_id):
                 session.on_down()
@@ -178,7 +156,7 @@ class Admission:
     def stop(self) -> None:
         """Return held requests to their gateways now, and new requests when they come.
 
-        Requests that models make are still submitted, as each serves an accepted request.
+        Models' requests are still submitted, as each serves an accepted request.
         """
         self._stopping = True
         for held in self._load_queue:
@@ -202,8 +180,7 @@ class Admission:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
-            # Return the request: another scheduler owns the model, or will own it when this
-            # scheduler has ended.
+            # Another scheduler owns the model, or will when this one has ended.
             self._check_moved(name)
             raise _stopping()
         try:
@@ -229,13 +206,7 @@ class Admission:
     def _await_first_run(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest | None:
-        """Let a resent request wait for its first run, if an executor may have the first run.
-
-        Returns `None` if the request can be submitted like any other.
-
-        Raises:
-            Aborted: the request must not run again.
-        """
+        """Let a resent request wait for its first run; raise Aborted if it must not run again."""
         orphan = self.orphans.claim(request.id, on_response)
         if orphan is not None:
             return orphan
@@ -246,8 +217,7 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # If this scheduler stops, do not refuse the request but return it to its gateway. The
-            # next scheduler may find the first run.
+            # If this scheduler stops, the next one may find the first run: return the request.
             if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
@@ -310,7 +280,7 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
-        # The requests are held until now. The time from now on counts as time in the model's queue.
+        # From now on, the time counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
@@ -330,17 +300,12 @@ class Admission:
         self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
-        """Submit a request that was held.
-
-        Returns the name and version of the model that was found. If no model was found, they are
-        those in the request.
-        """
+        """Submit a held request; return the name and version of its model, if found, or its own."""
         named = held.name, held.version
         request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
             if request.resent:
-                # Look for a first run again: an executor that knows of it may have joined while the
-                # request was held.
+                # An executor that knows of a first run may have joined while the request was held.
                 resent = self._await_first_run(request, on_response, on_queued)
                 if resent is not None:
                     on_queued(request.id, resent)

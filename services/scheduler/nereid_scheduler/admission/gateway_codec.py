@@ -33,8 +33,7 @@ class RemoteGatewayCodec(GatewayCodec):
             for item in items:
                 payloads = item.payloads if isinstance(item, InferRequest) else ()
                 if any(isinstance(payload, SharedMemory) for payload in payloads):
-                    # Refuse the reference: the segment belongs to another process of this host, and
-                    # a model would read that process's data for the gateway.
+                    # A model would read another process's data for the gateway.
                     raise ValueError("a reference to memory that the gateway does not share")
             return items
 

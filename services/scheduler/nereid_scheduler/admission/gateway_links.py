@@ -1,9 +1,7 @@
 """Links to all gateways, and to models that make calls. Each link has a session.
 
-A new link is first sent all current notices. A gateway that connects before the scheduler has
-started has to wait. A scheduler that shuts down announces the shutdown on each link before it
-returns a request over that link. While it still finishes accepted requests, it also announces the
-shutdown to each gateway that connects. The module knows no request.
+A new link is first sent all current notices. A shutdown is announced on each link before a request
+is returned over it.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.admission.admission import Admission
     from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 
-# Notice that the mesh's only scheduler shuts down. If a mesh has several schedulers, each sends a
-# notice that also has the models it owns.
+# Only for a mesh with one scheduler. Other notices have the models that a scheduler owns.
 _LEAVING: Final = Ownership("", 0, (), leaving=True)
 
 
@@ -40,10 +37,7 @@ class GatewayLinks:
         segment_owners: SegmentOwners,
         notices: Callable[[bool], Iterable[Notice]],
     ) -> None:
-        """notices: returns the current notices for a gateway.
-
-        The argument of `notices` is whether the gateway shares memory with this process.
-        """
+        """notices: takes whether the gateway shares memory; returns the current notices."""
         self._admission = admission
         self._segment_owners = segment_owners
         self._notices = notices
@@ -59,7 +53,6 @@ class GatewayLinks:
         return self._links.keys()
 
     def __len__(self) -> int:
-        """Return the number of connected gateways, including those that wait to be accepted."""
         return len(self._links) + sum(not call.done for call in self._early_calls)
 
     def start(self) -> None:
@@ -73,7 +66,7 @@ class GatewayLinks:
     def accept_call(self, call: Call) -> None:
         """Accept a gateway that connects over a socket."""
         if not self._started:
-            # Keep the call until start() accepts it; the gateway's link is down until then.
+            # The gateway's link is down until start() accepts the call.
             self._early_calls.append(call)
             return
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
@@ -100,10 +93,7 @@ class GatewayLinks:
             link.send(notice)
 
     def send_to_each(self, notice: Callable[[bool], Notice]) -> None:
-        """Send all accepted gateways a notice.
-
-        notice: takes whether the gateway shares memory with this process, and returns the notice.
-        """
+        """Send accepted gateways a notice that depends on whether they share memory."""
         for session, link in self._links.items():
             link.send(notice(session.shares))
 
@@ -113,10 +103,7 @@ class GatewayLinks:
             self._greet(session, link)
 
     def announce_leaving(self) -> None:
-        """Announce that the mesh's only scheduler shuts down.
-
-        Gateways keep new requests for the next scheduler.
-        """
+        """Announce the shutdown; gateways keep new requests for the next scheduler."""
         self._leaving = True
         for link in self._links.values():
             link.send_now(_LEAVING)

@@ -1,7 +1,4 @@
-"""Session of one gateway's link: it receives requests and cancellations, and sends responses.
-
-The session knows which requests of its gateway are pending. It knows nothing of models or queues.
-"""
+"""Session of one gateway's link: it receives requests and cancellations, and sends responses."""
 
 # layout: compiled
 
@@ -48,23 +45,17 @@ class GatewaySession:
         *,
         for_models: bool = False,
     ) -> None:
-        """domain: shared-memory domain of the gateway; empty if it has none.
-
-        for_models: True if models make calls over this link, and not a gateway. Such calls are
-        never sent again.
-        """
+        """for_models: models make the calls on this link, which are never sent again."""
         self._admission = admission
         self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
-        # Names of the shared-memory segments that hold responses and that the gateway has not
-        # released yet.
+        # Segments that hold responses and that the gateway has not released yet.
         self._lent: set[str] = set()
-        # Number that distinguishes this link from others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, PendingRequest] = {}
         admission.sessions[self] = None
-        # Bind these methods once here, not once for each request.
+        # Bound once, not once for each request.
         self._on_response: OnResponse = self._send_response
         self._on_queued: OnQueued = self._pending.__setitem__
 
@@ -74,10 +65,7 @@ class GatewaySession:
         return len(self._pending)
 
     def client_entries(self) -> list[Entry]:
-        """Return the requests of clients that model versions have accepted.
-
-        Requests that models make are left out, because the model that made one waits for it.
-        """
+        """Return accepted requests of clients, without those that models make and wait for."""
         pending = self._pending.values()
         return [entry for entry in pending if isinstance(entry, Entry) and not entry.request.caller]
 
@@ -85,8 +73,7 @@ class GatewaySession:
         """Handle the requests, cancellations and releases of one frame."""
         if self not in self._admission.sessions:
             return  # the session has ended; the gateway sends its requests again on another link
-        # Dispatch the frame's last request at once. So if the model is idle, no request of the
-        # frame waits for another turn of the event loop.
+        # If the model is idle, no request of the frame waits for another turn of the event loop.
         last = items[-1] if items else None
         for item in items:
             if isinstance(item, InferRequest):
@@ -105,8 +92,8 @@ class GatewaySession:
     def on_down(self) -> None:
         """End the session, because the link broke or its gateway has given it up.
 
-        Requests that execute and have a single response go on for a while: a gateway that is still
-        alive sends them again on a new link. All other requests are cancelled.
+        Executing requests with a single response go on for a while, as a gateway that is alive
+        sends them again. All others are cancelled.
         """
         if self not in self._admission.sessions:
             return
@@ -138,9 +125,8 @@ class GatewaySession:
             self._refuse(request, client_error(error, request))
 
     def _refuse(self, request: InferRequest, error: NereidError) -> None:
-        # This is a method of its own, so that no frame in the error's traceback refers to the
-        # error. Such a cycle would keep the request, and its memory, until the next garbage
-        # collection.
+        # A method of its own: no frame in the error's traceback refers to the error. Such a cycle
+        # would keep the request and its memory until the next garbage collection.
         self._admission.trace_refusal(request, error)
         self.link.send(refusal_response(request, error))
 
@@ -152,7 +138,7 @@ class GatewaySession:
     def _send_response(self, response: InferResponse) -> None:
         pending = self._pending
         if response.id not in pending:
-            # Drop the response: the request was cancelled while it ran.
+            # The request was cancelled while it ran.
             self._segment_owners.drop_response(response)
             return
         if response.segment_name:
@@ -164,7 +150,7 @@ class GatewaySession:
         if pending:
             self.link.send(response)
         else:
-            # Send it at once, since no other pending request could share the frame.
+            # No other pending request could share the frame.
             self.link.send_now(response)
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:

@@ -1,8 +1,7 @@
 """Orphans: requests that still execute while their gateway's link is down.
 
-An orphan either executes, has its response, or is claimed. A gateway that has connected again and
-sends the request again claims the orphan, so that the request does not run twice. An orphan that is
-not claimed within a time limit is cancelled, and its response is dropped. The module knows no link.
+A gateway that sends the request again claims the orphan, so that the request does not run twice. An
+orphan that is not claimed within a time limit is cancelled.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ class OrphanedRequest:
         self.request_id = request_id
         self.pending = pending
         self._owner = owner
-        # Set once the request was executed.
         self.response: InferResponse | None = None
-        # Sends the response to the gateway that has claimed the orphan; `None` before.
+        # Set once a gateway has claimed the orphan.
         self.on_response: OnResponse | None = None
-        # Cancels the orphan at the end of the time limit, unless the orphan was claimed.
+        # Cancels the orphan unless it is claimed in time.
         self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -50,11 +48,7 @@ class OrphanedRequests:
         return len(self._requests)
 
     def adopt(self, request_id: int, pending: PendingRequest) -> None:
-        """Keep a request that executes while its gateway is disconnected.
-
-        The response comes by send(). The request may be an orphan already, if the gateway that
-        claimed it is disconnected again.
-        """
+        """Keep a request whose gateway is disconnected; it may have been an orphan already."""
         if isinstance(pending, OrphanedRequest):
             orphan = pending
             orphan.on_response = None
@@ -64,11 +58,7 @@ class OrphanedRequests:
         orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """Claim and return the orphan of a request that a gateway has sent again.
-
-        `on_response` is called with the response later. If there is no such orphan, or if it is
-        claimed already, the result is `None`.
-        """
+        """Claim and return a resent request's orphan; `None` if there is none to claim."""
         orphan = self._requests.get(request_id)
         if orphan is None or orphan.on_response is not None:
             return None

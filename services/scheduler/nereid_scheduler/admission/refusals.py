@@ -25,10 +25,7 @@ def refusal_response(request: InferRequest, refusal: NereidError) -> InferRespon
 
 
 def client_error(error: Exception, request: InferRequest) -> NereidError:
-    """Return the error to send to the client for an exception.
-
-    Any exception but a NereidError is a bug: it is logged, and the client does not get its text.
-    """
+    """Return the error for a client. Any but a NereidError is a bug: log it, and hide its text."""
     if isinstance(error, NereidError):
         return error
     extra = request_log_extra(request.request_id, request.trace_context)

@@ -1,12 +1,7 @@
 """Limits how many requests of one shape a batch has, by the measured costs of batches on CPUs.
 
-Larger batches make each row cheaper, until the batch's tensors no longer fit the processor's
-caches: with MiniLM, a sentence of 128 tokens costs 9% more in a batch of 16 than in a batch of 4.
-If a request that runs alone costs little more than one in a large batch, batches of half the
-size, a quarter of it and so on are tried now and then, as long as they cost no more for each
-request. The cheapest size is then the limit.
-
-The module is pure: durations are arguments, and the limits are the result.
+Large tensors leave the processor's caches: with MiniLM, a sentence of 128 tokens costs 9% more in a
+batch of 16 than in a batch of 4. So smaller batches are tried now and then.
 """
 
 from __future__ import annotations
@@ -19,28 +14,23 @@ from nereid_scheduler.batching.size_cost import SizeCost
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-# No limit is set for requests that cost less than this: large batches spread the fixed cost of an
-# execution over many of them.
+# Cheaper requests get no limit: large batches spread the fixed cost of an execution.
 _MIN_NS: Final = 500_000
-# Two sizes whose costs differ by less than this factor count as equal; the larger one is preferred.
+# Costs that differ by less than this factor count as equal; the larger size is preferred.
 _EQUAL: Final = 1.02
-# Smaller batches are not tried if a request that runs alone costs more than this many times as much
-# as a request in the largest batches.
+# Smaller batches are tried only if a lone request costs at most this many times as much as a
+# request in the largest batches.
 _PAYS: Final = 1.25
-# Maximum number of shapes that are measured for one model, as clients may send any number of them.
 _MAX_SHAPES: Final = 64
 
 
 class _Shape:
-    """Measured costs of batches of one shape."""
-
     __slots__ = ("batches", "bound", "sizes")
 
     def __init__(self) -> None:
         self.batches = 0
         self.bound = UNLIMITED
-        # `sizes[n]` is the cost of a request in batches of 2**n to 2**(n + 1) - 1 requests. The
-        # last element is for the largest batches so far.
+        # `sizes[n]`: cost of a request in batches of 2**n to 2**(n + 1) - 1 requests.
         self.sizes: list[SizeCost] = []
 
     def record(self, requests: int, cost_ns: float) -> None:
@@ -61,7 +51,6 @@ class _Shape:
             return UNLIMITED
         cheapest = last
         for index in range(last - 1, -1, -1):
-            # Go down from the largest size, and stop where a request costs more in a smaller batch.
             if sizes[index].is_due(self.batches):
                 return 1 << index
             if sizes[index].cost_ns > sizes[index + 1].cost_ns * _EQUAL:
@@ -72,21 +61,17 @@ class _Shape:
 
 
 class BatchSizes:
-    """Maximum numbers of requests in the batches of one model, by shape."""
+    """Maximum numbers of requests in the batches of one model. Key: a shape."""
 
     __slots__ = ("_shapes", "bounds")
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
-        # Maps a shape to the maximum number of requests in a batch. A shape without a limit is not
-        # in the mapping.
+        # A shape without a limit has no entry.
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
-        """Record how long a batch took on a CPU, including the round trip to the executor.
-
-        key: shape of the requests, each of which must have one row.
-        """
+        """Record a batch's time on a CPU, round trip included. Each request must have one row."""
         cost_ns = taken_ns / requests
         if cost_ns < _MIN_NS:
             return

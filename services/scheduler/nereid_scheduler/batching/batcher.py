@@ -1,10 +1,7 @@
 """Interface of batchers, the simplest batcher, and the choice of a batcher for a configuration.
 
-A batcher decides which queued requests run together, and when. It is pure: events and the time are
-arguments, batches are the result; it must not know a clock, a socket or an instance. Its owner is
-the model version. In each turn of the event loop the owner enqueues the entries that have arrived,
-asks for a batch for each free instance, lets the batcher form batches ahead, and asks at what time
-it must call again.
+In each turn of the event loop the model version enqueues the new entries, asks for a batch for each
+free instance, lets the batcher form batches ahead, and asks when to call again.
 """
 
 from __future__ import annotations
@@ -52,55 +49,42 @@ __all__ = [
 class Batcher(Protocol):
     """Queue of one model version. Only the object that owns the version's requests may call it.
 
-    An entry that was removed, has expired or has had its response must not be requeued.
+    Never requeue an entry that was removed, has expired or has had its response.
     """
 
     @property
     def pending(self) -> int:
-        """Number of entries in the batcher, whether or not they are in a formed batch already."""
+        """Number of entries, including those in formed batches."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable if the queue is full."""
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries back to the front, in this order; queue limits and timeouts do not apply.
-
-        The entries come from an instance that was lost, or that gave its waiting batch back.
-        """
+        """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
 
     def remove_entry(self, entry: Entry) -> bool:
         """Remove an entry that no instance has; return False if the batcher does not have it."""
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return a batch for a free instance, or `None` if the instance has to wait.
-
-        The entries of the batch are EXECUTING now. instances: number of ready instances.
-        """
+        """Return an EXECUTING batch for a free instance, or `None` if the instance has to wait."""
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """Return the batch of an entry that arrives alone while an instance is free.
-
-        Call this only if no other entry waits. It saves a call of enqueue() and one of
-        next_batch(), and the batch is the same. `None` means that the entry must be enqueued.
-        """
+        """Return a lone entry's batch, or `None`: then enqueue it. No other entry may wait."""
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Form batches ahead of time, and add entries to the last one.
-
-        instances: number of ready instances.
-        """
+        """Form batches ahead of time, and add entries to the last one."""
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         """Remove entries whose queue timeout or deadline has passed; return them with errors."""
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when the queue delay of the next batch ends; `None` if no batch is delayed."""
+        """Return when the next batch's queue delay ends; `None` if no batch is delayed."""
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         """Return the latest time at which the owner must expire entries and ask for batches."""
 
 
-# Each key says whether sequences are iterative, and whether the strategy is "oldest".
+# Key: (sequences are iterative, strategy is "oldest").
 _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
     (False, False): DirectBatcher,
     (False, True): OldestBatcher,
@@ -119,11 +103,9 @@ def make_batcher(
 ) -> Batcher:
     """Return a batcher for a model of this configuration.
 
-    router: has the version's instances, and knows which of them are free. max_pending: maximum
-    number of entries; 0 means no limit. admission: target of adaptive admission; `None` means that
-    only max_pending, the queue policy and the model's own latency target limit the queue. The
-    target is ignored for models with sequences, as a sequence must not lose a request.
-    client_share: maximum fraction of a model's sequence slots that one client may occupy.
+    max_pending: maximum number of entries; 0 means no limit. admission: ignored for models with
+    sequences, as a sequence must not lose a request. client_share: maximum fraction of the sequence
+    slots for one client.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
@@ -154,17 +136,13 @@ def make_batcher(
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
-    """Return the latency target of a batcher from make_batcher(); `None` if it has no target."""
+    """Return the latency target of a batcher from make_batcher(), if any."""
     control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
     return control if isinstance(control, LatencyTarget) else None
 
 
 def holds_target(config: ModelConfig) -> bool:
-    """Return whether the model's target_p99_us applies.
-
-    It applies to models that give each request one response and have no sequences. It does not
-    apply to ensembles, whose requests are batched by the models of their steps.
-    """
+    """Return whether target_p99_us applies: not to sequences, decoupled models and ensembles."""
     return (
         config.target_p99_us > 0
         and config.sequences is None
@@ -177,10 +155,7 @@ class WaitingBatcher(Batcher, Protocol):
     """A Batcher whose batches may be sent to instances that still execute another batch."""
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Return what next_batch() would return, but for an instance that is not free yet.
-
-        It also returns `None` if the batch could still grow before an instance is free.
-        """
+        """Return a batch for a busy instance; `None` if the batch could still grow."""
 
 
 class FifoBatcher:
@@ -228,7 +203,7 @@ class FifoBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
-        """Return a batch that has the oldest entry alone; `None` if nothing is queued."""
+        """Return a batch of the oldest entry; `None` if nothing is queued."""
         entries = self._queue.pop(1)
         if not entries:
             return None
@@ -261,5 +236,5 @@ class FifoBatcher:
         return None
 
     def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
-        """Return a time that is not after the next deadline; `None` if no entry has a deadline."""
+        """Return a time not after the next deadline; `None` if no entry has a deadline."""
         return self._expiries.next_ns()

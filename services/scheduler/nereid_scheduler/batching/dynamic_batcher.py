@@ -1,17 +1,8 @@
 """Triton's dynamic batcher, which decides which queued requests run together, and when.
 
-The batcher is pure: events and the time are arguments, batches are the result. It must not know a
-clock, a socket or an instance.
-
-An entry is first QUEUED, in order of priority levels, then BATCHED in a formed batch, then
-EXECUTING. As on Triton, batches are formed ahead of time and grow until an instance is free. If
-queue timeouts, queue limits or priorities are configured, a batch is formed only when an instance
-is free.
-
-A formed batch is *growing*, complete or *sealed*. Only the last formed batch can be growing: new
-entries may still join it. Nothing is merged with a sealed batch. A scan moves over the queued
-entries and collects candidates for the next batch. The batch is closed when it is full, when an
-entry of another shape follows, or when the queue delay is over.
+An entry is QUEUED, then BATCHED in a formed batch, then EXECUTING. As on Triton, batches form ahead
+of time, unless queue timeouts, queue limits or priorities are configured.
+New entries join only the last formed batch while it is growing. A sealed batch stays as it is.
 """
 
 from __future__ import annotations
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.gathering import Gathering
     from nereid_scheduler.core.requests.entry import Entry
 
-# Maximum number of formed batches for each instance, as on Triton.
+# Triton has the same limit.
 _FORMED_PER_INSTANCE: Final = 2
 
 
@@ -64,11 +55,7 @@ class _FormedBatch:
 
 
 class _Scan(Cursor):
-    """Scan of the queue: the entries that it has passed are the candidates for the next batch.
-
-    A scan is kept between calls while its candidates wait for more entries. It begins anew if a
-    candidate is removed, or if an entry is queued ahead of the candidates.
-    """
+    """Candidates for the next batch. A scan begins anew if one leaves or another goes ahead."""
 
     __slots__ = ("count", "key", "oldest_ns", "size")
 
@@ -81,43 +68,35 @@ class _Scan(Cursor):
 
 
 class _ScanResult:
-    """Result of a scan: where to end the batch, and why the scan stopped."""
-
     __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
 
     def __init__(self) -> None:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # Reason why the next entry does not fit: full, shape or shared. It is empty if all entries
-        # were scanned.
+        # Why the next entry does not fit: full, shape or shared; empty if all were scanned.
         self.ended_by = ""
 
     def cut(self, count: int, size: int, reason: str) -> None:
-        """Set where to end the batch: after `count` candidates, which have `size` rows."""
+        """End the batch after `count` candidates, which have `size` rows."""
         self.best_count = count
         self.best_size = size
         self.best_reason = reason
 
 
 class DynamicBatcher:
-    """WaitingBatcher for requests that do not belong to sequences.
-
-    `_growing` is the last batch in `_formed` if entries may still join it, otherwise `None`.
-    """
+    """WaitingBatcher for requests that do not belong to sequences."""
 
     def __init__(
         self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
     ) -> None:
         self.pending = 0
-        # Maximum number of requests in a batch, even if more rows would fit; see BatchShares.
+        # BatchShares sets it.
         self.most_requests = UNLIMITED
-        # Maps a key to the maximum number of requests in a batch with that key; see BatchSizes.
+        # Key: an entry's key. Value: maximum number of requests in a batch; see BatchSizes.
         self.bounds: dict[Hashable, int] = {}
-        # `None` means that an instance never waits for the next requests of its last batch's
-        # clients.
         self.gathering: Gathering | None = None
-        # A LatencyTarget, if there is one, changes max_size and delay_ns.
+        # A LatencyTarget changes max_size and delay_ns.
         self.max_size = max(1, max_batch_size)
         self.delay_ns = batching.max_queue_delay_us * 1000
         self._model_name = model_name
@@ -160,8 +139,7 @@ class DynamicBatcher:
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put entries back to the front, in this order; queue limits and timeouts do not apply."""
-        # Undo the formed batches. Their entries come after the requeued entries, and batches are
-        # formed anew.
+        # Undo the formed batches. Their entries come after the requeued ones.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
@@ -196,7 +174,7 @@ class DynamicBatcher:
         if self._formed:
             self.form_batches(now_ns, instances)
         else:
-            # The batch leaves as soon as it is formed, so it is formed once and does not grow.
+            # The batch leaves at once, so it need not grow.
             self._form(now_ns)
         if not self._formed:
             return None
@@ -206,7 +184,7 @@ class DynamicBatcher:
         if batch.sealed and not self._has_levels:
             self._join_alike(batch)
         if self._growing is not None and not self._formed:
-            # The growing batch has just left. The scan's candidates were for that batch.
+            # The growing batch has just left, and the scan's candidates were for it.
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
@@ -215,15 +193,11 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
-        """Record that the version's only instance has executed a batch and has no other batch.
-
-        taken_ns: time since the batch was sent.
-        """
+        """Record that the version's only instance has executed its only batch."""
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # The costs of batches can be compared only if each request has one row and no request must
-        # run alone.
+        # Costs are comparable only if each request has one row and none must run alone.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))
@@ -269,11 +243,7 @@ class DynamicBatcher:
                 break
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove entries that are past their deadline or timeout; return them with their errors.
-
-        If the timeout action is DELAY, an entry past its timeout is not removed. It moves behind
-        all entries of the same level that have not timed out.
-        """
+        """Remove expired entries and return them with errors; DELAY moves them back instead."""
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -298,25 +268,18 @@ class DynamicBatcher:
         return at_ns
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """Return when the queue delay, or an instance's wait for more requests, ends.
-
-        `None` means that neither is in progress.
-        """
+        """Return when the queue delay or the wait for more requests ends; `None` without either."""
         if self.gathering is not None and self.gathering.expected and self.pending:
             until_ns = self.gathering.until_ns
             return until_ns if until_ns > now_ns else None
         if not self.delay_ns or not self._scan.count:
             return None
         closes_ns = self._scan.oldest_ns + self.delay_ns
-        # If the delay is over, the batch waits only for a free instance. The owner knows when an
-        # instance is free, so no time is returned.
+        # After the delay, the batch waits only for a free instance, which the owner notices.
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Form a batch, add entries to the growing batch, or end the growth of that batch.
-
-        Returns False if none of these three can be done now.
-        """
+        """Form, extend or end the growing batch. Return False if none of these can be done now."""
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         result = self._examine(base)
@@ -334,7 +297,7 @@ class DynamicBatcher:
         elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # Let the candidates join the batch now, as an instance may become free at any moment.
+            # An instance may become free at any moment, so add the candidates now.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -373,22 +336,16 @@ class DynamicBatcher:
             if total in preferred:
                 result.cut(count, total - base, "preferred")
             if total >= max_preferred and not self.delay_ns:
-                # Without a queue delay it is known now where the batch ends. Later entries change
-                # nothing.
+                # Without a queue delay, later entries do not change where the batch ends.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return result
 
     def _most(self, key: Hashable) -> int:
-        """Return the maximum number of requests in a batch with this key."""
         return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
-        """Move the first `count` candidates to the growing batch, or to a new one.
-
-        size: number of rows that these candidates have. saturated: no entry may join the batch
-        later.
-        """
+        """Move the first `count` candidates to the growing batch; saturated: nothing may follow."""
         formed = self._growing
         entries = self._queues.pop(count)
         if formed is None:
@@ -406,7 +363,6 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next formed batches to a leaving batch if they fit and their delay is over."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -423,11 +379,7 @@ class DynamicBatcher:
             batch.reason = "full" if batch.size >= self.max_size else "delay"
 
     def _join_alike(self, batch: _FormedBatch) -> None:
-        """Add entries of the same shape, from behind other shapes, to a batch that leaves.
-
-        The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
-        entry of all still leaves first.
-        """
+        """Let later entries of the same shape join. The oldest entry still leaves first."""
         largest = self._max_preferred or self.max_size
         for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)

@@ -1,4 +1,4 @@
-"""Functions that read from a model's dynamic_batching configuration how batches may be formed."""
+"""Rules of a dynamic_batching configuration about how batches may be formed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from nereid.model_config import DynamicBatching
 
 
-# Stands for no limit: a batch never has this many requests.
 UNLIMITED: Final = 1 << 62
 
 
@@ -24,10 +23,7 @@ def forms_ahead(batching: DynamicBatching) -> bool:
 
 
 def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
-    """Return whether a batch may leave without waiting requests that would fit into it.
-
-    It may not if the configuration has a queue delay or preferred sizes other than the maximum.
-    """
+    """Return whether a batch may leave without waiting requests that would fit."""
     return not batching.max_queue_delay_us and batching.preferred_batch_sizes in (
         (),
         (max_batch_size,),

@@ -1,14 +1,8 @@
 """Decides whether a free instance waits for the next requests of its last batch's clients.
 
-Clients that wait for their responses send their next requests right after a batch has ended. If the
-instance takes the requests that are queued at that moment, these leave without the clients of the
-last batch. The clients then form two groups whose requests execute by turns, in batches of half the
-possible size. Therefore the instance waits if most requests have come right after a batch, and if
-one batch of both groups takes less time than two. It waits until the requests of both groups are
-queued, or until they should have come. It does not wait for requests that come at other times.
-
-The module is pure: times are arguments. It knows no queue: the batcher passes the number of queued
-requests.
+Without a wait, clients form two groups whose requests execute by turns, in batches of half the
+size. The instance waits only if one batch of both groups takes less time than two, and only until
+the requests of both groups are queued or should have come.
 """
 
 from __future__ import annotations
@@ -25,32 +19,25 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Batches that take less time than this need not be reported. It does not pay to wait for requests
-# if the wait takes about as long as a batch.
+# Shorter batches need not be reported: the wait would take about as long as a batch.
 MIN_NS: Final = 1_000_000
-# An instance waits only after this many batches in a row whose requests have the same shape.
+# An instance waits only after this many batches in a row of the same shape.
 _FEWEST: Final = 8
 # A request is *prompt* if it comes within this fraction of the execution time after a batch ends.
 _PROMPT_FRACTION: Final = 0.25
-# An instance waits only if at least this share of the requests is prompt.
+# Minimum share of prompt requests for a wait.
 _MIN_PROMPT: Final = 0.75
-# The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
 # Maximum wait, as a multiple of the usual time until the last prompt request has come.
 _PATIENCE: Final = 2
-# An instance waits only if one batch saves at least this fraction of the time of two batches.
+# Minimum saving of one batch over two, as a fraction of their time.
 _SAVING: Final = 0.05
-# After n waits in a row that were in vain, the next 2**n batches leave without a wait. This is the
-# maximum of n.
+# After n vain waits in a row, the next 2**n batches leave at once. This is the maximum of n.
 _MAX_MISSES: Final = 8
 
 
 def can_gather(config: ModelConfig) -> bool:
-    """Return whether the configuration lets an instance wait for its last batch's clients.
-
-    It may wait if the configuration has no queue delay, timeouts, priorities, queue limit or
-    preferred sizes, and if clients get their responses when the batch ends.
-    """
+    """Return whether the configuration lets an instance wait for its last batch's clients."""
     sequences = config.sequences
     batching = config.batching if sequences is None else sequences.oldest
     return (
@@ -63,7 +50,7 @@ def can_gather(config: ModelConfig) -> bool:
 
 
 class _Costs:
-    """Measured costs of a request of one shape, by the size of its batch."""
+    """Cost of one request of one shape. Key: a batch size."""
 
     __slots__ = ("_batches", "_by_size")
 
@@ -85,7 +72,7 @@ class _Costs:
         return cost is None or cost.is_due(self._batches)
 
     def taken_ns(self, requests: int) -> float:
-        """Return the expected time of a batch, from the nearest measured size; 0 without one."""
+        """Return a batch's expected time, from the nearest measured size; 0 without one."""
         nearest = min(self._by_size, key=lambda size: abs(size - requests), default=0)
         return requests * self._by_size[nearest].cost_ns if nearest else 0.0
 
@@ -110,25 +97,21 @@ class Gathering:
     )
 
     def __init__(self) -> None:
-        # `expected`: number of requests that the next batch should have; 0 means that the batch
-        # takes the queued requests. `until_ns`: time until which the instance waits for requests.
+        # Number of requests that the next batch should have; 0 means those in the queue.
         self.expected = 0
         self.until_ns = 0
         self._costs = _Costs()
-        # Shape of the requests in the last batch, and how many batches in a row had that shape.
+        # Shape of the last batch, and the number of batches in a row with that shape.
         self._key: Hashable = None
         self._alike = 0
-        # Time at which the last batch ended, and time at which the batch before it ended.
         self._last_ns = self._earlier_ns = 0
-        # Moving averages: a batch's execution time, the share of prompt requests, and the time from
-        # the end of a batch until the last prompt request comes.
+        # Moving averages. `_return_ns`: time from a batch's end until the last prompt request.
         self._execution_ns = 0.0
         self._prompt_share = 0.0
         self._return_ns = 0.0
         # Number of requests that must be queued to end the wait; 0 if the instance does not wait.
         self._awaited = 0
-        # `_misses`: number of waits in a row that were in vain. `_skipped`: number of the next
-        # batches that leave without a wait.
+        # Vain waits in a row, and number of the next batches that leave without a wait.
         self._misses = self._skipped = 0
 
     def batch_ended(  # noqa: PLR0913, PLR0917 - one fact each
@@ -140,11 +123,10 @@ class Gathering:
         most: int,
         now_ns: int,
     ) -> None:
-        """Record that the instance has executed a batch and has no other batch.
+        """Record that the instance has executed its only batch.
 
-        key: shape of the batch's requests; `None` if their costs cannot be compared. requests:
-        number of requests in the batch. taken_ns: time since the batch was sent. pending: number of
-        queued requests. most: maximum number of requests in a batch.
+        key: shape of all requests; `None` if their costs cannot be compared. taken_ns: time since
+        the batch was sent. pending: number of queued requests. most: maximum batch, in requests.
         """
         self._earlier_ns, self._last_ns = self._last_ns, now_ns
         self.expected = self._awaited = 0
@@ -198,12 +180,7 @@ class Gathering:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 
     def _pays(self, pending: int, expected: int) -> bool:
-        """Return whether one batch of all requests takes less time than two batches.
-
-        The first of the two batches would have the queued requests, and the second the awaited
-        requests. pending: number of queued requests. expected: number of queued requests and
-        awaited requests together.
-        """
+        """Return whether one batch is faster than two, of queued and of awaited requests."""
         costs = self._costs
         if costs.is_due(expected):
             return True

@@ -1,25 +1,8 @@
 """Batching that meets a latency target (a model's parameter target_p99_us).
 
-The module decides the maximum batch size, how long a batch waits for more requests while an
-instance is free, and which requests are refused because they would be late.
-
-Execution times are measured for each batch size (service_times). A request that comes just after
-all instances have begun a batch waits until one of them is free, and then executes. So the target
-must allow for one execution plus the wait, which is one execution divided by the number of
-instances. Of the batch sizes for which this holds, the one with the highest rate is chosen. Under a
-higher load, larger batches serve more requests: then only requests that come late enough during an
-execution are in time, and the others are refused.
-
-No batch waits while an instance is free, unless requests had to be refused. Such requests came just
-after a batch had begun; the batch would have included them if it had waited for as long as the
-target allows.
-
-Delays that are not part of execution times (the way to the executor, a noisy machine) are found
-from late requests: a margin below the target grows while more than one request in a hundred is
-late.
-
-The module is pure: events and the time are arguments, decisions are the result. It knows no clock,
-instance or socket.
+The target must allow for one execution plus the wait for a free instance: one execution divided by
+the number of instances. The fastest batch size within the target is chosen. Under higher loads,
+larger batches serve more requests, and requests that would be late are refused.
 """
 
 # layout: not compiled, off the hot path
@@ -39,38 +22,33 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
-# Fraction of the requests that may be late.
+# If more requests than this fraction are late, the margin below the target grows.
 _MISSED: Final = 0.01
-# How much the margin grows after a batch whose requests were all late, and the maximum margin, both
-# as fractions of the target.
+# Growth of the margin after a batch of late requests, and its maximum, as fractions of the target.
 _GAIN: Final = 0.05
 _MAX_MARGIN: Final = 0.5
-# Minimum time between two plans, and minimum time of a measurement of the arrival rate.
+# Minimum time between plans, and minimum length of a measurement of the arrival rate.
 _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
-# Weight of the newest batch in the moving average of a request's number of rows.
+# Weight of the newest batch in the average number of rows of a request.
 _WEIGHT: Final = 0.05
 # A larger size is preferred only if its rate is higher by at least this fraction.
 _WORTH: Final = 0.02
-# A burst is assumed to have this many times the rate that can be served without refusals.
+# Assumed rate of a burst, as a multiple of the rate that can be served without refusals.
 _BURST: Final = 1.5
-# Batches wait for more requests once more than this fraction of the requests was refused in a
-# measurement. After each measurement with fewer refusals the delay is multiplied by _DELAY_DECAY,
-# and is 0 once it would be less than _MIN_DELAY (a fraction of the maximum delay).
+# Batches wait after a measurement with more refusals. With fewer, the delay decays to 0.
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
 _MIN_DELAY: Final = 0.1
-# A target that is too short for a single request counts as reachable again when a request takes
-# less than this fraction of it.
+# A target that was too short is reachable again if a request takes less than this part of it.
 _MET_AGAIN: Final = 0.95
 
 
 class Plan(NamedTuple):
     """Current decision about batches.
 
-    size: maximum number of rows in a batch. delay_ns: how long a batch waits for more requests
-    while an instance is free. execution_ns: time within which nearly all batches of this size are
-    executed; 0 until execution times were measured.
+    size: rows. delay_ns: how long a batch waits for more requests while an instance is free.
+    execution_ns: time in which nearly all batches of this size finish; 0 before measurements.
     """
 
     size: int
@@ -79,11 +57,7 @@ class Plan(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Batch that an instance has.
-
-    end_ns: time at which it is expected to end. number: orders batches that end at the same time.
-    plan: plan by which the batch was formed.
-    """
+    """Batch that an instance has; `number` orders batches with the same expected end."""
 
     end_ns: int
     number: int
@@ -91,49 +65,43 @@ class _Sent(NamedTuple):
 
 
 class LatencyTarget:
-    """Control of one model version's queue; it covers all instances of the version."""
+    """Control of one model version's queue, for all instances together."""
 
     def __init__(
         self, target_ns: int, max_batch_size: int, batcher: DynamicBatcher | None = None
     ) -> None:
-        """batcher: gets the plan's size and delay. If it is `None`, each request executes alone."""
+        """batcher: gets the plan's size and delay. Without one, each request executes alone."""
         self.target_ns = target_ns
-        # False if executing a single request takes longer than the target.
+        # False if a single request takes longer than the target.
         self.reachable = True
-        # Number of requests whose responses came later than the target.
         self.missed = 0
-        # The current plan, and the plan by which the last executed batch was formed.
+        # `executed_plan`: plan of the last executed batch.
         self.plan = self.executed_plan = Plan(1, 0, 0)
         self._batcher = batcher
         self._steps = steps_up_to(1 if batcher is None else max_batch_size)
         self._times = ServiceTimes()
-        # Average number of rows of a request.
+        # Average number of rows per request.
         self._rows = 1.0
         self._instances = 1
         self._margin_ns = 0.0
-        # Both are set with each plan. `held_ns`: how long a request may take. `least_ns`: how long
-        # a single request executes.
+        # `held_ns`: how long a request may take. `least_ns`: execution time of a single request.
         self.held_ns = float(target_ns)
         self.least_ns = 0
         self._planned_ns = 0
-        # Current measurement: its start, and the numbers of requests that came and were refused.
         self._since_ns = 0
         self._arrivals = 0
         self._refused = 0
-        # `_per_ns`: average arrival rate in earlier measurements, in requests per nanosecond.
-        # `_delay_part`: delay of batches, as a fraction of the maximum delay.
+        # Arrivals per nanosecond, and the batches' delay as a fraction of the maximum delay.
         self._per_ns = 0.0
         self._delay_part = 0.0
-        # `_shifted_ns`: time at which the execution times of all sizes last changed. `_shifts`:
-        # number of such changes.
+        # When the execution times of all sizes last changed, and how often they have changed.
         self._shifted_ns = 0
         self._shifts = 0
         self._has_excess = False
-        # Batches that instances have, and the same batches sorted by their expected ends.
+        # Batches that instances have; `_ends` is sorted by their expected ends.
         self._sent: dict[Batch, _Sent] = {}
         self._ends: list[_Sent] = []
         self._number = 0
-        # Arrival times of the queued requests, the oldest first.
         self._queued_ns: deque[int] = deque()
         self._apply()
 
@@ -141,8 +109,6 @@ class LatencyTarget:
     def executing(self) -> int:
         """Number of batches that instances have."""
         return len(self._sent)
-
-    # ---- refusals
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:  # noqa: ARG002 - of Control
         """Return whether a new request, behind `ahead` others in the queue, would be in time."""
@@ -175,10 +141,7 @@ class LatencyTarget:
         )
 
     def _is_in_time(self, ahead: int, instances: int, now_ns: int) -> bool:
-        """Return whether a new request would be in time behind `ahead` others in the queue.
-
-        If the new request would make the oldest request of its batch late, the result is False.
-        """
+        """Return False if the new request, or the oldest in its batch, would be late."""
         plan, times, ends = self.plan, self._times, self._ends
         if not plan.execution_ns:
             return True
@@ -190,7 +153,7 @@ class LatencyTarget:
         rounds, place = divmod(batches, instances)
         start_ns = now_ns
         if place >= free:
-            # No instance is free for the batch. It starts when a busy instance has ended its batch.
+            # The batch starts when a busy instance has ended its batch.
             start_ns = self._free_ns(place - free, instances, now_ns)
         start_ns += rounds * plan.execution_ns
         size = ceil((mates + 1) * self._rows)
@@ -199,25 +162,19 @@ class LatencyTarget:
             done_ns = start_ns + times.mean_ns(size) * times.spread
             if done_ns - self._queued_ns[first] > self.held_ns:
                 return False
-        # Leave room for requests that come before the batch starts. Otherwise batches would become
-        # small, as each request is admitted only if it just fits.
+        # Leave room for requests that come before the batch starts. Otherwise batches become small.
         coming = (start_ns - now_ns) * self._per_ns * self._rows
         size = max(size, min(plan.size, int(size + coming)))
         return start_ns + times.mean_ns(size) * times.spread - now_ns <= self.held_ns
 
     def _free_ns(self, place: int, instances: int, now_ns: int) -> int:
-        """Return when a busy instance becomes free.
-
-        place: the instance's position in the order in which they become free; 0 is the first.
-        """
+        """Return when the busy instance at `place` becomes free; 0 is the first to become free."""
         last = self._ends[-instances:]
         if last[0].end_ns > now_ns:
             return last[place].end_ns
         # If a batch is overdue by some time, expect it to end after the same time again.
         ends_ns = (sent.end_ns for sent in last)
         return sorted(end if end > now_ns else 2 * now_ns - end for end in ends_ns)[place]
-
-    # ---- batches
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
         """Record the batch of a request that an instance executes at once, as nothing waits."""
@@ -233,7 +190,7 @@ class LatencyTarget:
             queued_ns.popleft()
         start_ns = now_ns
         if len(ends) >= instances:
-            # No instance is free, so the batch waits at an instance until the batch before it ends.
+            # The batch waits at an instance until the batch before it ends.
             start_ns = self._free_ns(0, instances, now_ns)
         self._expect(batch, start_ns, now_ns)
 
@@ -259,8 +216,7 @@ class LatencyTarget:
         latest_ns = finished_ns - self.target_ns
         missed = sum(entry.received_ns < latest_ns for entry in entries)
         self.missed += missed
-        # Adjust the margin only by batches whose first request came after the last change of
-        # execution times. Earlier requests were admitted by the old times.
+        # Earlier requests were admitted by the old execution times, so they do not count.
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
             margin_ns = self._margin_ns + _GAIN * part * self.target_ns
@@ -272,8 +228,6 @@ class LatencyTarget:
         elif finished_ns - self._planned_ns < _PLAN_NS and self.plan.execution_ns:
             return False
         return self._decide(finished_ns)
-
-    # ---- decisions
 
     def _decide(self, now_ns: int) -> bool:
         """Make a new plan; return whether `reachable` has changed."""
@@ -292,7 +246,6 @@ class LatencyTarget:
             self.reachable = self.least_ns <= part * self.target_ns
         self.held_ns = self.target_ns - self._margin_ns
         if not self.reachable:
-            # Aim for the shortest possible time instead of the target.
             least_ns = self.least_ns * times.spread
             self.held_ns = max(self.held_ns, least_ns * (1 + 1 / self._instances))
         self.plan = self._best_plan()
@@ -301,7 +254,7 @@ class LatencyTarget:
 
     def _end_measurement(self, now_ns: int) -> None:
         per_ns = self._arrivals / (now_ns - self._since_ns)
-        # Average the old and the new rate, so that a single burst does not decide.
+        # Average the rates, so that a single burst does not decide.
         self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
         if self._refused > _FEW_REFUSED * self._arrivals:
             self._delay_part = 1.0
@@ -314,11 +267,10 @@ class LatencyTarget:
 
     def _best_plan(self) -> Plan:
         times, instances, held_ns = self._times, self._instances, self.held_ns
-        # Consider only sizes up to twice the largest measured one, so that sizes grow by doubling.
+        # Sizes grow by doubling: at most twice the largest measured one.
         sizes = [size for size in self._steps if size <= 2 * times.largest]
         means = [(size, times.mean_ns(size)) for size in sizes]
-        # Rates of the sizes with which every request is in time, no matter when during an execution
-        # the request comes.
+        # Sizes with which each request is in time, whenever it comes.
         calm = [
             (instances * size / mean_ns, size)
             for size, mean_ns in means
@@ -327,11 +279,9 @@ class LatencyTarget:
         offered = self._per_ns * self._rows
         rate, size = _smallest_of_best(calm)
         if calm:
-            # Assume at least this load. Under a lower load, batches do not reach the maximum size,
-            # so the maximum need not be lower.
+            # Assume at least this load. Under less load, batches stay below the maximum anyway.
             offered = max(offered, _BURST * rate)
-        # Rates of larger sizes. With these, a request is in time only if it comes in a certain part
-        # of the time between two executions.
+        # With larger sizes, requests are in time only in a part of the time between executions.
         tight = []
         for candidate, mean_ns in means:
             part = (held_ns - mean_ns * times.spread) * instances / mean_ns
@@ -346,19 +296,13 @@ class LatencyTarget:
             size = max(size, self._size_for_bursts(sizes, offered))
         execution_ns = times.mean_ns(size) * times.spread
         delay_ns = 0.0
-        # If there is only one instance, batches do not wait for more requests. The exception is a
-        # target so short that, with every size, a request that comes just after an execution has
-        # begun is late.
+        # With one instance, batches wait only if the target is too short for every size.
         if instances > 1 or not calm:
             delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
         return Plan(size, int(delay_ns), int(execution_ns))
 
     def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return a batch size that holds all requests of a random burst.
-
-        The burst lasts for the part of the target that is left after a batch of that size has
-        executed.
-        """
+        """Return the size that holds a random burst in the time left after such a batch."""
         largest = sizes[0]
         for size in sizes:
             left_ns = self.held_ns - self._times.mean_ns(size) * self._times.spread
@@ -375,10 +319,7 @@ class LatencyTarget:
 
 
 def _smallest_of_best(rates: list[tuple[float, int]]) -> tuple[float, int]:
-    """Return the pair with the smallest size whose rate is nearly the highest.
-
-    rates: pairs of a rate and a size, sorted by size. Returns zeros if `rates` is empty.
-    """
+    """Return the pair of rate and size with nearly the highest rate and the smallest size."""
     if not rates:
         return 0.0, 0
     enough = max(rates)[0] * (1 - _WORTH)

@@ -1,16 +1,8 @@
 """Adaptive admission (--admission=codel): decides which requests a queue refuses under overload.
 
-The criterion is CoDel's. A queue is overloaded if, for a whole interval, it has held more requests
-than can leave it within the target time. Shorter bursts are accepted. While it is overloaded, it
-refuses each request that would wait for longer than the target. The overload ends when no request
-had to be refused for an interval. The wait of a request is estimated as the number of requests
-ahead of it, divided by the rate at which requests leave the queue (Little's law). So requests of
-less urgent levels are refused first, since all others are ahead of them. A refused request costs
-nothing but its refusal. When the overload is noticed, the last requests in the queue are refused,
-so that the others can leave within the target time.
-
-The module is pure: events and the time are arguments, decisions are the result. It knows batchers
-only by the interface ControllableBatcher.
+As in CoDel, a queue is overloaded if for a whole interval it holds more requests than can leave
+within the target time. It then refuses each request that would wait longer. Expected wait: requests
+ahead divided by the rate at which they leave (Little's law).
 """
 
 # layout: not compiled, off the hot path
@@ -32,11 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTarget:
-    """Target of adaptive admission.
-
-    target_ns: maximum time that a request should queue. interval_ns: how long requests may queue
-    for longer than the target before any is refused.
-    """
+    """Maximum time in the queue, and how long requests may exceed it before any is refused."""
 
     target_ns: int
     interval_ns: int
@@ -62,17 +50,13 @@ class QueueControl:
         self._max_batch_size = max(1, max_batch_size)
         self._target_ns = target.target_ns
         self._interval_ns = target.interval_ns
-        # True while the queue is overloaded, so that it refuses requests.
         self.overloaded = False
-        # True if an overload was noticed, and excess() has not yet reported the requests beyond
-        # the limit.
+        # True until excess() reports the requests beyond the limit.
         self._has_excess = False
-        # Last time at which the queue was within its limit; `None` before the first request.
+        # Last time at which the queue was within its limit.
         self._good_ns: int | None = None
-        # Time of the last refusal.
         self._refused_ns = 0
-        # Rate at which requests leave the queue while others wait, in requests per nanosecond; 0.0
-        # until it was measured.
+        # Requests per nanosecond that leave while others wait; 0.0 until measured.
         self._per_ns = 0.0
         # Current measurement: its start, and how many requests have left the queue since.
         self._since_ns = 0
@@ -81,8 +65,7 @@ class QueueControl:
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
-            # End the overload, and measure the rate anew. Perhaps no request waits any more. If so,
-            # the old rate says how fast requests came, and not how fast they can be executed.
+            # If no request waits any more, the old rate says only how fast requests came.
             self.overloaded = False
             self._per_ns = 0.0
             self._good_ns = None
@@ -90,8 +73,7 @@ class QueueControl:
         limit = self._limit(instances)
         if not self.overloaded:
             if not pending:
-                # The queue is empty. Restart the measurement, as the rate is measured only while
-                # requests wait.
+                # The rate is measured only while requests wait.
                 self._restart(now_ns)
             good_ns = self._good_ns
             if good_ns is None or not self._per_ns or pending < limit:
@@ -112,8 +94,7 @@ class QueueControl:
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= self._interval_ns:
             per_ns = self._left / elapsed_ns
-            # Average the new and the old rate: an execution may take about as long as the interval,
-            # so a single measurement is inexact.
+            # An execution may take about as long as the interval, so one measurement is inexact.
             self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
             self._restart(now_ns)
         if pending < self._limit(instances):
@@ -134,11 +115,7 @@ class QueueControl:
         return queue_full(entry)
 
     def _limit(self, instances: int) -> float:
-        """Return the maximum number of queued requests under overload.
-
-        The limit is the number of requests that leave the queue within the target time, but at
-        least one full batch for each instance. With a lower limit, batches would be smaller.
-        """
+        """Return how many requests leave in the target time, at least one batch per instance."""
         return max(self._per_ns * self._target_ns, self._max_batch_size * instances)
 
     def _restart(self, now_ns: int) -> None:
@@ -189,10 +166,7 @@ class ControllableBatcher(Protocol):
 
 
 class Control(Protocol):
-    """Interface for deciding which requests a queue refuses.
-
-    The parameter `instances` of all methods is the number of ready instances, and at least 1.
-    """
+    """Interface for deciding which requests a queue refuses; `instances` is at least 1."""
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
@@ -211,21 +185,16 @@ class Control(Protocol):
 
 
 class AdaptiveBatcher:
-    """WaitingBatcher that wraps another batcher and refuses requests that its Control rejects."""
+    """WaitingBatcher that queues requests in another batcher, unless a Control refuses them."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
     ) -> None:
-        """batcher: batcher to wrap. control: decides which requests are refused.
-
-        router: has the ready instances. Without a router, one instance is assumed until
-        next_batch() is called.
-        """
         self.control = control
         self._batcher = batcher
         self._router = router
         self._last_instances = 1
-        # These methods do not involve the control, so use those of the wrapped batcher directly.
+        # These methods do not involve the control.
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
         self.form_batches = batcher.form_batches
@@ -245,8 +214,7 @@ class AdaptiveBatcher:
         """Queue an entry; if the control refuses the entry, raise the control's error."""
         batcher = self._batcher
         pending = batcher.pending
-        # Requests that models make are never refused: each serves a request that was accepted, and
-        # a refusal would waste the work done for it.
+        # A model's own request serves an accepted one: a refusal would waste the work done for it.
         if not entry.request.caller:
             ahead = batcher.pending_ahead(entry.level)
             if not self.control.admit(pending, ahead, self._instances, now_ns):
@@ -260,7 +228,6 @@ class AdaptiveBatcher:
         excess = control.excess(batcher.pending, self._instances, now_ns)
         if excess > 0:
             for entry in batcher.last_entries(excess):
-                # Requests that models make are never refused, as in enqueue().
                 if not entry.request.caller:
                     batcher.remove_entry(entry)
                     expired.append((entry, control.refusal(entry)))

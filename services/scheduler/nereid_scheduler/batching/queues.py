@@ -1,8 +1,6 @@
 """Containers for a batcher's entries: queues for each priority level, and a heap of expiry times.
 
-The containers decide nothing about batches. `Entry.holder` is the queue that has the entry. A
-discarded entry stays in its deque as a *dead slot*, which is skipped later, so that cancelling is
-O(1).
+A discarded entry stays in its deque as a *dead slot*, so that cancelling is O(1).
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.requests.entry import Entry
 
-# Dead slots and stale expiry times are cleaned up only if there are more than this many.
+# Dead slots and stale expiry times are removed once there are more than this many.
 _SLACK = 64
-# Maximum number of entries of other shapes that a search for entries of one shape passes over.
+# Maximum number of entries that a search for one shape passes over.
 _MAX_PASSED = 256
 
 
@@ -49,11 +47,9 @@ def deadline_passed(model_name: str) -> DeadlineExceeded:
 
 
 class Fifo:
-    """Entries of one rank in order of arrival.
+    """Entries of one rank in order of arrival. Never add a discarded entry to the same Fifo again.
 
-    A discarded entry must not be added to the same Fifo again. rank: 2 * level, or 2 * level + 1
-    for entries that were delayed after their queue timeout.
-    live: number of entries, without dead slots.
+    rank: 2 * level, or 2 * level + 1 after a DELAY. live: number of entries without dead slots.
     """
 
     __slots__ = ("items", "live", "rank")
@@ -81,7 +77,7 @@ class Fifo:
         entry.holder = None
         self.live -= 1
         if not self.live:
-            # Remove the dead slots now: they would keep tensors in memory until the next request.
+            # Dead slots would keep tensors in memory until the next request.
             self.items.clear()
         elif len(self.items) > 2 * self.live + _SLACK:
             self.items = deque(item for item in self.items if item.holder is self)
@@ -93,11 +89,7 @@ class Fifo:
         self.items.remove(entry)
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """Remove and return the oldest entries with this key.
-
-        Returns at most `most` entries, with at most `rows` rows together. The search ends after
-        _MAX_PASSED other entries, since all of these must be put back.
-        """
+        """Remove and return the oldest entries with this key, up to limits of entries and rows."""
         alike: list[Entry] = []
         passed: list[Entry] = []
         items = self.items
@@ -151,10 +143,7 @@ class Cursor:
 
 
 class PriorityQueues:
-    """Queues of all priority levels; behind each is a queue for the level's delayed entries.
-
-    Queues are created when they are needed, as a model may have any number of levels.
-    """
+    """Queues of all priority levels; behind each is a queue for the level's delayed entries."""
 
     __slots__ = ("_by_rank", "_fifos")
 
@@ -194,10 +183,7 @@ class PriorityQueues:
         return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
 
     def count_ahead(self, level: int) -> int:
-        """Return how many entries would be ahead of a new entry of this level.
-
-        Counted are the entries of this level and of all more urgent levels, delayed ones included.
-        """
+        """Return how many entries would be ahead of a new entry of this level."""
         last = 2 * level + 1
         return sum(fifo.live for fifo in self._fifos if fifo.rank <= last)
 
@@ -206,10 +192,7 @@ class PriorityQueues:
         return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """Yield the entries from the cursor on.
-
-        The cursor moves past an entry only when the caller asks for the next entry.
-        """
+        """Yield entries from the cursor on. The cursor moves when the next entry is requested."""
         while self._fifos:
             fifo = self._fifos[cursor.index]
             for entry in islice(fifo.items, cursor.slot, None):
@@ -226,16 +209,13 @@ class PriorityQueues:
         fifos = self._fifos
         entries = fifos[0].pop(limit)
         while len(entries) < limit:
-            # Drop the first queue, which is empty now: a model may have many levels.
+            # Drop the empty queue, as a model may have many levels.
             del self._by_rank[fifos.pop(0).rank]
             entries.extend(fifos[0].pop(limit - len(entries)))
         return entries
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """Remove and return entries with this key from the first queue that is not empty.
-
-        The parameters are those of Fifo.extract_alike().
-        """
+        """Remove and return entries with this key from the first queue that is not empty."""
         first = next((fifo for fifo in self._fifos if fifo.live), None)
         return [] if first is None else first.extract_alike(key, rows, most)
 
@@ -255,10 +235,7 @@ class Expiries:
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
-        """Add the timeout and deadline of an entry, if it has any.
-
-        pending: number of entries in the batcher, this one included.
-        """
+        """Add an entry's timeout and deadline. pending: number of entries in the batcher."""
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         if len(self._heap) > 4 * pending + _SLACK:
@@ -266,10 +243,10 @@ class Expiries:
         self._watch(entry)
 
     def next_ns(self) -> int | None:
-        """Return a time that is not after the next timeout or deadline; `None` if there is none."""
+        """Return a time not after the next timeout or deadline; `None` if there is none."""
         heap = self._heap
         while heap and heap[0][2].holder is None:
-            # Drop an entry that has left the queue: the heap would keep its tensors in memory.
+            # The heap would keep the tensors of an entry that has left the queue.
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -290,8 +267,7 @@ class Expiries:
             heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
 
     def _drop_stale(self) -> None:
-        # Drop entries that have left the queue: the heap would keep their tensors until the
-        # deadline.
+        # The heap would keep the tensors of these entries until their deadlines.
         held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
         self._heap.clear()
         for entry in held:

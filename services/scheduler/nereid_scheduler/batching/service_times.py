@@ -1,7 +1,4 @@
-"""Expected execution times of a model's batches by size, from measured executions.
-
-The module is pure: times are arguments. It knows no queue and no latency target.
-"""
+"""Expected execution times of a model's batches by size, from measured executions."""
 
 # layout: not compiled, off the hot path
 
@@ -10,32 +7,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-# The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# At first, the mean of a size is the plain average of _FIRST measurements. Each of these is capped
-# at _MOST times the mean so far. Later measurements have the weight _WEIGHT.
+# The first _FIRST measurements of a size are averaged, each capped at _MOST times the mean.
 _FIRST: Final = 4
 _MOST: Final = 2.0
-# A measurement is an exception if its ratio to the mean is not between _FASTER and _SLOWER. An
-# exception says little about the next execution. `_SHIFT` exceptions in a row mean that the model
-# as a whole has become slower or faster.
+# A measurement is an exception if its ratio to the mean is not between these. Exceptions do not
+# change the mean, but _SHIFT in a row mean that the whole model has become slower or faster.
 _FASTER, _SLOWER = 0.8, 1.25
 _SHIFT: Final = 8
-# The spread is computed from the last `_WINDOW` measurements. If there are fewer than `_FEW`, it is
-# assumed to be `_ASSUMED_SPREAD`.
+# The spread comes from the last _WINDOW measurements; with fewer than _FEW, it is assumed.
 _WINDOW: Final = 64
 _FEW: Final = 8
 _ASSUMED_SPREAD: Final = 1.25
 _QUANTILE: Final = 0.95
-# The measurements of a size are discarded if no batch of it was executed for this long.
+# A size without an execution for this long is forgotten.
 _STALE_NS: Final = 30_000_000_000
-# Each size up to this one is measured separately. Larger sizes are rounded up to steps of a
-# sixteenth or less.
+# Sizes above this one are rounded up to steps of a sixteenth or less.
 _EXACT: Final = 32
 
 
 def step_of(size: int) -> int:
-    """Return the size that batches of this size are counted as: this size or a little larger."""
+    """Return the measured size that stands for this size: the same one, or a little larger."""
     if size <= _EXACT:
         return size
     unit = 1 << (size.bit_length() - 5)
@@ -53,12 +45,7 @@ def steps_up_to(largest: int) -> list[int]:
 
 
 class _SizeTimes:
-    """Measurements of one size.
-
-    executions: number of measured executions. The first execution of a size is not measured, as the
-    model may have prepared something for it. mean_ns: average execution time. seen_ns: time of the
-    last execution.
-    """
+    """Measurements of one size. The first execution is not measured, as it may be slower."""
 
     __slots__ = ("executions", "mean_ns", "seen_ns")
 
@@ -75,12 +62,11 @@ class ServiceTimes:
         self._by_size: dict[int, _SizeTimes] = {}
         # Known sizes, ascending.
         self._sizes: list[int] = []
-        # Last measurements, each divided by the expected time; the newest is the last.
+        # Measurements divided by their expected times, the newest last.
         self._ratios: list[float] = []
-        # Ratio of a slow execution (the `_QUANTILE`) to the mean of its size. It includes
-        # differences between instances.
+        # Ratio of a slow execution (the `_QUANTILE`) to the mean of its size.
         self.spread = _ASSUMED_SPREAD
-        # Number of times that the model as a whole has become slower or faster.
+        # Number of times that the whole model has become slower or faster.
         self.shifts = 0
 
     @property
@@ -140,17 +126,13 @@ class ServiceTimes:
             self._sizes = sorted(step for step, times in self._by_size.items() if times.executions)
 
     def mean_ns(self, size: int) -> float:
-        """Return the expected time of a batch of this size; 0.0 if no size was measured.
-
-        Between two measured sizes it is interpolated. Beyond the largest it is extrapolated, along
-        the line through the smallest and the largest size.
-        """
+        """Return a batch's expected time, inter- or extrapolated; 0.0 if no size was measured."""
         sizes = self._sizes
         if not sizes:
             return 0.0
         place = bisect_left(sizes, size)
         if place == 0:
-            # Return the smallest size's mean, since a smaller batch does not take longer.
+            # A smaller batch may take as long as this size.
             return self._mean(sizes[0])
         if place < len(sizes):
             below, above = sizes[place - 1], sizes[place]

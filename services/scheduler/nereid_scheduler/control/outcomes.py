@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid_scheduler.core.models.desired_models import DesiredModels, Why
 
-    # The result of a change. `None` means that the model is now as desired.
+    # `None`: the model is now as desired.
     Outcome = asyncio.Future[NereidError | None]
 
 

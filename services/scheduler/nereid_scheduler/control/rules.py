@@ -15,15 +15,13 @@ class ModelControlRules:
     """Settings of model control, as flags give them."""
 
     mode: str = "none"
-    # Models to load at the start, in explicit mode.
     initial_models: tuple[str, ...] = ()
     poll_interval_s: float = 15.0
     retries: int = 0
-    # Seconds that a load waits while no executor tries to load the model.
+    # How long a load waits while no executor tries to load the model.
     no_executor_timeout_s: float = 30.0
-    # True if load requests may bring files.
     allow_model_files: bool = True
-    # Seconds that a model's requests have to finish when another scheduler takes the model over.
+    # Time for a model's requests to finish when another scheduler takes the model over.
     hand_over_limit_s: float = 30.0
-    # Seconds that an unload waits for the load before it, which may never end.
+    # How long an unload waits for the load before it, which may never end.
     unload_patience_s: float = 30.0

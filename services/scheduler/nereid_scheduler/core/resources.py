@@ -1,9 +1,4 @@
-"""Amounts of each resource, and a check that there is enough for an instance.
-
-A global resource has one pool for the whole mesh; any other resource has one pool for each device.
-The error texts are Triton's. This module does not count what is in use: `rate_limiter` does. It
-does no I/O.
-"""
+"""Amounts of each resource: one pool for the mesh if it is global, otherwise one per device."""
 
 from __future__ import annotations
 
@@ -25,12 +20,11 @@ _FORMAT: Final = (
 )
 _EVERY_DEVICE: Final = -1
 _MAX_INT: Final = (1 << 31) - 1
-# Triton turns a negative count into an unbounded one.
 _UNBOUNDED: Final = 1 << 64
 
 
 class Device(NamedTuple):
-    """Device of the mesh. The CPU of a host counts as the host's device 0, as on Triton."""
+    """Device of the mesh. As on Triton, the CPU of a host is its device 0."""
 
     host: str
     id: int
@@ -76,15 +70,14 @@ class Resources:
     """Capacities of all pools that instances in the mesh use."""
 
     def __init__(self, limits: Iterable[ResourceLimit] = ()) -> None:
-        """limits: if several have the same name and device, the last of these counts."""
+        """limits: if several have the same name and device, the last one counts."""
         self._limits: dict[str, dict[int, int]] = {}
         for limit in limits:
             count = limit.count if limit.count >= 0 else _UNBOUNDED
             self._limits.setdefault(limit.name, {})[limit.device] = count
-        # Key: a pool. Value: for each count of the resource, how many instances need that count.
+        # For each pool and count: number of instances that need this count.
         self._users: dict[Pool, Counter[int]] = {}
-        # Key: a resource's name, and whether the resource is global. Value: number of instances
-        # that use it.
+        # Key: a resource's name, and whether it is global. Value: number of users.
         self._kinds: Counter[tuple[str, bool]] = Counter()
 
     def require(self, needs: Iterable[ResourceNeed], device: Device) -> None:
@@ -114,10 +107,7 @@ class Resources:
         self._count_user(pools, -1)
 
     def capacity(self, pool: Pool) -> int:
-        """Return how much of a pool may be in use at once.
-
-        Without a limit this is the largest count that a single instance needs.
-        """
+        """Return a pool's limit; without one, the largest need of a single instance."""
         limit = self._limit(pool)
         if limit is not None:
             return limit
@@ -135,10 +125,7 @@ class Resources:
                 del self._users[pool]
 
     def _limit(self, pool: Pool) -> int | None:
-        """Return the limit that the flags set for a pool; `None` if no flag limits any resource.
-
-        If any resource has a flag, the limit of a resource without one is 0, as on Triton.
-        """
+        """Return a pool's limit; as on Triton, 0 if only other resources have flags."""
         if not self._limits:
             return None
         limits = self._limits.get(pool.name, {})
@@ -148,9 +135,6 @@ class Resources:
 
 
 def pools_of(needs: Iterable[ResourceNeed], device: Device) -> dict[Pool, int]:
-    """Return how much an instance on this device needs of each pool.
-
-    If `needs` has a resource twice, the last one counts.
-    """
+    """Return what an instance on this device needs of each pool; the last of duplicates counts."""
     pools = {Pool(need.name, None if need.is_global else device): need.count for need in needs}
     return {pool: count for pool, count in pools.items() if count}

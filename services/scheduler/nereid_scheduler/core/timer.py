@@ -20,7 +20,6 @@ class RearmableTimer:
         self._on_timer = on_timer
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        # Deadline: the time at which on_timer is called.
         self.at_ns = _NEVER
 
     def arm(self, at_ns: int | None, now_ns: int) -> None:

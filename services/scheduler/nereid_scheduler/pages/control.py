@@ -1,8 +1,4 @@
-"""Control plane: answers KServe's own messages from the catalogue.
-
-The module only translates between messages and calls. It is the only place where errors become RPC
-statuses. It handles neither queues nor executors.
-"""
+"""Control plane: answers KServe's own messages from the catalogue."""
 
 from __future__ import annotations
 
@@ -52,13 +48,6 @@ class Control:
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
-        """drain: drains an executor. strict: True if readiness follows Triton's strict rule.
-
-        is_elsewhere: takes a model's name and returns whether another scheduler has the model.
-        ensure: takes a model's name and version, and waits until the model is loaded on demand;
-        `None` if no model is loaded on demand. memory_of: takes a version and returns the bytes
-        that it needs on each device, for its statistics.
-        """
         self._ensure = ensure
         self._memory_of = memory_of
         self._is_elsewhere = is_elsewhere
@@ -123,11 +112,7 @@ class Control:
         respond: Callable[[Any], Message],
         request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
     ) -> Message:
-        """Load a model on demand if necessary, and return its description.
-
-        The first request for a model would load it. But clients ask for the description before they
-        send a request.
-        """
+        """Return a model's description. Clients ask for it before requests load the model."""
         await ensure(request.name, parse_version(request.version))
         return respond(request)
 

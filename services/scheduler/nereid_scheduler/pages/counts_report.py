@@ -1,8 +1,4 @@
-"""Reports this scheduler's counts of its models to callers, which outlive the scheduler.
-
-A report is written on request. It has the counts that have changed since the caller's last request.
-The module changes no count, and does not know who shows the counts.
-"""
+"""Reports this scheduler's counts of its models to callers, which outlive the scheduler."""
 
 from __future__ import annotations
 
@@ -34,18 +30,15 @@ class CountsReport:
         metrics: SchedulerMetrics,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """now_ns: returns the time in nanoseconds since 1970."""
         self._catalogue = catalogue
         self._metrics = metrics
         self._now_ns = now_ns
         self._source = CountSource(_random())
         self._store = self._source.store
-        # `_known_change`: number of the last change that all callers know. `_marked_change`: number
-        # of the last change at the time `_marked_ns`; it becomes the known one after _KNOWN_NS.
+        # `_known_change`: last change that all callers know. `_marked_change`: last change at the
+        # time `_marked_ns`; after _KNOWN_NS all callers know it.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
-        # Maps a version in service at this scheduler to the last record of its counts. `_last_own`
-        # is the last record of the counts that belong to no model.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 
@@ -103,8 +96,7 @@ class CountsReport:
             id=_random(),
             model=served.name,
             version=str(runtime.number),
-            # Make sure that each load is later than the one before it: clocks of different hosts
-            # differ, and a clock may be set back.
+            # Each load must be later than the one before: clocks differ, and may be set back.
             loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )

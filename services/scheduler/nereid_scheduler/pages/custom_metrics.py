@@ -1,7 +1,4 @@
-"""Writes custom metrics of Python models, as executors report them, to the metrics page.
-
-Several executors, or instances, may report the same metric.
-"""
+"""Writes custom metrics of Python models, as executors report them, to the metrics page."""
 
 from __future__ import annotations
 
@@ -18,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
-    """Write the series of all reports.
-
-    Counters with the same name and labels are added up. If several gauges have the same name and
-    labels, the last one is written.
-    """
+    """Write the series of all reports, merged by name and labels. The last gauge counts."""
     merged: dict[SeriesKey, pb.CustomSeries] = {}
     families: dict[str, Family] = {}
     for metrics in reports:

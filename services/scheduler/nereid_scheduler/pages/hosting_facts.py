@@ -1,7 +1,4 @@
-"""Reports facts about the mesh that are not metrics: which processes run which models, where.
-
-Each gateway with a console asks for the report, at most once a second. The module changes nothing.
-"""
+"""Reports facts about the mesh that are not metrics: which processes run which models, where."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
-# Name of a scheduler that is the only one, and so needs no name of its own.
 _ONLY: Final = "scheduler"
 
 
@@ -42,7 +38,6 @@ class HostingFacts:
         gateways: Collection[GatewaySession],
         membership: Membership | None = None,
     ) -> None:
-        """Read facts from these objects. membership: `None` if the mesh has only this scheduler."""
         self._catalogue = catalogue
         self._loader = loader
         self._gateways = gateways
@@ -62,7 +57,6 @@ class HostingFacts:
         return response
 
     def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
-        """Yield the batches that instances of these models are executing."""
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
             for served, sent in session.executing():

@@ -1,6 +1,6 @@
 """Settings of the logging extension: the levels that services log, and the format.
 
-The module does no I/O, and handles neither clients nor loggers. Error texts are Triton's.
+Error texts are Triton's. As in Triton, unknown settings are ignored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import LogRules
 
-# Maps a setting's name to its field of LogRules, the type of its values, and Triton's name of that
-# type.
+# Maps a setting's name to its field of LogRules, its type, and Triton's name of the type.
 _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_info": ("info", bool, "boolean"),
     "log_warning": ("warning", bool, "boolean"),
@@ -24,16 +23,11 @@ _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_verbose_level": ("verbose", int, "int32"),
     "log_format": ("format", str, "string"),
 }
-# Maps a format to its name in Triton, where that differs.
 _TRITON_FORMAT: Final = {"text": "default"}
 
 
 def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
-    """Return the rules after a client's changes. As in Triton, unknown settings are ignored.
-
-    Raises:
-        NereidError: a value is invalid.
-    """
+    """Return the rules after a client's changes; raise NereidError if a value is invalid."""
     if "log_file" in changes:
         raise Unimplemented("log file location can not be updated through network protocol")
     values: dict[str, Any] = {}

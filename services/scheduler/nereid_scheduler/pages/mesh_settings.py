@@ -1,7 +1,4 @@
-"""Settings that clients may change at run time: stored here, and sent to every service.
-
-The module sees gateways' links and executors' streams only as callbacks.
-"""
+"""Settings that clients may change at run time: stored here, and sent to every service."""
 
 from __future__ import annotations
 
@@ -34,11 +31,6 @@ class MeshSettings:
         send_to_executors: Callable[[pb.ExecutorCommand], None],
         records: SettingRecords | None = None,
     ) -> None:
-        """Create the settings. The callbacks send each change to all connected services.
-
-        log, trace_config: settings as the flags give them. Without `records`, changes are not
-        recorded.
-        """
         self._records = records or SettingRecords(None)
         self._trace = TraceExtensionSettings(parse_trace_config(trace_config))
         self._log = initial_log_rules(log)
@@ -68,12 +60,9 @@ class MeshSettings:
         self._records.apply(documents, LOG, self._apply_log)
 
     async def trace(self, model: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Change the trace settings of a model and return all of them.
+        """Change a model's, or without a name the server's, trace settings; return all of them.
 
-        Without a name, these are the server's settings. Changes are recorded.
-
-        Raises:
-            NereidError: a change was refused; no change was made.
+        Raises NereidError if a change is refused. Then nothing has changed.
         """
         if changes:
             self._trace.update(model, changes)
@@ -97,7 +86,6 @@ class MeshSettings:
             self._send_to_gateways(rules)
 
     def _apply_log(self, changes: Mapping[str, object]) -> bool:
-        """Apply changes to the log settings; return whether any setting has changed."""
         rules = log_settings.apply_changes(self._log, changes)
         if rules == self._log:
             return False

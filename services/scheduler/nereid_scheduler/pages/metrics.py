@@ -1,7 +1,4 @@
-"""Writes the scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams.
-
-The page is written on request, from the scheduler's counters. Writing it changes no counter.
-"""
+"""Writes the scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
-# Metrics in the order of metrics.DURATIONS: request, queue, compute input, compute infer and
-# compute output.
 _DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
@@ -55,19 +50,6 @@ class SchedulerMetrics:
         state_failures: Callable[[], int | None] = lambda: None,
         on_demand: OnDemandCounts | None = None,
     ) -> None:
-        """Read the metrics from these sources.
-
-        Args:
-            catalogue: Models that are served.
-            loader: Executors and their instances.
-            held_requests: Requests that wait for a load.
-            gateways: Sessions of gateways and models.
-            config: Settings of --metrics-config.
-            repositories: Model repositories.
-            cache_usage: Returns the cache's last report, or `None` if there is no cache.
-            state_failures: Returns the failures of the state, or `None` if there is no state.
-            on_demand: Loads on demand; `None` if no model is loaded on demand.
-        """
         self._on_demand = on_demand
         self._state_failures = state_failures
         self._catalogue = catalogue
@@ -83,11 +65,7 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write the metrics. cpu, gpu: whether to write metrics of hosts, and of GPUs.
-
-        models: names of models, as clients use them, whose metrics are written; empty means all
-        models.
-        """
+        """Write the metrics. `models`: plain names; if empty, all models."""
         self._write_models(page, models)
         usage = self.cache_usage()
         if usage is not None:
@@ -114,10 +92,7 @@ class SchedulerMetrics:
         write_custom(page, reports)
 
     def write_own_counts(self, page: Page) -> int:
-        """Write the counts that belong to no model.
-
-        Returns their sum, which grows whenever one of the counts grows.
-        """
+        """Write the counts that belong to no model; return their sum, which only grows."""
         total = 0
         counts = self._on_demand
         if counts is not None:
@@ -199,7 +174,7 @@ class SchedulerMetrics:
         if latencies.phases is None:
             return
         for phase, summary in latencies.phases.items():
-            # As in Triton, "request" is left out: it would mix cache hits with executed requests.
+            # As in Triton, omit "request": it would mix cache hits with executed requests.
             if not (cached and phase == "request"):
                 page.add_summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
         if cached:

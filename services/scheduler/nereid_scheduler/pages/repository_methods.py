@@ -1,7 +1,4 @@
-"""RPCs of the model repository extension: index, load and unload, with KServe's messages.
-
-The module only translates; model_control.py decides. Error texts are Triton's.
-"""
+"""RPCs of the model repository extension: index, load and unload, with KServe's messages."""
 
 from __future__ import annotations
 

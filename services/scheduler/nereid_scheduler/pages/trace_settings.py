@@ -1,8 +1,7 @@
 """Settings of the trace extension: settings of the server, and settings of single models.
 
 A model inherits each setting that it does not have itself. Clearing a setting of the server
-restores its value from the start. Error texts are Triton's, and numbers are parsed as in C. The
-module does no I/O, and does not handle clients.
+restores its value from the start.
 """
 
 from __future__ import annotations
@@ -41,18 +40,16 @@ class TraceExtensionSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
-        # Setting trace_count restarts the count of traces. `_turns` maps a model, or "" for the
-        # server, to the number of its last restart. `_last_turn` is the highest number.
+        # Setting trace_count restarts the count of traces. Key: a model, or "" for the server.
+        # Value: the number of its last restart.
         self._last_turn = 0
         self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
         """Apply all changes of a client, or none. If `model` is "", they are for the server.
 
-        An empty value clears a setting. Unknown settings are ignored, as in Triton.
-
-        Raises:
-            NereidError: a value is invalid, or this server was started without tracing.
+        An empty value clears a setting. Raises NereidError if a value is invalid, or if this server
+        does not trace.
         """
         if "trace_file" in changes:
             raise Unimplemented("trace file location can not be updated through network protocol")
@@ -66,7 +63,6 @@ class TraceExtensionSettings:
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
         if "trace_count" in changed:
-            # Setting the count restarts counting even if the value is the same.
             self._last_turn += 1
             self._turns[model] = self._last_turn
         target = self._models.setdefault(model, {}) if model else self._server
@@ -84,7 +80,6 @@ class TraceExtensionSettings:
         """Return all settings of a model, also inherited ones; of the server if `model` is ""."""
         settings = self._server | self._models.get(model, {}) | self._fixed
         if self._traces and not self._to_file:
-            # Only tracing to files has this setting.
             del settings["log_frequency"]
         return settings
 
@@ -96,9 +91,7 @@ class TraceExtensionSettings:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Apply changes that `saved` returned to the values from the start.
 
-        Raises:
-            NereidError: a value is invalid, or this server was started without tracing.
-            ValueError, TypeError, KeyError, AttributeError: `saved` did not return this value.
+        Raises NereidError as `update` does, or another error if `saved` did not return this value.
         """
         restored = {"": saved["server"]} | saved["models"]
         for model, changes in restored.items():
@@ -122,7 +115,6 @@ class TraceExtensionSettings:
 
 
 def _fixed(config: TraceConfig) -> dict[str, list[str]]:
-    """Return the settings that clients cannot change."""
     if not config.to_spans:
         return {"trace_file": [config.file], "trace_mode": [FILE_MODE]}
     fixed = {
@@ -155,7 +147,6 @@ def _levels(values: list[str]) -> list[str]:
 
 
 def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
-    """Return the only value in the list, and the number at the beginning of that value."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
     number = parse_c_integer(values[0])

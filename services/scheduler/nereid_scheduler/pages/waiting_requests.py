@@ -1,7 +1,6 @@
 """Counts requests that wait for an instance, by the kind of device that the instance needs.
 
-Autoscaling uses the counts. They include requests that are held because no executor has loaded
-their model yet, so that such requests can start the first executor. The module changes nothing.
+Autoscaling uses the counts. Requests without any executor count too, to start the first one.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Counter[str]:
     """Return the number of waiting requests, by kind of device (metrics.DEVICES).
 
-    If a request is held for an ensemble, it counts once for each kind of device that the ensemble's
-    models need.
+    A request for an ensemble counts once for each kind of device that its models need.
     """
     waiting: Counter[str] = Counter()
     for served in catalogue.versions():
@@ -38,11 +36,7 @@ def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Coun
 
 
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
-    """Return the kinds of device that a model needs.
-
-    above: ensembles that have the model as a step. They are skipped, as a faulty configuration may
-    make an ensemble its own step.
-    """
+    """Return a model's kinds of device. `above`: ensembles to skip, to end cycles of steps."""
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):
         if not is_ensemble(draft):

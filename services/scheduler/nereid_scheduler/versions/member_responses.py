@@ -1,14 +1,8 @@
 """Handles responses that come one by one, not with the reply to a whole batch.
 
-A decoupled model gives a request any number of responses. A model with iterative sequences may
-reschedule a request instead of giving its last response. A member (a request of a sent batch) is
-open until its last response has come, or until it is rescheduled.
-
-An instance can get its next batch as soon as it reports that it is free, although requests of
-earlier batches may still be open there. An open request ends with its last response. If the
-instance is lost first, the request runs again only if none of its responses was sent; otherwise it
-fails. Instances that accept controls are notified of clients that cancel or cannot keep up. The
-module knows no queue.
+A member is open until its last response, or until a model with iterative sequences reschedules it.
+An instance gets its next batch although earlier requests may still be open there. If an instance
+is lost, a request runs again only if none of its responses was sent.
 """
 
 from __future__ import annotations
@@ -34,19 +28,16 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.model_version import ModelVersion
 
 _now_ns = time.monotonic_ns
-# Stands in for a response if the instance has rescheduled the request.
+# Stands in for the response of a rescheduled request.
 _RESCHEDULED: Final = InferResponse(0)
 
 
 class _Place(NamedTuple):
-    """Instance, batch and batch member of an entry that has no last response yet."""
-
     instance: RemoteInstance
     sent: SentBatch
     member: Member
 
     def send_control(self, kind: pb.MemberControl.Kind) -> None:
-        """Send the instance a control message (cancel, pause or resume) for this member."""
         self.instance.send_control(self.sent.id, self.member.index, kind)
 
 
@@ -54,18 +45,14 @@ class MemberResponses:
     """Handle the responses of a model version that is decoupled or has iterative sequences."""
 
     def __init__(self, version: ModelVersion, iterations: IterativeBatcher | None) -> None:
-        """Handle the responses of `version`.
-
-        iterations: batcher that reschedules requests; `None` if requests may not be rescheduled.
-        """
         self._version = version
         self._decoupled = version.config.decoupled
         self._iterations = iterations
-        # Maps an entry that may still get responses to its place.
+        # Entries that may still get responses.
         self._places: dict[Entry, _Place] = {}
-        # Maps a rescheduled entry to the number of responses that it has had.
+        # Number of responses that a rescheduled entry has had.
         self._responses: dict[Entry, int] = {}
-        # Entries whose clients cannot keep up, so that they stay paused when they are rescheduled.
+        # Entries whose clients cannot keep up; they stay paused when they are rescheduled.
         self._paused: set[Entry] = set()
 
     def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
@@ -97,8 +84,6 @@ class MemberResponses:
         self._responses.pop(entry, None)
         self._paused.discard(entry)
 
-    # ---- replies
-
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
         """Handle responses to open requests, or a report that the instance is free again."""
         now_ns = _now_ns()
@@ -120,10 +105,7 @@ class MemberResponses:
     def _read_responses(
         self, sent: SentBatch, reply: pb.Executed
     ) -> list[tuple[Member, InferResponse]]:
-        """Return a reply's responses, each with its member.
-
-        Raises ProtocolError if a member expects no response.
-        """
+        """Return a reply's responses by member; raise ProtocolError if a member expects none."""
         if not reply.partial:
             sent.check_whole(len(reply.responses))
         read: list[tuple[Member, InferResponse]] = []
@@ -144,8 +126,8 @@ class MemberResponses:
             if not response.more:
                 ended.add(member.index)
                 if response.error is not None and freed:
-                    # Count the request as failed: an error in the reply that ends the execution
-                    # means that the model raised an exception or that its worker died.
+                    # In this reply, an error means that the model raised an exception or its worker
+                    # died.
                     failed.append(member)
             read.append((member, response))
         for member in failed:
@@ -160,7 +142,6 @@ class MemberResponses:
         responses: list[tuple[Member, InferResponse]],
         now_ns: int,
     ) -> None:
-        """Record that an instance has executed a batch and can execute the next one."""
         version = self._version
         execution = sent.end_execution(reply, now_ns)
         for member, response in responses:
@@ -184,8 +165,8 @@ class MemberResponses:
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
-                # If the request has only one response, send an empty response first. It shows that
-                # the model is decoupled: its responses need not wait for those of earlier requests.
+                # An empty response shows that the model is decoupled, so its responses need not
+                # wait.
                 version.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)
@@ -215,23 +196,16 @@ class MemberResponses:
         member.responded_ns = now_ns
 
     def _record_end(self, member: Member, execution: Execution) -> None:
-        """Count a member in the statistics; it has ended and its batch was executed."""
         if member.rescheduled or is_null(member.entry):
             return
         if member.failed:
             self._version.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:
-            # Count a request as a success even if the model sent error responses, as on Triton.
+            # As on Triton, error responses of the model count as a success.
             self._version.statistics.record_end(member.entry, execution, member.ended_ns)
 
-    # ---- iterations
-
     def _reschedule(self, sent: SentBatch, member: Member, now_ns: int) -> None:
-        """Queue a member's entry again, unless this was done before or its client has cancelled.
-
-        Each iteration counts as an inference, as on Triton. A request that has had a response does
-        not begin anew when its instance is lost.
-        """
+        """Queue an entry again, once. As on Triton, each iteration counts as an inference."""
         entry, version = member.entry, self._version
         if member.rescheduled or self._iterations is None:
             return
@@ -255,8 +229,6 @@ class MemberResponses:
         self._iterations.reschedule(entry, now_ns, bound=bound)
         version.wake()
 
-    # ---- lost instances
-
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:
         """Return the entries of a lost batch that must run again; fail those with responses."""
         retries = []
@@ -276,5 +248,4 @@ class MemberResponses:
 
 
 def _unknown_execution(sent: SentBatch, now_ns: int) -> Execution:
-    """Return an Execution without compute times, for a batch whose instance was lost."""
     return Execution(sent.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=sent.gpu_uuid)

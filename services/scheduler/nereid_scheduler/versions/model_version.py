@@ -1,14 +1,8 @@
 """Model version that executes requests on instances.
 
 Only this module changes the version's queue and the batches of its instances. The batcher decides
-which requests run together, and the router on which instance. The batches of an instance are a
-state machine (core.instances.instance_batches), whose decisions this module carries out. The
-modules single_responses and member_responses decide how the requests of a batch end, and
-waiting_batches decides which instances get a second batch.
-
-The events are: a request is submitted or cancelled; an instance is added, retired or lost; a reply
-comes; a waiting batch is given back; a timer fires. After each event the version dispatches queued
-requests to instances. It must not know how an executor loads a model, nor what a repository is.
+which requests run together, and the router on which instance. This module must not know how an
+executor loads a model, nor what a repository is.
 """
 
 from __future__ import annotations
@@ -59,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# If the last batch had more requests than this, a single request is not sent at once. It waits
-# until the end of the event loop's turn, since other requests may come and share its batch.
+# After a larger batch, a single request waits until the end of the event loop's turn, as other
+# requests may come and share its batch.
 _FEW: Final = 2
 
 
@@ -80,8 +74,7 @@ class ModelVersion(QueuedRequests):
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        # Function to call at the end of each batch, if the batcher may keep the instance idle until
-        # the batch's clients send their next requests.
+        # Set if the batcher may keep an instance idle until its last batch's clients send again.
         self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
         if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
             self._on_batch_end = batcher.batch_ended
@@ -91,11 +84,10 @@ class ModelVersion(QueuedRequests):
             context,
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
         )
-        # Instances that get no new sequences, and are kept until the sequences they have are over.
+        # Instances that get no new sequences, and stay until their sequences are over.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # Transfers are possible for sequences with implicit state whose requests have one response.
-        # If a request has several responses, each may change the state, even after the execution.
+        # States move only with single responses: each of several may change the state later.
         self._transfers: StateTransfers = NO_TRANSFERS
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
@@ -110,17 +102,13 @@ class ModelVersion(QueuedRequests):
         if self._sequences is not None:
             self._on_end.append(self._end_in_sequence)
         self._waiting: WaitingBatches = NO_WAITING_BATCHES
-        # With a rate limiter no batch waits at an instance, since the instance may execute only
-        # when it holds its resources.
+        # With a rate limiter, an instance may execute only when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
-        # Reason why requests wait, and the time since when they wait for this reason. The reason is
-        # empty if no request waits, or if requests only wait for busy instances or slots of
-        # sequences.
+        # Empty if requests wait only for busy instances or slots of sequences.
         self._wait_reason = ""
         self._wait_from_ns = 0
-        # True if the last batch had few requests: then a request that comes alone is probably the
-        # only one.
+        # If True, a request that comes alone is probably the only one.
         self._last_batch_small = True
         self._executor_wait = ExecutorWait(
             limits.no_executor_timeout_s, self._open, self._fail_waiting
@@ -142,8 +130,6 @@ class ModelVersion(QueuedRequests):
         if self._sequences is None:
             return None
         return len(self._sequences.sequences), self._sequences.sequences.backlog
-
-    # ---- requests
 
     def _start_alone(self, entry: Entry, now_ns: int) -> bool:
         if (
@@ -175,8 +161,7 @@ class ModelVersion(QueuedRequests):
         self._responses.set_flow(entry, paused=paused)
 
     def _cancel_execution(self, entry: Entry) -> None:
-        # Notify the instance here only for single responses: MemberResponses does it when the entry
-        # ends.
+        # MemberResponses notifies the instance when the entry ends.
         if isinstance(self._responses, SingleResponses):
             cancel_member(entry, self._router)
 
@@ -193,8 +178,6 @@ class ModelVersion(QueuedRequests):
             return True
         return self._sequences is not None and self._sequences.is_blocked(entry)
 
-    # ---- instances
-
     def add_instance(self, instance: RemoteInstance) -> None:
         """Add an instance that is ready for a batch."""
         instance.batches.idle_since_ns = _now_ns()
@@ -210,12 +193,7 @@ class ModelVersion(QueuedRequests):
         self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """Send an instance no new sequences.
-
-        The sequences that the instance has continue at other instances if their states can be
-        moved. Otherwise they continue at this instance, which is at work until the last one is
-        over.
-        """
+        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
         if self._sequences is not None and not self._transfers.moves_states_of(instance):
             self._sequences.retire_instance(instance)
             if self._sequences.has_sequences(instance):
@@ -238,8 +216,7 @@ class ModelVersion(QueuedRequests):
             self._retiring.discard(instance)
         self._waiting.remove_instance(instance)
         removed = self._router.remove_instance(instance)
-        # A draining instance is no longer in the router, but may be lost before the states of its
-        # sequences were moved.
+        # A draining instance has left the router, but may be lost before its states were moved.
         if self._sequences is not None and (removed or lost):
             gives_states = self._transfers.moves_states_of(instance)
             self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
@@ -248,22 +225,15 @@ class ModelVersion(QueuedRequests):
             self._executor_wait.restart_clock()
             self._await_instance()
 
-    # ---- lost instances
-
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
-        """Handle the loss of an instance.
+        """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
 
-        The requests that the instance executed run again at other instances, ahead of the queue. If
-        the model runs requests at most once, they fail instead. The requests of a waiting batch are
-        queued again, and this does not count as an attempt.
-
-        begun: whether requests may have begun; if False, they run again in any case.
+        begun: False if no request can have begun. For a waiting batch, no attempt is counted.
         """
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
             self._requeue_given_back(instance, waiting)
-        # The lost instance's process may still be alive, and may read the tensors in shared memory
-        # that it was sent.
+        # The lost instance's process may still be alive and read tensors in shared memory.
         for sent in batches if waiting is None else [*batches, waiting]:
             self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
@@ -288,10 +258,7 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """Fail an instance's batches up to number `begun`, since the instance is about to be lost.
-
-        The requests of these batches must not run again.
-        """
+        """Fail an instance's batches up to number `begun`, which must not run again."""
         now_ns = _now_ns()
         waiting = instance.batches.waiting
         for sent in instance.batches.lose_begun(begun):
@@ -310,14 +277,7 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """Queue the requests of a batch again, since an instance has given the batch back.
-
-        Another instance can then execute these requests.
-
-        Raises:
-            ProtocolError: the instance has no batch of this number, or was not asked to give it
-                back.
-        """
+        """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
         batches = instance.batches
         sent = batches.end_withdrawal(number)
         if sent is None:
@@ -331,7 +291,6 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """Put the requests of a batch that no instance has begun back to the front of the queue."""
         self._forget_batch(sent.batch)
         self._waiting.on_given_back(instance, sent)
         entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
@@ -375,20 +334,12 @@ class ModelVersion(QueuedRequests):
         entry.retries += 1
         self.statistics.retries += 1
         if entry.retries == self.limits.max_retries:
-            # Let the entry execute alone in its last attempt: if it is the reason why executors
-            # crash, no other request fails with it.
+            # The last attempt runs alone: if the entry crashes executors, no other request fails.
             entry.key = entry
         return None
 
-    # ---- replies
-
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """Handle a message from an instance.
-
-        Raises:
-            ProtocolError: the message is invalid. Nothing has changed, and the instance's stream
-                must end.
-        """
+        """Handle an instance's message. After a ProtocolError, its stream must end."""
         self._responses.on_reply(instance, message)
 
     def end_execution(
@@ -397,14 +348,13 @@ class ModelVersion(QueuedRequests):
         """Record that an instance has executed its first batch, and send it the next one."""
         target = self.target
         if target is not None:
-            # Update the target first, so that the next batch is formed by the newest plan.
+            # The next batch is formed by the newest plan.
             execution = sent.end_execution(reply, finished_ns)
             if target.on_executed(sent.batch, execution.started_ns, finished_ns):
                 self._log_target(target)
             self.end_first(instance, finished_ns)
             return execution
-        # Send the next batch before the responses, so that the instance executes while they are
-        # sent.
+        # The instance executes the next batch while the responses are sent.
         self.end_first(instance, finished_ns)
         return sent.end_execution(reply, finished_ns)
 
@@ -427,11 +377,11 @@ class ModelVersion(QueuedRequests):
             self.target.forget(batch)
 
     def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """Record how long a batch took, which decides whether a batch may wait at the instance."""
+        """Record a batch's time, which decides whether a batch may wait at the instance."""
         self._waiting.on_executed(instance, sent, execution)
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Remove an instance's first batch, which was executed, and let the next one begin."""
+        """Remove an instance's executed first batch, and let the next one begin."""
         ended = instance.batches.first
         instance.batches.end_first(now_ns)
         if instance.batches.first is not None:
@@ -443,7 +393,6 @@ class ModelVersion(QueuedRequests):
         self._release_instance(instance, now_ns)
 
     def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
-        """Report an executed batch to the batcher, which may let the instance wait for requests."""
         taken_ns = now_ns - ended.started_ns
         if self._on_batch_end is None or taken_ns < MIN_NS:
             return
@@ -451,31 +400,24 @@ class ModelVersion(QueuedRequests):
             self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
 
     def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Mark an instance without a batch as free, so that it can get the next batch."""
         self._router.release_instance(instance)
         if self._sequences is None:
-            # Dispatch before the responses are sent, so that the instance executes while they are
-            # sent.
+            # The instance executes while the responses are sent.
             if self._batcher.pending:
                 self._dispatch(now_ns)
         else:
-            # Dispatch after the responses: once a request has its response, the next request of its
-            # sequence may join the batch.
+            # After the responses, the next requests of the sequences may join the batch.
             self.wake()
 
     def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Record that an instance has begun to execute the batch that has waited there."""
         self._waiting.on_begun(instance)
-        # Dispatch before the responses are sent, so that another batch can already wait at the
-        # instance.
+        # Another batch can wait at the instance before the responses are sent.
         self._dispatch(now_ns)
         first = instance.batches.first
         if instance.accepts_controls and first is not None:
             for member, entry in enumerate(first.batch.entries):
                 if entry.state is RESPONDED:
                     instance.send_control(first.id, member, pb.MemberControl.CANCEL)
-
-    # ---- dispatch
 
     def close(self) -> None:
         """Cancel the timers. Call this when no entry is open."""
@@ -490,7 +432,6 @@ class ModelVersion(QueuedRequests):
             self._end_retirements(self._sequences)
 
     def _dispatch(self, now_ns: int) -> None:
-        """Send a batch to each free instance, and arm the timer for the next dispatch."""
         batcher, router = self._batcher, self._router
         waited = batcher.pending
         self._waiting.share_queue(len(self._open))
@@ -513,7 +454,7 @@ class ModelVersion(QueuedRequests):
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """If requests no longer wait, or wait for another reason, record their wait until now."""
+        """If the reason of the wait has changed, record the wait until now."""
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return
@@ -535,7 +476,6 @@ class ModelVersion(QueuedRequests):
         return DELAY
 
     def _start(self, batch: Batch, now_ns: int) -> None:
-        """Send a batch to a free instance."""
         instance: RemoteInstance | None = batch.instance
         if instance is None:
             instance = self._router.acquire_instance()
@@ -549,7 +489,7 @@ class ModelVersion(QueuedRequests):
             self._waiting.on_sent(instance)
 
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
-        """Send a batch to an instance; if it cannot be sent, fail its entries and return `None`."""
+        """Send a batch; if it cannot be sent, fail its entries and return `None`."""
         self.statistics.batches_closed[batch.reason] += 1
         try:
             sent = instance.send_batch(batch, now_ns)
@@ -557,25 +497,21 @@ class ModelVersion(QueuedRequests):
             _log.exception("a batch of %r cannot be sent", self)
             self._forget_batch(batch)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # Fail the entries later: submit() must return an entry before the entry fails.
+            # submit() must return an entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
             return None
         self._responses.on_sent(instance, sent)
         return sent
 
-    # ---- waits for an instance
-
     def _await_instance(self) -> None:
-        """Limit how long open entries wait, as there is no instance."""
         if self._only_passive:
-            # Fail the entries later: submit() must return an entry before the entry fails.
+            # submit() must return an entry before the entry fails.
             self._loop.call_soon(self._fail_all_waiting)
         else:
             self._executor_wait.start_timer()
 
     @property
     def _only_passive(self) -> bool:
-        """True if all instances are passive, so that none ever executes requests."""
         groups = self.config.proto.instance_group
         return bool(groups) and all(group.passive for group in groups)
 

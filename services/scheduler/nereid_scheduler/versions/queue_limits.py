@@ -21,14 +21,12 @@ class QueueLimits:
     max_queue_size: int = 0
     max_retries: int = 2
     no_executor_timeout_s: float = 30.0
-    # Number of batches that may wait at an instance while it executes another batch: 0 or 1.
+    # Batches that may wait at an instance while it executes another one: 0 or 1.
     waiting_batches: int = 1
-    # Settings of adaptive admission. `admission_target_ms`: how long requests may queue, unless the
-    # model's configuration has its own target; 0 means no limit. `admission_interval_ms`: how long
-    # a queue may exceed the target.
+    # Adaptive admission: how long requests may queue, and how long a queue may exceed that.
     admission_target_ms: int = 0
     admission_interval_ms: int = 100
-    # Maximum fraction of a model's slots that the sequences of one client may have; 1 means all.
+    # Maximum fraction of a model's slots for one client's sequences.
     client_sequence_share: float = 1.0
 
     def admission_of(self, config: ModelConfig) -> AdmissionTarget | None:

@@ -1,9 +1,7 @@
 """Base class of versions: it accepts, queues, expires and ends the requests of one version.
 
-An accepted request is open until its last response, which every entry gets exactly once. All code
-runs in one event loop and never awaits while it handles a request. Subclasses execute the queued
-requests: ModelVersion on instances, and EnsembleVersion by calling other models. This module knows
-no instance and no stream.
+Every entry gets exactly one last response. All code runs in one event loop and never awaits while
+it handles a request.
 """
 
 from __future__ import annotations
@@ -47,9 +45,8 @@ _now_ns = time.monotonic_ns
 class QueuedRequests(ABC):
     """The requests of one version, from acceptance to the last response."""
 
-    # True if the version calls other models to respond (an ensemble), and has no instances.
+    # True for an ensemble, which calls other models and has no instances.
     asks_others = False
-    # Latency target for the version's batches, if its configuration has a target_p99_us.
     target: LatencyTarget | None = None
 
     def __init__(
@@ -65,7 +62,7 @@ class QueuedRequests(ABC):
         self._batcher = batcher
         self._traces = context.traces
         self.timeline = context.timeline
-        # Name and version number, as timelines show them.
+        # As timelines show the version.
         self.named = config.name, number
         self._validator = Validator(config)
         batching = config.batching if config.sequences is None else config.sequences.oldest
@@ -73,10 +70,9 @@ class QueuedRequests(ABC):
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         # Entries without their last response, in order of arrival.
         self._open: dict[Entry, None] = {}
-        # Functions to call when an entry has its last response or its client has cancelled it.
+        # Called when an entry has its last response or is cancelled.
         self._on_end: list[Callable[[Entry], None]] = []
-        # True if another scheduler has taken over the model: entries are then returned to their
-        # gateways instead of being queued again.
+        # True if another scheduler has the model: entries return to their gateways.
         self._given_away = False
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -118,10 +114,8 @@ class QueuedRequests(ABC):
         """Set the revision of the version's files, or of the models of an ensemble's steps."""
         self.revision = revision
         if self.cache is not None:
-            # Do not cache responses of decoupled models: a request may have several.
+            # A request of a decoupled model may have several responses, so none is cached.
             self.cache.set_revision(self.number, None if self.config.decoupled else revision)
-
-    # ---- implemented by subclasses
 
     @abstractmethod
     def _dispatch(self, now_ns: int) -> None:
@@ -131,8 +125,6 @@ class QueuedRequests(ABC):
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Pause the responses of a client that cannot keep up with them, or resume them."""
 
-    # ---- requests
-
     def submit(
         self,
         request: InferRequest,
@@ -140,13 +132,10 @@ class QueuedRequests(ABC):
         *,
         at_once: bool = False,
     ) -> Entry:
-        """Accept a request. `on_response` is called later, never before this method has returned.
+        """Accept a request. `on_response` is never called before this method has returned.
 
-        at_once: True if no further request arrives together with this one, so that it need not wait
-        for the end of the event loop's turn.
-
-        Raises:
-            NereidError: the request was refused, and `on_response` is never called.
+        at_once: no other request comes with this one, so it need not wait for the end of the turn.
+        Raises NereidError if it is refused; `on_response` is then never called.
         """
         if self.config.decoupled:
             self.check_client(request)
@@ -178,11 +167,10 @@ class QueuedRequests(ABC):
         return False
 
     def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
-        """Handle a request that was just queued, or that waits for a lookup in the cache."""
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
-        """Raise Unimplemented if a model is decoupled and the client accepts one response only."""
+        """Raise Unimplemented if a decoupled model's client accepts one response only."""
         if self.config.decoupled and not request.accepts_many:
             raise Unimplemented(DECOUPLED, accepted=True)
 
@@ -201,8 +189,6 @@ class QueuedRequests(ABC):
     def _cancel_execution(self, entry: Entry) -> None:
         """Handle the cancellation of an entry that has left the queue."""
 
-    # ---- called by the version's response cache
-
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable if the queue is full."""
         self._batcher.enqueue(entry, now_ns)
@@ -218,13 +204,8 @@ class QueuedRequests(ABC):
         reason = REJECTED if isinstance(error, Unavailable) else CANCELED
         self.fail_entry(entry, error, now_ns, reason)
 
-    # ---- responses
-
     def respond(self, entry: Entry, response: InferResponse, revision: bytes) -> None:
-        """Send an entry's last response, unless it has ended.
-
-        revision: revision of the files of the model that computed the response.
-        """
+        """Send an entry's last response, unless it has ended. revision: of the model's files."""
         if entry.state is RESPONDED:
             self.segment_owners.drop_response(response)  # cancelled while it ran
         elif entry.cache_lookup is None or self.cache is None:
@@ -277,7 +258,6 @@ class QueuedRequests(ABC):
         self.timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
-        """Return the timings of an entry that is about to end with this response."""
         failed = response.error is not None
         return timings_of(entry, queue_delay_ns(self.config), _now_ns(), failed=failed)
 
@@ -295,24 +275,17 @@ class QueuedRequests(ABC):
             if entry.state is not RESPONDED:
                 self.fail_entry(entry, error, now_ns)
 
-    # ---- the end
-
     def fail_all(self, error: NereidError) -> None:
         """Fail every open entry."""
         now_ns = _now_ns()
         for entry in list(self._open):
-            # Check the state again: a failed entry also fails the identical requests that follow it
-            # through the response cache.
+            # A failed entry also fails identical requests that follow it in the response cache.
             if entry.state is not RESPONDED:
                 self._batcher.remove_entry(entry)
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Send entries back to their gateways unless their execution has begun.
-
-        Another scheduler has taken over the model. From now on, entries that would be queued again
-        are returned too.
-        """
+        """Return entries that have not begun to their gateways, now and from now on."""
         self._given_away = True
         for entry in list(self._open):
             self.return_entry(entry, moved_response(entry.request.id))
@@ -323,17 +296,12 @@ class QueuedRequests(ABC):
             return
         self._batcher.remove_entry(entry)
         if self.cache is not None and entry.cache_lookup is not None:
-            # End the lookup as if the entry were cancelled. Identical requests that follow it are
-            # returned one after the other.
+            # The lookup ends as if it were cancelled: identical requests are returned one by one.
             self.cache.end_entry(entry, None)
         self.end_entry(entry, response)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
-        """Return whether an entry waits for an event that may never happen.
-
-        The event is that an executor with the model joins, or that another sequence ends and leaves
-        its slot.
-        """
+        """Return whether an entry waits for an executor or a slot, which may never come."""
         return False
 
     async def idle(self) -> None:
@@ -345,8 +313,6 @@ class QueuedRequests(ABC):
     def close(self) -> None:
         """Cancel the timers. Call this when no entry is open."""
         self._timer.cancel()
-
-    # ---- turns
 
     def wake(self) -> None:
         """Dispatch at the end of this turn of the event loop."""

@@ -1,9 +1,7 @@
 """Handles the responses of models that give each request one response.
 
-Usually one reply has the responses to all requests of a batch. But a Python model may keep response
-senders and return from execute() without all responses. The missing responses are *deferred*: the
-instance gets its next batch, and sends each deferred response at any time later. The module knows
-no queue.
+A Python model may return from execute() without all responses. The missing ones are *deferred*: the
+instance gets its next batch, and sends each of them at any time later.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ _now_ns = time.monotonic_ns
 
 
 class SingleResponses:
-    """Handle the responses of one model version.
-
-    transfers: moves the states of the version's sequences, if they can be moved.
-    """
+    """Handle the responses of one model version."""
 
     def __init__(self, version: ModelVersion, transfers: StateTransfers) -> None:
         self._version = version
@@ -89,18 +84,15 @@ class SingleResponses:
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
-            # Count a request as served if the model itself responds with an error, as on Triton.
+            # As on Triton, an error that the model itself sends counts as served.
             if response.error and not response.error.by_model:
                 failed.append(entry)
             version.respond(entry, response, sent.revision)
-        # Update the statistics after the responses, so that the update does not delay the
-        # responses.
+        # Statistics must not delay the responses.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
         error = _error_of(failed[0], entries, responses) if failed else ""
         version.timeline.record_batch(version.named, instance, sent, execution, error)
-
-    # ---- deferred responses
 
     def _end_partly(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
@@ -146,8 +138,6 @@ class SingleResponses:
         for member, response in responses:
             version.respond(member.entry, response, sent.revision)
 
-    # ---- lost batches and flow control
-
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:  # noqa: ARG002 - of those that had responses
         """Return the entries of a lost batch that must run again."""
         return sent.open_entries()
@@ -157,16 +147,12 @@ class SingleResponses:
 
 
 def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[InferResponse]) -> str:
-    """Return the error message of an entry that failed."""
     error = responses[entries.index(failed)].error
     return "" if error is None else error.message
 
 
 def _read_deferred(sent: SentBatch, reply: Executed) -> list[tuple[Member, InferResponse]]:
-    """Return a reply's responses, each with its member.
-
-    Raises ProtocolError if a member expects no response, or gets several.
-    """
+    """Return responses by member; raise ProtocolError if a member expects none or gets several."""
     indexes = [message.id for message in reply.responses]
     if len({*indexes}) < len(indexes):
         raise ProtocolError(f"several responses to a member of batch {sent.id}: {indexes}")

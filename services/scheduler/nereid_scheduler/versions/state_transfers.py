@@ -1,9 +1,7 @@
 """Transfers the states of sequences between instances; `batching.sequences.moves` decides which.
 
-This module asks draining instances for the states of their sequences, and keeps snapshots of states
-in the cache. The key of a snapshot identifies its sequence. The value begins with the number of
-requests after which the snapshot was made, so that an older snapshot is never mistaken for the last
-one. The module does not know how requests are batched.
+Snapshots are kept in the cache. A snapshot's value begins with its number of requests, so that an
+older one is never mistaken for the last one.
 """
 
 from __future__ import annotations
@@ -47,23 +45,16 @@ class StateTransfers:
         on_restored: Callable[[], None],
         snapshots: CacheClient | None,
     ) -> None:
-        """on_restored: called after states have arrived, since sequences may then continue.
-
-        version: name of the model version for the log. moves: decides which states are moved.
-        snapshots: client of the cache; `None` means that no snapshots are stored there.
-        """
+        """version: for the log. on_restored: called after states have arrived."""
         self._version = version
         self._moves = moves
         self._on_restored = on_restored
         self._snapshots = snapshots if moves.interval else None
         moves.has_store = self._snapshots is not None
-        # Random part of all keys, so that this version never finds a snapshot that another
-        # scheduler or version has stored.
+        # Random part of all keys: no snapshot of another scheduler or version is ever found.
         self._scope = os.urandom(16)
         # Instances whose export waits until this process has memory for more states.
         self._paused: set[RemoteInstance] = set()
-
-    # ---- from draining instances
 
     def moves_states_of(self, instance: RemoteInstance) -> bool:
         """Return whether an instance's sequences can continue elsewhere with their states."""
@@ -110,8 +101,6 @@ class StateTransfers:
             for instance in paused:
                 self.export(instance)
 
-    # ---- snapshots
-
     def check_states(self, entries: Sequence[Entry], reply: Executed) -> None:
         """Raise ProtocolError if a reply has a state that was not asked for, or has one twice."""
         awaited_slots = [
@@ -127,10 +116,7 @@ class StateTransfers:
     def end_batch(
         self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
     ) -> None:
-        """Record a batch that was executed, and store the snapshots that are due.
-
-        Call this before the responses are sent.
-        """
+        """Record an executed batch and store its snapshots, before the responses are sent."""
         moves = self._moves
         if moves.idle:
             return
@@ -142,10 +128,7 @@ class StateTransfers:
                 self._snapshots.store(self._key(recovery), value)
 
     def defer_batch(self, entries: Sequence[Entry]) -> None:
-        """Record a batch whose responses are deferred.
-
-        Each deferred response may change the state of its sequence; no snapshot has that change.
-        """
+        """Record a batch of deferred responses; no snapshot has their changes of the state."""
         if not self._moves.idle:
             self._moves.end_batch(entries, [True] * len(entries), {})
 

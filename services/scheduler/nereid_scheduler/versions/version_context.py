@@ -27,12 +27,12 @@ class VersionContext:
 
     limits: QueueLimits = field(default_factory=QueueLimits)
     traces: Traces = NO_TRACES
-    # Client of the response cache, used if the model's configuration enables the cache.
+    # Used if the model's configuration enables the response cache.
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     # Set if the metrics include latency quantiles or histograms.
     latencies: Latencies | None = None
-    # Client of the store for snapshots of sequences; `None` means that this process keeps them.
+    # `None` means that this process keeps snapshots of sequences.
     snapshots: CacheClient | None = None
     # `None` means that an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None

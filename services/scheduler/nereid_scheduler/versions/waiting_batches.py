@@ -1,14 +1,8 @@
 """Waiting batches: an instance that executes may be sent one more batch, which waits there.
 
-Without a waiting batch an instance is idle for a round trip after each batch. A batch is first
-*queued*, then *waits* at an instance, then *executes* there. A waiting batch returns to the queue
-if it is withdrawn or the instance is lost.
-
-A batch is sent to wait only if no instance is free and the chosen instance is about to end its
-batch (see Pace). Otherwise it stays in the queue, where it can grow and any instance can take it.
-The requests of a waiting batch count as queued. If the executing batch takes longer than expected,
-the waiting batch is withdrawn: the instance gives it back unless it has begun it. So a wrong guess
-costs a few milliseconds.
+Otherwise an instance is idle for a round trip after each batch. A batch waits only if no instance
+is free and the chosen one is about to end its batch (see Pace). If that takes longer than expected,
+the waiting batch is withdrawn, unless it has begun.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch
     from nereid_scheduler.core.requests.execution import Execution
 
-    # Function that sends an instance a batch; it returns `None` if the batch cannot be sent.
+    # Sends a batch; returns `None` if it cannot be sent.
     SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
 
 _now_ns = time.monotonic_ns
@@ -45,13 +39,9 @@ _now_ns = time.monotonic_ns
 def lets_batches_wait(config: ModelConfig) -> bool:
     """Return whether batches of this model may wait at instances.
 
-    They may not in these cases:
-
-    - The model has sequences, whose next request may depend on the last response.
-    - The model is decoupled: its instances report when they are free.
-    - The model runs requests at most once: if an instance is lost, it is unknown whether it had
-      begun the batch that waited there.
-    - The model's queue has priorities, timeouts or a limit: these apply only to queued requests.
+    Not with sequences, whose next request may depend on the last response; nor with decoupled
+    models, which report when they are free; nor at most once, as a lost instance may have begun the
+    batch; nor with priorities, timeouts or a limit, which apply to queued requests.
     """
     return (
         config.sequences is None
@@ -85,22 +75,19 @@ class WaitingBatches:
             self._sizes = BatchSizes()
             batcher.bounds = self._sizes.bounds
         optimization = config.proto.optimization
-        # With these options an instance copies a batch to its GPU while it computes another batch.
+        # With these, an instance copies a batch to its GPU while it computes another batch.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no waiting batch, in the order in which they began.
         self._executing: dict[RemoteInstance, None] = {}
-        # Instances that have a waiting batch, in the order in which they were sent it.
+        # In the order in which the batches were sent.
         self._waiting: dict[RemoteInstance, None] = {}
-        # Number of requests that wait at instances.
         self.requests = 0
-        # One timer watches all waiting batches. Most of them have begun by the time it fires.
+        # One timer for all waiting batches. Most of them have begun by the time it fires.
         self._timer = RearmableTimer(self._withdraw_overdue)
 
     def close(self) -> None:
         """Cancel the timer."""
         self._timer.cancel()
-
-    # ---- dispatch
 
     def share_queue(self, open_requests: int) -> None:
         """Set the number of open requests. Call this before batches are formed."""
@@ -132,8 +119,6 @@ class WaitingBatches:
                 self.requests += len(batch.entries)
                 self._watch(instance, now_ns)
 
-    # ---- events of instances and their batches
-
     def on_sent(self, instance: RemoteInstance) -> None:
         """Record that an instance was sent a batch while it was free, and executes it."""
         if instance.accepts_waiting:
@@ -147,7 +132,7 @@ class WaitingBatches:
             self._shares.execution_ns = instance.pace.execution_ns
         if self._sizes is not None and not instance.gpu_uuid:
             first, requests = sent.batch.entries[0], len(sent.batch.entries)
-            # Costs can be compared only if no entry must run alone and each request has one row.
+            # Costs are comparable only if no entry must run alone and each request has one row.
             if first.key is first.valid.shape_key and sent.batch.size == requests:
                 taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
                 self._sizes.record(first.key, requests, taken_ns)
@@ -163,8 +148,7 @@ class WaitingBatches:
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the previous batch came first, so the instance already counts as
-            # executing the batch that it has given back.
+            # The response to the batch before came first, so this batch counts as executing.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
@@ -178,8 +162,6 @@ class WaitingBatches:
         if instance in self._router:
             self._executing[instance] = None
 
-    # ---- batches that wait for too long
-
     def _withdraw_overdue(self) -> None:
         now_ns = _now_ns()
         for instance in self._waiting:
@@ -189,14 +171,13 @@ class WaitingBatches:
                 self._watch(instance, now_ns)
 
     def _watch(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Have the timer fire when the instance's waiting batch is overdue, or earlier."""
         at_ns = max(_overdue_ns(instance), now_ns)
         if at_ns < self._timer.at_ns:
             self._timer.arm(at_ns, now_ns)
 
 
 class NoWaitingBatches(WaitingBatches):
-    """Used by versions whose instances have only one batch at a time, so that no batch waits."""
+    """Used by versions whose instances have only one batch at a time."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -230,7 +211,6 @@ NO_WAITING_BATCHES: Final = NoWaitingBatches()
 
 
 def _overdue_ns(instance: RemoteInstance) -> int:
-    """Return when the instance's executing batch will have taken longer than expected."""
     first = instance.batches.first
     assert first is not None, "an instance that executes"
     return first.started_ns + instance.pace.patience_ns

@@ -1,4 +1,1 @@
-"""Reads traces of requests: each request's time of arrival, model, and inputs.
-
-A trace is read one request at a time. Limits bound the memory, whatever the file contains.
-"""
+"""Reads traces of requests one request at a time; limits bound the memory."""

@@ -1,9 +1,8 @@
 """Reads Nereid's own trace format: JSON Lines with one request in each line.
 
 {"at_s": 0.25, "model": "embed", "inputs": {"text": {"shape": [1, 1], "string_bytes": 40}}}
-
-Only at_s and model are required: "version", "inputs", "sequence" ({"id", "start", "end"}) and
-"parameters" are optional. An input has a "shape", and may have a "datatype", and "data" or "b64".
+Optional: "version", "inputs", "sequence" ({"id", "start", "end"}) and "parameters". An input may
+also have a "datatype", and "data" or "b64".
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ _MAX_ID: Final = (1 << 63) - 1
 
 
 def read_lines(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
-    """Yield the file's requests.
-
-    Raises:
-        InputError: a line is invalid; the text names the line and what was expected.
-    """
+    """Yield the file's requests; raise InputError at an invalid line."""
     number = 0
     while line := file.readline(limits.object_chars + 1):
         number += 1
@@ -68,7 +63,7 @@ def _record(place: str, document: Any) -> TraceRecord:
         round(at_s * 1e9),
         model,
         version,
-        # Use the JSON text as the key, because equal inputs mostly have equal text.
+        # Equal inputs mostly have equal JSON text.
         json.dumps([inputs, parameters]) if inputs or parameters else "",
         None if inputs is None else _inputs(f"{place}: inputs", inputs),
         _parameters(f"{place}: parameters", {} if parameters is None else parameters),

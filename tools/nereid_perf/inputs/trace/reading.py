@@ -19,11 +19,7 @@ _PROBED_CHARS: Final = 4096
 
 
 def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator[TraceRecord]:
-    """Yield the requests of all files, in the files' order.
-
-    Raises:
-        InputError: a file is invalid; the text names the file and the place in it.
-    """
+    """Yield the requests of all files, in the files' order. May raise InputError."""
     count = 0
     for path in paths:
         for record in _read(path, limits):
@@ -36,11 +32,7 @@ def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator
 
 
 def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Return names and versions of the requested models, in the order of their first requests.
-
-    Raises:
-        InputError: as in read_traces.
-    """
+    """Return the names and versions of requested models in order. May raise InputError."""
     return [*dict.fromkeys((record.model, record.version) for record in read_traces(paths))]
 
 

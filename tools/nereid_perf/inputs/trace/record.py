@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """Limits on the size of traces; reading a larger trace fails.
-
-    distinct_bytes: total bytes of the requests that differ from each other.
-    """
+    """Limits on traces; distinct_bytes is the total size of the requests that differ."""
 
     requests: int = 5_000_000
     object_chars: int = 64 << 20
@@ -20,12 +17,10 @@ class TraceLimits:
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """An input of a recorded request.
+    """An input of a recorded request; datatype "" means the metadata's.
 
-    shape: as sent, with the batch dimension. datatype: "" means the datatype in the model's
-    metadata. values: the elements as a JSON array. raw: the tensor's bytes. If values and raw are
-    both `None`, the tensor is made up; its texts then have string_bytes bytes each, or the plan's
-    size if string_bytes is `None`.
+    If values and raw are `None`, the tensor is made up. Its texts have string_bytes bytes, or if
+    that is `None`, the plan's number.
     """
 
     name: str
@@ -46,11 +41,7 @@ class TraceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """A recorded request.
-
-    place: where the request is in its file, for error texts. key: equal for requests with equal
-    inputs and parameters. inputs: `None` means that the plan's inputs are used.
-    """
+    """A recorded request. key: equal for equal inputs. inputs: `None` means the plan's."""
 
     place: str
     at_ns: int

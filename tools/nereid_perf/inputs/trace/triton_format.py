@@ -1,9 +1,7 @@
 """Reads the trace format of Triton and Nereid (--trace-config triton,file=).
 
-A file is a JSON array of objects; the objects of one request have the same id. Only requests
-without a parent are read. The requests that an ensemble or a model made in turn are not read,
-because the replay makes the server send them again. The file has inputs only with level=TENSORS,
-and large inputs are without their bytes.
+Requests with a parent are left out, because the server sends them again. Only level=TENSORS records
+inputs, and large inputs lack their bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.trace.record import TraceLimits
 
-# A request's time of arrival is the first of these moments that the request has.
-# GRPC_WAITREAD_START is not in the list, because at that moment Triton only begins to wait for a
-# request.
+# The first that a request has is its arrival. At GRPC_WAITREAD_START, Triton only begins to wait.
 _ARRIVALS: Final = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")
 _INPUT: Final = "TENSOR_QUEUE_INPUT"
 _CHUNK_CHARS: Final = 1 << 16
@@ -45,14 +41,9 @@ class _Request:
 
 
 def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
-    """Read the whole file, then yield its requests, with times by the host's clock.
-
-    Raises:
-        InputError: the file is invalid; the text names the object's number and what was expected.
-    """
+    """Read the whole file, then yield its requests, with times by the host's clock."""
     requests: dict[int, _Request] = {}
-    # Key: an input. Value: the input's number, and the one object that is kept for all equal
-    # inputs.
+    # Key: an input. Value: its number, and the one object that is kept for all equal inputs.
     known: dict[TraceInput, tuple[int, TraceInput]] = {}
     kept_bytes = 0
     for number, document in enumerate(_objects(path, file, limits), 1):
@@ -132,7 +123,7 @@ def _tensor(place: str, document: Any) -> TraceInput:
 
 def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
     """Return the input with its data. If BYTES elements cannot be told apart, omit the data."""
-    # Imported here, because importing numpy takes 0.1 s and most traces do not need it.
+    # Importing numpy takes 0.1 s, and most traces do not need it.
     from nereid_perf.inputs.tensors import raw_of  # noqa: PLC0415
 
     count = prod(tensor.shape)
@@ -142,8 +133,7 @@ def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
     if tensor.datatype == BYTES:
         values = data[1:-1].split('","') if data != '""' else [""]
         if len(values) != count or len(data) < len('""'):
-            # Estimate the size of a text; the data has quotation marks and commas between the
-            # texts.
+            # Estimate the size of a text; the data has quotation marks and commas between texts.
             each = max(0, len(data) // max(count, 1) - len('"",'))
             return TraceInput(tensor.name, tensor.shape, BYTES, string_bytes=each)
     else:
@@ -224,8 +214,7 @@ class _Text:
                     raise InputError(f"{place}: more than {most_chars} characters") from None
                 if not self._read(chunk_chars):
                     raise InputError(f"{place}: expected JSON: {error}") from None
-            # Chunks grow, so that a long object is not parsed again from its beginning too many
-            # times.
+            # Chunks grow, so that a long object is not parsed from its beginning too many times.
             chunk_chars *= 2
 
     def _read(self, chars: int) -> bool:

@@ -1,7 +1,6 @@
 """The ONNX Runtime backend: model.onnx files on the CPU, on CUDA and on TensorRT.
 
-On the CPU, a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type),
-need IO binding. STRING tensors exist only on the CPU.
+GPUs, and BF16 (for which numpy has no type), need IO binding. STRING tensors exist only on the CPU.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
-# Name of a model parameter that lists sets of outputs, such as "a; b, c".
+# A model parameter that lists sets of outputs, such as "a; b, c".
 _OUTPUT_SETS: Final = "output_sets"
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -117,7 +116,6 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:
-            # Most executors and models do not use device_io, and do not need this import.
             from nereid_executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
@@ -151,11 +149,7 @@ def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
 def _output_sets(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> list[frozenset[str]]:
-    """Return the sets of outputs that get a session of their own, smallest first.
-
-    Raises:
-        InvalidArgument: a set names something that is not an output.
-    """
+    """Return the sets of outputs that get a session of their own, smallest first."""
     text = parameters_of(config).get(_OUTPUT_SETS, "")
     known = {tensor.name for tensor in description.outputs}
     sets = {
@@ -174,8 +168,7 @@ def _output_sets(
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
     path = find_model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
-        # For a model with external data, the configured name may be a directory that contains the
-        # file.
+        # For a model with external data, the configured name may be the directory of the file.
         path = require_file(config, path / DEFAULT_FILENAME)
     return path
 
@@ -189,11 +182,7 @@ def _session(  # noqa: PLR0913 (as _pruned_session)
     *,
     settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
-    """Return a session, if possible without the parts of the graph that no listed output needs.
-
-    outputs: all outputs that will be requested; an empty set stands for any output. settings:
-    settings of the backend.
-    """
+    """Return a session, if possible without the parts that `outputs` (empty: all) do not need."""
     if outputs:
         pruned = _pruned_session(config, path, options, chosen, outputs, settings=settings)
         if pruned is not None:
@@ -211,10 +200,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     *,
     settings: Mapping[str, str],
 ) -> ort.InferenceSession | None:
-    """Return a session without the parts of the graph that these outputs do not need.
-
-    Returns `None` if there are no such parts, or if ONNX Runtime does not load the remaining graph.
-    """
+    """Return a session that computes only these outputs; `None` if that is impossible."""
     pruned = prune_outputs(path, outputs)
     if pruned is None:
         return None
@@ -229,7 +215,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
         )
         return None
     finally:
-        # This entry must not apply to models that are loaded from their file.
+        # The entry must not apply to models that are loaded from their file.
         options.add_session_config_entry(_WEIGHTS_FOLDER, "")
 
 
@@ -243,8 +229,7 @@ def _open(
     kept = kept_graph(settings, path, model, options, chosen)
     if kept is not None:
         return open_session(kept, model, options)
-    # With its fallback, ONNX Runtime would replace a failing provider with the CPU and print a line
-    # to stdout.
+    # The fallback would replace a failing provider with the CPU and print a line to stdout.
     return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
@@ -311,9 +296,9 @@ class OnnxModel:
         has_text = any(one.datatype == BYTES for one in tensors)
         if has_text and self._bf16:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
-        # IO binding does not support strings. With strings, a plain run copies to and from the GPU.
+        # IO binding does not support strings. A plain run copies strings to and from the GPU.
         self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
-        # The public methods of the session check names again, which takes 2 us.
+        # The session's public methods check names again, which takes 2 us.
         self._run = getattr(session, "_sess", session).run
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
@@ -324,7 +309,6 @@ class OnnxModel:
             try:
                 arrays: list[Array] = self._run(outputs, inputs, self._options)
             except UnicodeEncodeError:
-                # Some element of an input is not UTF-8.
                 escaped = {name: escape_strings(array) for name, array in inputs.items()}
                 results = self._run(outputs, escaped, self._options)
                 arrays = [unescape_strings(array) for array in results]
@@ -337,7 +321,6 @@ class OnnxModel:
         del self._run, self._session
 
     def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Execute with IO binding: copy inputs to the device first, and outputs back at the end."""
         binding = self._session.io_binding()
         values = []
         for name, array in inputs.items():
@@ -346,7 +329,7 @@ class OnnxModel:
             else:
                 value = ort.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, value)
-            # The list keeps the value alive. The value itself only refers to the array's memory.
+            # The list keeps the value alive while the session runs.
             values.append(value)
         for name in outputs:
             binding.bind_output(name, "cpu")
@@ -354,8 +337,8 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         arrays = [_to_array(value) for value in binding.get_outputs()]
-        # If the model returns an input as an output, the two share memory that is valid only during
-        # this call.
+        # An output that is also an input shares the input's memory, which is valid only during this
+        # call.
         return [
             array.copy()
             if any(np.may_share_memory(array, given) for given in inputs.values())
@@ -365,14 +348,10 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """A session with all outputs, and further sessions with fewer outputs.
-
-    Each batch runs on the smallest session that has the requested outputs. pruned_graph names the
-    assumptions.
-    """
+    """Runs each batch on the smallest session that has the requested outputs."""
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
-        """smaller: pairs of a set of outputs and the model for it, smallest set first."""
+        """Use the first model in `smaller` whose set (the key) has all requested outputs."""
         self.description = whole.description
         self.capabilities = whole.capabilities
         self._whole = whole

@@ -1,7 +1,6 @@
 """ONNX models whose batches go through device_io.
 
-The code has not been tried on a GPU yet. On a machine with a GPU, `python -m benchmarks.gpu` tries
-it.
+The code has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it on one.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from nereid_executor.backends.onnx.device_settings import DeviceIoSettings
     from nereid_executor.backends.onnx.session_options import Provider
 
-    # Function that makes a session with these providers. It returns the session and the description
-    # of the file.
     MakeSession = Callable[[Sequence[Provider]], tuple[ort.InferenceSession, ModelDescription]]
 
 _log = logging.getLogger(__name__)
@@ -50,13 +47,7 @@ def load(  # noqa: PLR0913 (called once)
     *,
     device: Device | None = None,
 ) -> DeviceModel:
-    """Return a model on the GPU that has this number in CUDA.
-
-    device: used in place of that GPU.
-
-    Raises:
-        NereidError: the GPU or ONNX Runtime refuses.
-    """
+    """Return a model on the GPU that has this number in CUDA."""
     with ExitStack() as resources:
         device = device or open_gpu(gpu, config)
         streams = make_streams(device, settings.options.depth, resources)
@@ -82,7 +73,6 @@ def load(  # noqa: PLR0913 (called once)
 
 
 def _with_stream(providers: Sequence[Provider], stream: int) -> list[Provider]:
-    """Return providers that execute on this stream and do not capture graphs on their own."""
     return [
         (name, {**options, _STREAM: str(stream), **({_GRAPHS: "0"} if name == CUDA else {})})
         if name in {CUDA, TENSORRT}
@@ -97,10 +87,9 @@ def _load_session(
     settings: DeviceIoSettings,
     make_session: MakeSession,
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
-    """Return a session, the model's description, and whether the session captures graphs.
+    """Return a session, its description, and whether the session captures graphs.
 
-    Triton ignores the setting of graphs for ONNX models. Therefore a model that cannot have graphs
-    runs without them.
+    As on Triton, a model that cannot have graphs runs without them.
     """
     if settings.graphs:
         capturing = [
@@ -124,10 +113,7 @@ def make_model(  # noqa: PLR0913 (by keyword)
     settings: DeviceIoSettings,
     resources: ExitStack,
 ) -> DeviceModel:
-    """Return a model on a device, with graphs if they are asked for and possible.
-
-    resources: collects the objects that have to be closed; the model takes it over.
-    """
+    """Return a model on a device, with graphs if they are wanted and possible."""
     graphs = None
     dims: dict[str, Any] = {
         tensor.name: tensor.dims for tensor in description.inputs if not tensor.optional
@@ -154,7 +140,6 @@ def make_model(  # noqa: PLR0913 (by keyword)
 
 
 def _with_graphs(config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-    """Return the configuration in which Triton's setting for graphs is switched on."""
     asking = type(config)()
     asking.CopyFrom(config)
     asking.optimization.cuda.graphs = True

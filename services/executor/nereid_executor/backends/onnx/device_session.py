@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
 
-# Keys of run options. With the first, a run returns once its kernels are enqueued. The second has
-# the number of the graph that a run captures or launches.
+# Run options. With the first, a run returns once its kernels are enqueued. The second has the
+# number of the graph that the run captures or launches.
 _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
-# ONNX Runtime's name of the host's memory.
 HOST: Final = "cpu"
 
 
@@ -41,20 +40,16 @@ class OrtDeviceSession:
         device_number: int,
         graphs: bool = False,
     ) -> None:
-        """device_type, device_number: type and number of the memory's device in ONNX Runtime.
-
-        graphs: True if the provider captures graphs.
-        """
         self._session = session
         self._place = (device_type, device_number)
         places = {} if device_type == HOST else input_places(session, description)
-        # Inputs that the session wants in the host's memory must be bound there. If they were bound
-        # on the device, ONNX Runtime would copy them at once, without waiting for our streams.
+        # Inputs that the session wants on the host must be bound there. If they were bound on the
+        # device, ONNX Runtime would copy them at once, without waiting for our streams.
         self.host_inputs = frozenset(name for name, place in places.items() if place == HOST)
         self.reads_early = None in places.values()
         tensors = (*description.inputs, *description.outputs)
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
-        # Element types. For BF16, which numpy lacks, the type is ONNX's number.
+        # numpy lacks BF16, so BF16 has ONNX's number instead of a numpy type.
         self._elements: dict[str, Any] = {
             tensor.name: (
                 _ONNX_BFLOAT16 if tensor.datatype == "BF16" else NUMPY_TYPE[tensor.datatype].type
@@ -69,7 +64,7 @@ class OrtDeviceSession:
 
     @translated_errors()
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
-        """Enqueue an execution; return the outputs, which are in memory of ONNX Runtime."""
+        """Enqueue an execution. The returned outputs are in memory of ONNX Runtime."""
         binding = self._bind_inputs(inputs)
         for name in outputs:
             binding.bind_output(name, *self._place)
@@ -94,7 +89,7 @@ class OrtDeviceSession:
 
         @translated_errors()
         def launch() -> None:
-            # The first run with a graph's number captures the graph. All later runs launch it.
+            # The first run with a graph's number captures the graph. Later runs launch it.
             self._session.run_with_iobinding(binding, options)
 
         launch()
@@ -115,10 +110,7 @@ class OrtDeviceSession:
 def input_places(
     session: ort.InferenceSession, description: ModelDescription
 ) -> dict[str, str | None]:
-    """Return where the session wants each input: "cpu", "cuda", or `None` if it does not say.
-
-    A session wants shapes, and inputs of operators that run on the CPU, in the host's memory.
-    """
+    """Map each input to its place: "cpu", "cuda", or `None` if the session does not say."""
     names = [tensor.name for tensor in description.inputs if not tensor.optional]
     find = getattr(session, "get_input_memory_infos", None)
     infos = [] if find is None else [str(info.name).lower() for info in find()]

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 DEVICE_IO: Final = "device_io"
 CACHE_BYTES: Final = "device_input_cache_bytes"
 CACHED_FROM_BYTES: Final = "device_input_cache_min_bytes"
-# Number of batches in flight if copies overlap with execution: one batch executes while another is
-# copied.
+# Two batches overlap: one executes while the other is copied.
 _OVERLAPPING: Final = 2
 _GRAPH_OPTION: Final = "enable_cuda_graph"
 
@@ -28,19 +27,11 @@ class DeviceIoSettings(NamedTuple):
     """Settings of a model whose batches go through device_io."""
 
     options: PipelineOptions
-    # True if CUDA graphs should be captured.
     graphs: bool
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
-    """Return a model's settings; `None` if ONNX Runtime copies the inputs and outputs.
-
-    ONNX Runtime copies, one batch after the other, if the configuration asks for nothing that needs
-    device_io. It also copies for all models with strings, which GPUs do not support.
-
-    Raises:
-        InvalidArgument: the value of a parameter has the wrong type.
-    """
+    """Return a model's device_io settings; `None` if ONNX Runtime itself copies the tensors."""
     if any(tensor.data_type == model_config_pb2.TYPE_STRING for tensor in _tensors(config)):
         return None
     optimization = config.optimization
@@ -70,11 +61,7 @@ def _tensors(
 
 
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
-
-    Graphs need fixed addresses in both cases. The answer for TensorRT's provider is False: it
-    captures graphs by itself, if its own option asks for them.
-    """
+    """Return whether graphs are wanted. False for TensorRT, which captures graphs by itself."""
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         if accelerator.name == "tensorrt":

@@ -1,9 +1,8 @@
 """Strings that are not UTF-8, for ONNX Runtime's Python API, which handles only valid text.
 
 Bytes that are not UTF-8 arrive as surrogates (PEP 383). Each such byte becomes a private-use
-character on the way in, and a byte again on the way out. If a text contains such private-use
-characters already, each of their bytes is escaped in the same way, so the encoding is unambiguous.
-To a model that only moves and compares strings this makes no difference.
+character on the way in, and a byte again on the way out. Such characters in the text itself are
+escaped too, so the encoding is unambiguous.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ import numpy as np
 if TYPE_CHECKING:
     from nereid.core.tensors.tensors import Array
 
-# First of 128 characters in the last plane, which stand for the bytes from 0x80 on.
+# First of 128 characters in the last plane. They stand for the bytes from 0x80 on.
 _FIRST: Final = 0x10FE80
 _BYTE: Final = 0x80
-# Offset that surrogateescape adds to a byte to represent it.
+# The offset that surrogateescape adds to a byte.
 _SURROGATE: Final = 0xDC00
 _TO_ESCAPE: Final = re.compile(f"[\udc80-\udcff{chr(_FIRST)}-{chr(_FIRST + 127)}]")
 _ESCAPED: Final = re.compile(f"[{chr(_FIRST)}-{chr(_FIRST + 127)}]")
 
 
 def escape_strings(array: Array) -> Array:
-    """Return an input array. If it holds strings, return a copy in which they are escaped."""
+    """Return an input array. If it holds strings, return a copy with escaped strings."""
     return _map_strings(array, _escape) if array.dtype.kind == "O" else array
 
 
 def unescape_strings(array: Array) -> Array:
-    """Return an output array. If it holds strings, they are bytes in the result."""
+    """Return an output array. If it holds strings, return them as bytes."""
     return _map_strings(array, _unescape) if array.dtype.kind in "OU" else array
 
 

@@ -1,9 +1,4 @@
-"""Facts about an ONNX file that ONNX Runtime's Python API does not tell.
-
-The facts are: which inputs and outputs have no rank (the API shows them like scalars), whether the
-model looks into its strings, and whether it has weights in other files. Only the protobuf fields
-that matter are parsed, so weights are not read.
-"""
+"""Facts about an ONNX file that ONNX Runtime's Python API does not tell. Weights are not read."""
 
 from __future__ import annotations
 
@@ -37,8 +32,7 @@ _ATTRIBUTE_SPARSE_TENSORS: Final = frozenset({22, 23})
 _SPARSE_PARTS: Final = frozenset({1, 2})  # values, indices
 _TENSOR_EXTERNAL_DATA: Final = 13
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
-# Operators of the default domain whose results depend on the content of strings, and not only on
-# which strings are equal.
+# Operators whose results depend on the content of strings, beyond whether strings are equal.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
 VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2
@@ -49,10 +43,7 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def unranked_tensors(path: Path) -> frozenset[str]:
-    """Return the names of the graph's inputs and outputs whose type has no shape.
-
-    The set is also empty for a file that ONNX Runtime cannot load.
-    """
+    """Return the names of graph inputs and outputs without a shape; empty for an invalid file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         names: set[str] = set()
         for number, start, end in _fields(data, 0, len(data)):
@@ -62,20 +53,16 @@ def unranked_tensors(path: Path) -> frozenset[str]:
 
 
 def only_moves_strings(path: Path) -> bool:
-    """Return whether the graph's operators at most move, join and compare strings.
-
-    If so, it does not matter how the strings' bytes are represented.
-    """
+    """Return whether the graph's operators only move, join and compare strings."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(_fields(data, 0, len(data)))
-        # A model function may contain any operator, so a model with functions does not count.
+        # A model function may contain any operator.
         return not any(number == _MODEL_FUNCTIONS for number, *_ in fields) and all(
             _moves_strings(data, *span) for number, *span in fields if number == MODEL_GRAPH
         )
 
 
 def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
-    """Return what only_moves_strings() returns, for one graph and the graphs within it."""
     for number, *span in _fields(data, start, end):
         if number != GRAPH_NODE:
             continue
@@ -97,11 +84,7 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
 
 
 def has_external_data(path: Path) -> bool:
-    """Return whether any tensor of the model is in another file.
-
-    Returns False for a file that is not an ONNX model. ONNX Runtime will report that with a better
-    error.
-    """
+    """Return whether a tensor is in another file; False if the file is not ONNX."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return any(
@@ -174,16 +157,15 @@ def _has_shape(data: _Buffer, start: int, end: int) -> bool:
 
 
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field. Skip all other fields."""
     for number, _, start, stop in raw_fields(data, position, end):
         if start:
             yield number, start, stop
 
 
 def raw_fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each field's number, the start of its tag, the start of its content, and its end.
+    """Yield each field's number, start of the tag, start of the content, and end.
 
-    If a field is not length-delimited, the start of its content is given as 0.
+    If a field is not length-delimited, the start of the content is 0.
     """
     while position < end:
         begin = position

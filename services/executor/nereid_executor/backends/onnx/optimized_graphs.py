@@ -1,11 +1,8 @@
-"""Graphs that ONNX Runtime has optimised. They are kept in files for later loads.
+"""Graphs that ONNX Runtime has optimised, kept in files for later loads.
 
-A file is valid for exactly one model, version of ONNX Runtime, optimisation level and kind of
-processor, because ONNX Runtime chooses data layouts for the processor. The directory may be shared,
-read-only, or emptied at any time.
-
-The assumption is that a load reads only the model's file. `kept_graph` checks this, since an
-optimised graph would look for external weights in its own directory.
+A file is valid for one model, ONNX Runtime version, optimisation level and kind of processor,
+because ONNX Runtime chooses data layouts for the processor. The directory may be shared, read-only,
+or emptied at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SETTING: Final = "optimized-graph-directory"
-# Maximum bytes of a graph. A larger graph does not fit into one protobuf message.
+# A larger graph may not fit into one protobuf message.
 _MAX_BYTES: Final = 1 << 30
 
 
@@ -43,12 +40,9 @@ def kept_graph(
     options: ort.SessionOptions,
     chosen: Sequence[Provider],
 ) -> Path | None:
-    """Return the path of a model's optimised graph. The file may not exist yet.
+    """Return the path for a model's optimised graph, or `None` if it must not be kept.
 
-    Returns `None` if the graph must not be kept.
-
-    path: path of the model's file. model: the same path, or the bytes of the part of the model that
-    is loaded.
+    A model with external weights is not kept: its graph would look for them in its own directory.
     """
     directory = settings.get(SETTING)
     level = options.graph_optimization_level
@@ -69,7 +63,7 @@ def kept_graph(
 def open_session(
     kept: Path, model: str | bytes, options: ort.SessionOptions
 ) -> ort.InferenceSession:
-    """Return a session on the CPU from the kept graph. If there is none yet, keep the graph."""
+    """Return a CPU session from the kept graph. If there is none yet, keep the graph."""
     level = options.graph_optimization_level
     if kept.exists():
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -79,8 +73,7 @@ def open_session(
             _log.warning("the optimised graph %s cannot be loaded: %s", kept, error)
         finally:
             options.graph_optimization_level = level
-    # The graph is first written under another name, since other processes may read the final file
-    # meanwhile.
+    # Other processes may read the final file, so the graph is first written to another one.
     written = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     options.optimized_model_filepath = str(written)
     try:
@@ -91,7 +84,7 @@ def open_session(
         with contextlib.suppress(OSError):
             written.unlink()
         options.optimized_model_filepath = ""
-        # If the model itself is at fault, this call raises the same error again.
+        # If the model itself is at fault, this call raises the error again.
         session = _session(model, options)
         _log.warning("the optimised graph %s cannot be kept: %s", kept, error)
     finally:
@@ -105,7 +98,6 @@ def _session(model: str | bytes, options: ort.SessionOptions) -> ort.InferenceSe
 
 @functools.cache
 def _processor() -> str:
-    """Return a text that describes the capabilities of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,13 +1,7 @@
 """ONNX models without the nodes that only unwanted outputs need.
 
-ONNX Runtime computes every output of a graph, even if a run requests only some of them. So the
-graph must not have nodes that should not be computed. Only the protobuf fields that matter are
-parsed; all other fields are copied.
-
-There are two assumptions. First, a node only writes its outputs, as the ONNX standard says. Second,
-ONNX Runtime loads a model from memory as it does from the file. The second assumption fails if
-external weights are links to another place. A model that ONNX Runtime then refuses is loaded from
-its file, with all outputs.
+ONNX Runtime computes every output of a graph, even if a run requests only some. A model with
+external weights behind links may be refused; it is then loaded from its file.
 """
 
 from __future__ import annotations
@@ -40,19 +34,16 @@ _DELIMITED: Final = 2
 
 
 class _Node(NamedTuple):
-    # Position at which the node's field begins.
     begin: int
-    # Names of the node's inputs, and of the outside values that graphs within the node use.
+    # The inputs include outside values that graphs within the node use.
     inputs: set[bytes]
     outputs: list[bytes]
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """Return a model with only these outputs and the nodes that they need.
+    """Return a model with only these outputs and their nodes; `None` if that is impossible.
 
-    Returns `None` if no node could be left out, if the model does not have these outputs, or if the
-    file is not an ONNX model, which ONNX Runtime will report with a better error. External weights
-    are found relative to the original file.
+    External weights are found relative to the original file.
     """
     try:
         return _prune(path, wanted)
@@ -123,7 +114,6 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
 
 
 def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
-    """Yield all names to which an attribute's graphs refer, including names within these graphs."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number not in ATTRIBUTE_GRAPHS or not at:
             continue
@@ -135,7 +125,6 @@ def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
 
 
 def _text(data: mmap.mmap, start: int, end: int, wanted: int) -> bytes:
-    """Return a field of a message; empty if the message does not have the field."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number == wanted and at:
             return data[at:stop]

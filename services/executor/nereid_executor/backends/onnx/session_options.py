@@ -1,7 +1,4 @@
-"""Session options and execution providers of ONNX Runtime, from a model configuration.
-
-The parameters are those of Triton's ONNX Runtime backend.
-"""
+"""Session options and execution providers, from parameters of Triton's ONNX Runtime backend."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _EXECUTION_MODES: Final = {
     0: ort.ExecutionMode.ORT_SEQUENTIAL,
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
-# ONNX Runtime's warnings are advice to the author of the graph, and are repeated for each instance.
+# ONNX Runtime's warnings address the author of the graph, and repeat for each instance.
 _ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
@@ -57,13 +54,13 @@ _TENSORRT_NAMES: Final = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-# Maps an option that enables a cache of TensorRT to the option with the cache's directory.
+# Key: an option that enables a TensorRT cache. Value: the option with the cache's directory.
 _CACHES: Final = {
     "trt_engine_cache_enable": "trt_engine_cache_path",
     "trt_timing_cache_enable": "trt_timing_cache_path",
 }
-# Maps each CUDA setting that Triton also accepts as a model parameter to the names of its values. A
-# key of the inner dictionary is Triton's number for the value.
+# CUDA settings that are also model parameters in Triton. The inner mapping has Triton's number as
+# key and the name of the value as value.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -76,7 +73,7 @@ def bare_options() -> ort.SessionOptions:
     """Return the options that every session in this process has."""
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    # Once global threads exist, ONNX Runtime refuses sessions with threads of their own.
+    # Once global threads exist, ONNX Runtime refuses sessions with their own threads.
     options.use_per_session_threads = not _make_global_threads.cache_info().currsize
     return options
 
@@ -86,17 +83,13 @@ def session_options(
 ) -> ort.SessionOptions:
     """Return the session options from the configuration and the backend's settings.
 
-    threads: number of threads for operators, unless the configuration sets it. If 0, ONNX Runtime
-    starts one for each core of the machine, and binds them to the first cores.
-
-    Raises:
-        InvalidArgument: an option does not have this value.
+    threads: if 0, ONNX Runtime starts one per core of the machine, bound to the first cores.
     """
     parameters = parameters_of(config)
     options = bare_options()
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    # Threads that spin between requests would take processor time from other services.
+    # Spinning threads would take processor time from other services.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     mode = parse_count(config, parameters, "execution_mode")
@@ -140,7 +133,7 @@ def _make_global_threads(intra_op: int, inter_op: int) -> None:
 def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
     """Return the options of each run."""
     options = ort.RunOptions()
-    # Clients get the error of a run. ONNX Runtime would also write it to stderr.
+    # ONNX Runtime would also write a run's error to stderr. Clients get the error anyway.
     options.log_severity_level = _FATAL_ONLY
     if _SHRINKAGE in config.parameters:
         options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
@@ -164,14 +157,10 @@ def register_operators(
 def execution_providers(
     config: model_config_pb2.ModelConfig, gpu: int | None, available: Sequence[str]
 ) -> list[Provider]:
-    """Return the execution providers for an instance, first choice first.
+    """Return an instance's execution providers, first choice first. gpu: `None` for the CPU.
 
-    gpu: number of the instance's GPU; `None` for the CPU.
-
-    Raises:
-        InvalidArgument: an accelerator, or one of its settings, is unknown.
-        Unimplemented: the installed ONNX Runtime does not have the accelerator.
-        Unavailable: the installed ONNX Runtime cannot use GPUs.
+    Raises InvalidArgument for an unknown accelerator or setting, Unimplemented or Unavailable if
+    the installed ONNX Runtime lacks the accelerator or CUDA.
     """
     accelerators = config.optimization.execution_accelerators
     if gpu is None:
@@ -193,11 +182,7 @@ def execution_providers(
 
 
 def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
-    """Let TensorRT keep its engines and timings in the version's directory.
-
-    This is done if the configuration asks for caches without naming a directory, and the version's
-    directory is writable. Otherwise ONNX Runtime uses the working directory of the process.
-    """
+    """If caches are on without a directory, let TensorRT use the version's, if it is writable."""
     if not os.access(version_path, os.W_OK):
         return list(providers)
     kept = []
@@ -222,7 +207,7 @@ def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Acceler
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # Triton has the same default. cuDNN searches once for each shape.
+    # This is Triton's default. cuDNN searches once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
     for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)
@@ -272,10 +257,6 @@ def _cuda_value(config: model_config_pb2.ModelConfig, name: str, value: str) -> 
 
 
 def _numeric_boolean(value: str) -> str:
-    """Return 1 for true, 0 for false, and any other value as it is.
-
-    Triton accepts true and false, but ONNX Runtime's providers do not.
-    """
     return {"true": "1", "false": "0"}.get(value.lower(), value)
 
 

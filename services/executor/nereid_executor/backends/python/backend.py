@@ -1,8 +1,4 @@
-"""The Python backend runs model.py files with Triton's interface, one worker process per instance.
-
-When a worker ends unexpectedly, only the requests that it was executing are lost. The backend then
-starts a new worker.
-"""
+"""The Python backend's module for the executor: describes, loads and runs model.py files."""
 
 from __future__ import annotations
 
@@ -90,7 +86,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 def describe_within(
     config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
 ) -> ModelDescription:
-    """Describe a model as describe() does, but kill a worker that takes longer than limit_s."""
+    """Describe as describe() does, but kill a worker that takes longer than limit_s."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
@@ -116,23 +112,14 @@ def describe_within(
 
 
 def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-    """Return whether describe() has a worker import the model's file and call its code.
-
-    Raises:
-        NereidError: there is no such file.
-    """
+    """Return whether describe() runs the model's code; raise NereidError if its file is missing."""
     path = _model_file(config, version_path)
     is_complete = bool(config.input) and bool(config.output)
     return not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()) is not None
 
 
 def load(spec: InstanceSpec) -> PythonModel:
-    """Start a worker for this instance and initialise its model.
-
-    Raises:
-        NereidError: the file does not exist, a setting is invalid, or the model cannot be
-            initialised.
-    """
+    """Start a worker for this instance and initialise its model; raise NereidError on failure."""
     _model_file(spec.config, spec.version_path)
     settings = read_worker_settings(spec.config, spec.version_path.parent, spec.settings)
     return PythonModel(spec, settings)
@@ -159,7 +146,6 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
 def _merge_completed(
     config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
 ) -> None:
-    """Replace the fields of config that the model has completed; None changes nothing."""
     if described is None:
         return
     fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
@@ -177,7 +163,7 @@ def _merge_completed(
 class PythonModel(DirectServing):
     """A model that runs in a worker process.
 
-    Only the instance's thread may call a method, unless its docstring says otherwise.
+    Only the instance's thread calls methods, except for those marked thread-safe.
     """
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
@@ -185,9 +171,8 @@ class PythonModel(DirectServing):
         self._settings = settings
         self._decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
-        # The worker can serve the stream itself if it runs in Nereid's own Python, and if the
-        # executor has none of these tasks: interrupting a batch that takes too long, forwarding
-        # responses before the batch has ended, and keeping state between batches.
+        # The worker can serve the stream only in Nereid's own Python. The executor must not have to
+        # interrupt slow batches, forward responses during a batch, or keep state between batches.
         sequences = spec.config.sequence_batching
         self._iterative = sequences.iterative_sequence
         self.can_serve_stream = (
@@ -201,8 +186,8 @@ class PythonModel(DirectServing):
         reshapes = output_reshapes(spec.config)
         self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
         self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
-        # Maps a batch's number and a member's index to the output buffer of that request, while the
-        # request is in flight.
+        # Key: a batch's number and a member's index. Value: the output buffer of that request while
+        # the request is in flight.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
         self._notifications = NotificationHandler(spec.name, spec.config.name)
         self._queries = ReadinessQueries()
@@ -215,20 +200,14 @@ class PythonModel(DirectServing):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of the model, with the present memory use of its worker process."""
+        """Capabilities of the model, with the present memory use of its worker."""
         memory_bytes = 0 if self._worker is None else process_bytes(self._worker.pid)
         return Capabilities(
             executes_requests=True, decides_readiness=True, memory_bytes=memory_bytes
         )
 
-    # ---- the worker's life
-
     def _start_worker(self) -> WorkerProcess:
-        """Start a worker and initialise its model.
-
-        Raises:
-            Internal: the worker cannot be started, or the model cannot be initialised.
-        """
+        """Start a worker and initialise its model. Raise Internal if either fails."""
         spec, settings = self._spec, self._settings
         self._forms.clear()
         self._output_buffers.clear()
@@ -267,7 +246,6 @@ class PythonModel(DirectServing):
             self._notifications.on_notification(kind, body)
 
     def _initialize_arguments(self) -> dict[str, str]:
-        """Return the arguments of the model's initialize()."""
         spec = self._spec
         return {
             "model_config": config_json(visible_config(spec.config, spec.gpu)).decode(),
@@ -280,7 +258,7 @@ class PythonModel(DirectServing):
         }
 
     def restart(self, stopping: Event) -> bool:
-        """Start a new worker, retrying with back-off; return False if stopping is set first."""
+        """Start a new worker, retrying with back-off; return False if `stopping` is set first."""
         self._remove_worker(WorkerProcess.kill)
         backoff = Backoff(_RESTARTS)
         while not stopping.is_set():
@@ -298,7 +276,7 @@ class PythonModel(DirectServing):
         return False
 
     def terminate(self) -> None:
-        """Kill the worker at once; frames that it had sent before can still be read."""
+        """Kill the worker at once. Frames that the worker had sent before can still be read."""
         if self._worker is not None:
             self._worker.terminate()
 
@@ -320,33 +298,24 @@ class PythonModel(DirectServing):
         return self._queries.enabled
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """Ask the model whether it is ready; any thread may call this.
-
-        `ReadinessQueries.submit_query` says how on_response is called.
-        """
+        """Ask the model whether it is ready, as in ReadinessQueries.submit_query(). Thread-safe."""
         self._queries.submit_query(on_response)
-
-    # ---- the instance's stream
 
     @property
     def last_batch_begun(self) -> int:
-        """Number of the last batch of a stream that the worker serves itself; 0 means none."""
+        """Number of the last batch on a stream that the worker serves; 0 means none."""
         worker = self._worker
         return worker.last_batch if self._serves_stream and worker is not None else 0
 
     def begin_tenure(self) -> None:
-        """Forget the last batch, because the next scheduler numbers its batches from 1 again."""
+        """Forget the last batch. The next scheduler numbers its batches from 1 again."""
         if self._worker is not None:
             self._worker.forget_last_batch()
 
     def running_requests(self) -> Sequence[int]:
-        """Return the ids of the executing requests of a stream that the worker serves itself.
-
-        Any thread may call this.
-        """
+        """Return the ids of the requests on the worker's own stream that execute. Thread-safe."""
         worker = self._worker
-        # Another thread may be removing the worker. Reading its closed shared memory then raises
-        # ValueError.
+        # If another thread is removing the worker, its closed shared memory raises ValueError.
         with contextlib.suppress(ValueError):
             return worker.running_requests if self._serves_stream and worker is not None else ()
         return ()
@@ -354,34 +323,28 @@ class PythonModel(DirectServing):
     def serve_stream(self, context: StreamContext) -> None:
         """Have the worker serve the instance's stream; return when the stream has ended.
 
-        Raises:
-            ModelLostError: there is no worker, or it has ended.
-            RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler broke the protocol.
-            Internal: the worker cannot serve the stream.
+        Raises ModelLostError, RpcError or ProtocolError as DirectServing, Internal if the worker
+        cannot.
         """
         self._serves_stream = True
         worker = self._running_worker()
         DirectSupervisor(self._spec, worker, context).run(self._send_from_other_threads)
 
     def wake(self) -> None:
-        """Wake the instance's thread; any thread may call this."""
+        """Wake the instance's thread. Thread-safe."""
         worker = self._worker
         if worker is not None:
             worker.calls.wake()
 
-    # ---- batches
-
     def file_descriptors(self) -> Sequence[int]:
-        """Return the descriptors to poll: one is readable when there are updates to collect."""
+        """Return the descriptors to poll. One is readable when there are updates to collect."""
         return self._running_worker().descriptors
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         """Send a batch to the worker, which begins to execute it.
 
-        Raises:
-            InvalidArgument: the requests together exceed the maximum size of a frame.
-            ModelLostError: the worker has ended.
+        Raises InvalidArgument if the frame would be too large, ModelLostError if the worker has
+        ended.
         """
         worker = self._running_worker()
         members = []
@@ -389,7 +352,7 @@ class PythonModel(DirectServing):
         for place, request in enumerate(requests):
             remaining_us = request.remaining_us
             form = self._forms.number_of(request.spec)
-            # A plain tuple with the fields of wire.Member.
+            # The tuple has the fields of wire.Member; a plain tuple is cheaper.
             members.append((form, remaining_us, meta_of(request), tensors_of(request)))
             # The batch has a deadline only if all of its requests have one.
             if latest_us is not None:
@@ -397,31 +360,29 @@ class PythonModel(DirectServing):
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
         if self._decoupled:
-            # A decoupled model may make calls on behalf of any of its open requests.
+            # A decoupled model may make calls for any of its open requests.
             latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
-        """Cancel, pause or resume a request; kind is a value of MemberControl."""
+        """Cancel, pause or resume a request. kind is a value of MemberControl."""
         self._send_frame(wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
 
     def may_have_begun(self, batch: int) -> bool:
-        """Return whether the worker, which is lost, may have begun to execute this batch."""
+        """Return whether the lost worker may have begun to execute this batch."""
         return self._worker is None or self._worker.last_batch >= batch
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        """Yield the updates that have arrived; ready: the file descriptors that are readable.
+        """Yield the updates that have arrived. ready: the readable file descriptors.
 
-        Raises:
-            ModelLostError: the worker has ended; raised after its last update.
+        Raises: ModelLostError: the worker has ended; raised after its last update.
         """
         worker = self._running_worker()
         with worker.loss_reported():
             for kind, body in worker.arrived_frames(ready):
                 if kind == wire.RESPONSES:
-                    # From now on the model's calls do not belong to this batch, so the batch's
-                    # deadline does not apply.
+                    # Later calls of the model do not belong to this batch and its deadline.
                     worker.calls.deadline = None
                     yield self._update_of(body)
                 else:
@@ -430,7 +391,6 @@ class PythonModel(DirectServing):
                 self._send_from_other_threads()
 
     def _send_from_other_threads(self) -> None:
-        """Send the worker the call responses and readiness queries that other threads queued."""
         worker = self._running_worker()
         worker.send_call_responses()
         for number in self._queries.pop_unsent():

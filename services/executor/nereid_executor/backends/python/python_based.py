@@ -1,8 +1,4 @@
-"""Backends that consist of a folder with a model.py, which Triton calls Python-based.
-
-Such a file runs all models of its backend. With the Python backend, in contrast, each model has a
-file of its own. This module passes the backend's file to the Python backend, which runs it.
-"""
+"""Backends that consist of one model.py for all their models, which Triton calls Python-based."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PythonBased:
-    """A Python-based backend with this model.py; it has the methods of every backend."""
+    """A Python-based backend with this model.py."""
 
     capabilities = backend.capabilities
 
@@ -27,7 +23,7 @@ class PythonBased:
         self._source = source
 
     def uses_gpus(self) -> bool:
-        """Return what the Python backend returns: whether the executor must offer GPUs."""
+        """Return whether the executor must offer GPUs."""
         return backend.uses_gpus()
 
     def describe(
@@ -39,14 +35,14 @@ class PythonBased:
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """Describe a model as describe() does, but kill a worker that takes longer than limit_s."""
+        """Do the same as describe(), but kill a worker that takes longer than limit_s."""
         described = backend.describe_within(self._with_source(config), version_path, limit_s)
         if described.config is not None:
             described.config.default_model_filename = config.default_model_filename
         return described
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Return whether describe() has a worker import the backend's file and call its code."""
+        """Return whether describe() runs the backend's code in a worker."""
         return backend.describe_runs_code(self._with_source(config), version_path)
 
     def load(self, spec: InstanceSpec) -> RequestModel:
@@ -54,7 +50,6 @@ class PythonBased:
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 
     def _with_source(self, config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-        """Return a copy of config that names the backend's file as the model's file."""
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())

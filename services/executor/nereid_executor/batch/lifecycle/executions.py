@@ -1,8 +1,4 @@
-"""Records of the batches of one instance, for timelines.
-
-The thread that executes a batch records it after the reply was written. Records are decoded only
-when a timeline is requested.
-"""
+"""Records of the batches of one instance, for timelines."""
 
 # layout: compiled
 # layout: not covered, tests of batch runners reach it
@@ -22,8 +18,8 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# The fields of a record: times when the reply was written and the batch received; the batch's
-# number and size; durations of input, model and output phases; bytes of the frame and of the reply.
+# Fields: times when the reply was written and the batch received; number; size; durations of input,
+# model and output phases; bytes of frame and reply.
 _RECORD: Final = Struct("<9q")
 
 
@@ -51,12 +47,7 @@ class Executions:
         bytes_in: int,
         bytes_out: int,
     ) -> None:
-        """Record a batch whose reply was written.
-
-        written_ns, received_ns: times. size: number of requests. input_ns, infer_ns, output_ns:
-        durations of the phases. bytes_in, bytes_out: sizes of the frame and of the reply; 0 if
-        unknown.
-        """
+        """Record a batch whose reply was written. bytes_in, bytes_out: 0 if unknown."""
         piece = self._ring.piece
         try:
             write_i64_le(piece, written_ns)

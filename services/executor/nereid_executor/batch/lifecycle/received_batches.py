@@ -56,8 +56,7 @@ EXECUTING, DEFERRED, COMPLETE, LOST = BatchState
 class ReceivedBatch:
     """A batch that its instance has begun. Runners have subclasses of it."""
 
-    # Number that the scheduler gave the batch; 0 for a replay or a warm-up, which no scheduler has
-    # sent.
+    # The scheduler's number; 0 for a replay or a warm-up, which no scheduler has sent.
     id: int
     # Number by which the model knows the batch.
     number: int
@@ -70,28 +69,26 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 class ReceivedBatches(Generic[_B]):
     """The batches of one instance in one session with a scheduler.
 
-    Only the instance's thread calls the methods, unless a method's docstring says otherwise. A
-    method raises ProtocolError for a message that may not come now.
+    Only the instance's thread calls methods that are not marked thread-safe. A message that may not
+    come now raises ProtocolError.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
-        """depth: number of batches that may execute at the same time.
+        """Let `depth` batches execute at the same time.
 
-        decoupled: True if a batch may still execute after all of its members have responded.
+        decoupled: a batch may still execute after all of its members have responded.
         """
         self.depth = depth
         self._decoupled = decoupled
         self._lock = threading.Lock()
-        # Number of the last message that was read.
         self.last_read = 0
         self._withdrawn: set[int] = set()
-        # Maps the model's number of a batch to the batch, oldest first. A COMPLETE batch keeps its
-        # place until its frame is sent.
+        # Key: the model's number of a batch; the oldest is first. A COMPLETE batch keeps its place
+        # until its frame is sent.
         self.executing: dict[int, _B] = {}
         self.deferred: dict[int, _B] = {}
-        # Number and slots of the request for sequences' states that has not been replied to.
+        # Number and slots of a request for states that has no reply yet.
         self.export: tuple[int, Sequence[int]] | None = None
-        # Number of completed batches.
         self.completed = 0
 
     def begin_session(self) -> None:
@@ -99,8 +96,6 @@ class ReceivedBatches(Generic[_B]):
         with self._lock:
             self.last_read = self.completed = 0
             self._withdrawn.clear()
-
-    # ---- from the scheduler
 
     def read(self, number: int) -> bool:
         """Note that a batch was read; return False if it was withdrawn and must not begin."""
@@ -140,18 +135,12 @@ class ReceivedBatches(Generic[_B]):
             raise ProtocolError(f"a control for batch {batch_id}, which has not come")
         return next((batch for batch in self.begun() if batch.id == batch_id), None)
 
-    # ---- from the model
-
     def begin(self, batch: _B) -> None:
         """Let a batch execute. It was read, or no scheduler has sent it."""
         self.executing[batch.number] = batch
 
     def advance(self, batch: _B, *, executed: bool, waiting: bool) -> None:
-        """Change the state of a begun batch that got responses, or that was executed.
-
-        executed: True if the model has executed the batch. waiting: True if some members have no
-        last response.
-        """
+        """Change the state of a begun batch. waiting: some members have no last response."""
         if batch.state is EXECUTING:
             if not executed and (waiting or self._decoupled):
                 return
@@ -165,10 +154,7 @@ class ReceivedBatches(Generic[_B]):
             batch.state = COMPLETE
 
     def end(self, batch: _B) -> None:
-        """Remove a COMPLETE batch after its last frame was sent or could not be sent.
-
-        Until then the batch keeps the stream open.
-        """
+        """Remove a COMPLETE batch after its last frame; until then it keeps the stream open."""
         try:
             del self.executing[batch.number]
         except KeyError:
@@ -177,7 +163,7 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Return the number of the due reply with states, and the slots; `None` if no reply is due.
+        """Return the number and the slots of a due reply with states; `None` if none is due.
 
         States are sent only when no response can change them any more.
         """
@@ -185,8 +171,6 @@ class ReceivedBatches(Generic[_B]):
             return None
         export, self.export = self.export, None
         return export
-
-    # ---- its end
 
     def lose_all(self) -> list[_B]:
         """Mark all begun batches as LOST after the end of the stream, and return them."""
@@ -197,8 +181,6 @@ class ReceivedBatches(Generic[_B]):
         for batch in lost:
             batch.state = LOST
         return lost
-
-    # ---- queries
 
     @property
     def busy(self) -> bool:
@@ -220,7 +202,7 @@ class ReceivedBatches(Generic[_B]):
 
     def begun(self) -> list[_B]:
         """Return the batches with deferred responses, then the executing ones. Thread-safe."""
-        # The order matters: a batch that becomes deferred between the two reads must not be missed.
+        # The order matters: a batch that becomes deferred between the reads must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]
 

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 class BegunReport(NamedTuple):
-    """A report to a scheduler that these requests have begun.
-
-    query: number of the scheduler's query to which the report replies; 0 if there is no query.
-    """
+    """A report to a scheduler that these requests have begun. query: 0 without a query."""
 
     session: Hashable
     ids: list[int]
@@ -47,16 +44,15 @@ class BegunReports:
     """The reports of one executor. The caller carries out the returned decisions in their order."""
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
-        """begun_ids: returns the ids of the requests that have begun, in any session."""
         self._begun_ids = begun_ids
-        # Maps an open session, oldest first, to the begun requests that its scheduler knows. A
-        # scheduler that has not accepted the executor yet gets its reports after the hello.
+        # Key: an open session, oldest first. Value: the begun requests that its scheduler knows. A
+        # scheduler that has not accepted yet gets reports after the hello.
         self._known: dict[Hashable, set[int]] = {}
         # Sessions that have ended, but whose begun requests are not all known yet.
         self._ending: set[Hashable] = set()
         self._held: list[Grant] = []
-        # Maps a session to the name of a scheduler that has asked for an instance, until the
-        # session has ended. Nothing is begun for a scheduler before it asks.
+        # Key: a session that has not ended. Value: its scheduler's name, once it has asked for an
+        # instance. Nothing is begun for a scheduler before that.
         self._schedulers: dict[Hashable, str] = {}
         self._queries: list[_Query] = []
 
@@ -84,10 +80,7 @@ class BegunReports:
         self.session_disconnected(session)
 
     def session_ended(self, session: Hashable) -> list[BegunReport | Grant]:
-        """Record that a session's begun requests are all known; return reports and grants to send.
-
-        The session has ended, and most of its instances have finished.
-        """
+        """Note that an ended session's begun requests are known; return the decisions."""
         self._ending.discard(session)
         self._schedulers.pop(session, None)
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
@@ -120,6 +113,5 @@ class BegunReports:
         return BegunReport(session, [number for number in ids if number not in known], query)
 
     def _report(self, *, always: bool = False) -> list[BegunReport]:
-        """Return a report for each session with news; if `always`, for every session."""
         reports = [self._news_of(session) for session in self._known]
         return [report for report in reports if report.ids or always]

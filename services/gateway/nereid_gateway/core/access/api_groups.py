@@ -1,8 +1,4 @@
-"""Groups of APIs. Clients may be permitted or refused a whole group.
-
-The groups have Triton's names, except for the console's group. The tables in core/routes.py and
-core/grpc_methods.py assign endpoints and methods to groups.
-"""
+"""Groups of APIs, with Triton's names. Clients may be permitted or refused a whole group."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ from typing import Final
 
 from nereid_gateway.core.routes import ENDPOINTS
 
-# Messages list the groups in this order.
 APIS: Final = (
     "health",
     "metadata",

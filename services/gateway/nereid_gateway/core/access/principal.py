@@ -1,7 +1,4 @@
-"""Authenticated client, with the checks of its rights and limits.
-
-Callers pass in the time. The module knows no sockets and no headers.
-"""
+"""Authenticated client, with the checks of its rights and limits."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from nereid_gateway.core.access.usage import Usage
 class Principal:
     """Client that an API key or a token identifies.
 
-    A principal outlives changes of the configuration. A change replaces its grant, so open streams
-    and requests in flight follow the present grant.
+    A change of the configuration replaces the grant, so open streams and pending requests follow
+    the new grant.
     """
 
     __slots__ = ("grant", "name", "sequence_owner", "usage")
@@ -27,15 +24,14 @@ class Principal:
     def __init__(
         self, name: str, grant: Grant = NOTHING, identity: tuple[str, ...] | None = None
     ) -> None:
-        """Make a principal.
+        """Make a principal. identity: texts that no other principal has.
 
-        identity: texts that no other principal has. With `None`, the identity is the name of the
-        API key. An empty tuple stands for all clients without credentials.
+        By default, the name of the API key is the identity. It is empty for clients without
+        credentials.
         """
         self.name = name
         if identity is None:
             identity = "key", name
-        # Owner of the sequences that this principal starts; empty for clients without credentials.
         self.sequence_owner = principal_owner(*identity) if identity else ""
         self.grant = grant
         self.usage = Usage()
@@ -46,20 +42,14 @@ class Principal:
         return not self.sequence_owner
 
     def with_permitted_steps(self, request: bytes) -> bytes:
-        """Return a load request, with the models added that may be steps of an ensemble.
-
-        The request is a serialised RepositoryModelLoadRequest.
-        """
+        """Add the models that may be steps of an ensemble to a serialised load request."""
         models = self.grant.step_models()
         if models is None:
             return request
         return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:
-        """Return the refusal of a call of this group of APIs, or `None` if the call is permitted.
-
-        model: the model that the call names, or an empty text.
-        """
+        """Return the refusal of a call, or None. model: the model that the call names, or empty."""
         grant = self.grant
         if not grant.permits(api):
             return self._not_permitted(f"the API '{api}'" if api else "this method")
@@ -68,11 +58,9 @@ class Principal:
         return None
 
     def check_limits(self, now: float) -> Refusal | None:
-        """Check one more request against the limits; return its refusal if it exceeds one.
+        """Count one more request towards the rate, or return its refusal if it exceeds a limit.
 
-        If the request is within the limits, it is counted towards the rate, and `None` is returned.
-
-        now: the present time of a monotonic clock, in seconds.
+        now: seconds of a monotonic clock.
         """
         limits = self.grant.limits
         if self.usage.is_full(limits):

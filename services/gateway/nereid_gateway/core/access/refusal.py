@@ -1,7 +1,4 @@
-"""Refusals of calls, and the reasons for refusals. Guards translate them to each protocol.
-
-The module holds no state and does no I/O.
-"""
+"""Refusals of calls, and their reasons. Guards translate them to each protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class Reason(Enum):
-    """Reasons for refusals. The value of a reason is a label in the metrics."""
+    """Reasons for refusals. The values are labels in the metrics."""
 
     NO_CREDENTIALS = "no_credentials"
     INVALID_CREDENTIALS = "invalid_credentials"
@@ -19,8 +16,7 @@ class Reason(Enum):
     CONCURRENCY = "concurrency"
     # Too many invalid credentials have come from one address.
     ATTEMPTS = "attempts"
-    # The API requires a header (RESTRICTED) or is closed (CLOSED). These two reasons do not concern
-    # credentials and are not counted.
+    # The API requires a header, or is closed. Refusals for these two reasons are not counted.
     RESTRICTED = "restricted"
     CLOSED = "closed"
 
@@ -30,8 +26,7 @@ class Refusal(NamedTuple):
 
     reason: Reason
     message: str
-    # Seconds after which a retry may succeed. With 0, a retry cannot succeed unless something
-    # changes.
+    # A retry may succeed after this time. With 0, a retry cannot succeed unless something changes.
     retry_after_s: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""Owners of sequences. An owner is derived from the sender of a request with a correlation id."""
+"""Owners of sequences, derived from the sender of a request with a correlation id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
-    """Return the value of InferRequest.sequence_owner for a sender.
+    """Return InferRequest.sequence_owner for a sender.
 
     limits_addresses: True if an address without credentials may have only its share of a model's
     slots.

@@ -1,7 +1,4 @@
-"""Usage of a client's limits: a token bucket, and the number of requests in flight.
-
-Callers pass in the time. The module does no I/O.
-"""
+"""Usage of a client's limits: a token bucket, and the number of requests in flight."""
 
 from __future__ import annotations
 
@@ -12,30 +9,26 @@ if TYPE_CHECKING:
 
 
 class Usage:
-    """Requests of one client. Times are seconds of any monotonic clock.
-
-    Callers pass in the limits, because limits may change while requests are pending.
-    """
+    """Requests of one client. Limits are passed in, because they may change meanwhile."""
 
     __slots__ = ("_refilled_at", "_used", "in_flight")
 
     def __init__(self) -> None:
-        # Used part of the burst, in requests. The value decreases with time. It is 0 in a new
-        # bucket, so the full burst is available whatever the limit is.
+        # Used part of the burst, in requests, which decreases with time. 0 makes the full burst
+        # available, whatever the limit is.
         self._used = 0.0
         self._refilled_at = 0.0
-        # Number of requests that have not had their final response.
         self.in_flight = 0
 
     def wait_s(self, limits: Limits, now: float) -> float:
-        """Take one request from the bucket; return 0.0, or the seconds to wait if it is empty."""
+        """Take one request from the bucket. Return 0.0, or the seconds to wait if it is empty."""
         rate = limits.requests_per_second
         if rate is None:
             return 0.0
         used = max(0.0, self._used - (now - self._refilled_at) * rate)
         excess = used + 1.0 - limits.burst
-        # The tolerance covers rounding errors. A caller that waits for the returned time must then
-        # find a request in the bucket.
+        # The tolerance covers rounding errors. After the returned time, the bucket must have a
+        # request.
         if excess > 1e-9:
             self._used, self._refilled_at = used, now
             return excess / rate

@@ -1,4 +1,4 @@
-"""Types of the jobs of decoder processes, for the callers that have a job run."""
+"""Types of the jobs of decoder processes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    # Function that runs in the process. It takes the blobs and the arguments, and returns a value
-    # and blobs.
+    # Runs in the process. It takes the blobs and the arguments, and returns a value and blobs.
     JobFunction = Callable[..., tuple[Any, Sequence["Blob"]]]
 
 
@@ -16,7 +15,7 @@ Blob = bytes | memoryview
 
 
 class RunJob(Protocol):
-    """Runs jobs for one client. It is `DecoderPool.run` without the parameter peer."""
+    """Runs jobs for one client: `DecoderPool.run` without the parameter peer."""
 
     def __call__(
         self, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()

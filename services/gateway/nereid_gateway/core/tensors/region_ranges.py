@@ -14,11 +14,7 @@ class RegionRange(NamedTuple):
 
 
 class RegionRanges(NamedTuple):
-    """Ranges that the head of a request names.
-
-    Each range of an input comes with the input's position, each range of an output with the
-    output's name.
-    """
+    """Ranges that a request names: of inputs by position, and of outputs by name."""
 
     inputs: tuple[tuple[int, RegionRange], ...]
     outputs: tuple[tuple[str, RegionRange], ...]

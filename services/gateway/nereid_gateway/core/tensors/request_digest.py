@@ -1,7 +1,7 @@
 """Digests of clients' requests, by which the scheduler looks up responses in the cache.
 
-Requests are digested only for models that the scheduler has named. Large tensors are not digested,
-because this would block the event loop. The scheduler computes a missing digest in a thread.
+Only models that the scheduler has named need them. Large tensors would block the event loop, so the
+scheduler computes their digests in a thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 4096
-# Maximum size of the tensors that are digested. A digest of this many bytes takes a tenth of a
-# millisecond.
+# A digest of this many bytes takes a tenth of a millisecond.
 _MAX_BYTES: Final = 256 << 10
-# Result of a look-up for a head that is not in the table. `None` cannot be this result, because it
-# is a value in the table.
+# Result for a head that is not cached. None is a value in the cache.
 _UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
@@ -44,14 +42,11 @@ class Digester:
         self._models = frozenset(models)
         self._key = key
         self._max_bytes = max_bytes
-        # Maps a head to its layout, or to `None` if the model needs no digests.
+        # Value: None if the model needs no digests.
         self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
-        """Return the digest of a request.
-
-        The digest is empty if the model needs none, or if the data is large or in clients' memory.
-        """
+        """Return a digest, empty if none is needed, or the data is large or in clients' memory."""
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._find_layout(request.head)

@@ -1,7 +1,6 @@
-"""Check that raw BYTES tensors are well-formed, with Triton's error texts.
+"""Checks that raw BYTES tensors are well-formed, with Triton's error texts.
 
-The check covers the framing and the number of elements. It is done in the gateway because every
-service behind it treats a tensor as opaque bytes.
+Services behind the gateway treat tensors as opaque bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class StringInput(NamedTuple):
 def check_job(
     raws: Sequence[bytes], tensors: Sequence[StringInput], request_id: str
 ) -> tuple[None, tuple[()]]:
-    """Check several tensors. This is a job for a decoder process."""
+    """Check several tensors. This job runs in a decoder process."""
     for raw, tensor in zip(raws, tensors, strict=True):
         check(raw, tensor, request_id)
     return None, ()
@@ -42,11 +41,7 @@ def check_job(
 async def check_large(
     request: InferRequest, tensors: Sequence[StringInput], run_job: RunJob
 ) -> None:
-    """Check large inputs in a decoder process.
-
-    Raises:
-        NereidError: check() refuses an input, or the decoder process could not check the inputs.
-    """
+    """Check large inputs in a decoder process. Raises NereidError as check() does."""
     raws = [tensor_bytes(request, request.payloads[tensor.position]) for tensor in tensors]
     await run_job(check_job, tuple(tensors), request.request_id, blobs=raws)
 
@@ -57,11 +52,7 @@ def prefix(request_id: str) -> str:
 
 
 def check(raw: bytes | memoryview, tensor: StringInput, request_id: str) -> None:
-    """Check that the bytes in raw hold exactly as many elements as the shape says.
-
-    Raises:
-        InvalidArgument: there are too few or too many elements, or an element is incomplete.
-    """
+    """Raise InvalidArgument unless raw holds exactly as many elements as the shape says."""
     size, position, count, expected = len(raw), 0, 0, tensor.elements
     while position < size:
         if position + 4 > size:

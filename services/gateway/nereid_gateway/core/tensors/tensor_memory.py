@@ -1,10 +1,8 @@
 """Shared memory for the large tensors of a gateway's requests and responses.
 
-The body of a request is received into one of the gateway's segments. The request leases the segment
-until its response arrives. The tensors of a response are read in the executor's segment. That
-segment is released when the last view of it is dropped, which is when the client's socket has taken
-the data. Everything is inline until the scheduler is known to share memory with this gateway. The
-module knows no protocol of clients.
+A request leases a segment of the gateway until its response arrives. Responses are read in the
+executor's segment, which is released when its last view is dropped, after the client's socket has
+taken the data. Tensors are inline until the scheduler is known to share memory.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ class MessageBuffer:
     def __init__(self, lease: Lease, offset: int, size_bytes: int) -> None:
         self.lease = lease
         self._offset = offset
-        # View that is as long as the body.
         self.view = lease.segment.view[offset : offset + size_bytes]
 
     def __len__(self) -> int:
@@ -60,10 +57,7 @@ class MessageBuffer:
 
 
 class TensorMemory:
-    """Segments of one gateway, and its mappings of executors' segments.
-
-    The class implements pending_requests.TensorSharing.
-    """
+    """Segments of one gateway, and its mappings of executors' segments."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = shm_namespace(limit_bytes)
@@ -72,7 +66,7 @@ class TensorMemory:
         self.segments = SegmentPool(limit_bytes)
         self._idle_s = idle_s
         self._mappings = SegmentMappings()
-        # Names of segments whose responses nobody reads any more. They are to be released.
+        # Segments to release, because nobody reads their responses any more.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -80,10 +74,7 @@ class TensorMemory:
         self._release_segments: ReleaseSegments | None = None
 
     def start(self, release_segments: ReleaseSegments) -> None:
-        """Begin to release segments. Call this on the event loop.
-
-        release_segments: called with the names of segments whose responses nobody reads any more.
-        """
+        """Begin to release segments. release_segments: gets the names of unread segments."""
         self._release_segments = release_segments
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -96,18 +87,13 @@ class TensorMemory:
             self._cleanup_timer.cancel()
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Keep the name of the domain in which the scheduler shares memory.
-
-        An empty name means that the scheduler shares no memory or is disconnected.
-        """
+        """Note the domain in which the scheduler shares memory; empty if it shares none."""
         self.shared = bool(domain) and domain == self.domain
 
-    # --- requests -------------------------------------------------------------------------------
-
     def message_buffer(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:
-        """Return a buffer for a body of this size, or None to receive the body as bytes.
+        """Return a buffer for a body, or None to receive it as bytes.
 
-        header_bytes: size of the header. What follows the header is aligned in the buffer.
+        header_bytes: size of the header. The rest is aligned in the buffer.
         """
         if not self.shared or size_bytes < SHM_THRESHOLD_BYTES:
             return None
@@ -128,10 +114,6 @@ class TensorMemory:
             await asyncio.to_thread(_copy_all, copies)
 
     def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
-        """Assign places in a segment to large tensors.
-
-        Each returned pair is a place and the bytes to copy to it.
-        """
         if request.lease is not None or not self.shared:
             return []
         payloads: list[Any] = request.payloads
@@ -156,21 +138,16 @@ class TensorMemory:
             ]
             request.lease = None
 
-    # --- responses ------------------------------------------------------------------------------
-
     def open_response(self, response: InferResponse) -> None:
         """Replace the references in a response by views of shared memory.
 
-        Raises:
-            SegmentLostError: the executor has died in the meantime.
+        Raises SegmentLostError if the executor has died meanwhile.
         """
-        # The import is deferred because a gateway starts without NumPy (see
-        # nereid_gateway.core.deferred_imports).
+        # A gateway starts without NumPy (core.deferred_imports).
         import numpy as np  # noqa: PLC0415
 
         references: list[Any] = response.payloads
-        # All views of this response refer to this array, so the array is collected after the last
-        # view.
+        # All views refer to this array, so it is collected after the last view.
         watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
         whole = watched.data
         response.payloads = [part(whole, reference) for reference in references]
@@ -183,17 +160,14 @@ class TensorMemory:
         return InferResponse(response.id, error=error_status_of(error))
 
     def _on_unread(self, segment_name: str) -> None:
-        """Release a segment whose last view was collected.
-
-        This may happen in any thread at any time.
-        """
+        """Release a segment. Its last view may be collected in any thread at any time."""
         self._released.append(segment_name)
         loop = self._loop
         if loop is None:
             return
         with contextlib.suppress(RuntimeError):
             if threading.get_ident() == self._loop_thread:
-                # This is the usual case. It needs no system call to wake up the loop.
+                # The usual case needs no system call to wake up the loop.
                 loop.call_soon(self._flush_released)
             else:
                 loop.call_soon_threadsafe(self._flush_released)
@@ -228,7 +202,7 @@ def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
 
 
 def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:
-    """Return the bytes of a tensor of the request. They are inline or in the request's segment."""
+    """Return the bytes of a request's tensor, which are inline or in its segment."""
     if not isinstance(payload, SharedMemory):
         return payload
     assert request.lease is not None, "a reference to shared memory without its lease"

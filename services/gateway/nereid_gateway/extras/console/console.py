@@ -30,9 +30,8 @@ def make_console(  # noqa: PLR0913 (called once)
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
     """Return the hub of open consoles, and the handlers of the console's routes.
 
-    request: the message that requests the metrics of the mesh. read_own: returns the metrics of
-    this gateway or of its group. grpc_port: the port for gRPC clients, or 0 if the gateway has
-    none. timeline_seconds: the time span that timelines record.
+    request: the message that requests the mesh's metrics. read_own: returns the metrics of this
+    gateway or its group. grpc_port: 0 if there is none.
     """
     observer = Observer(data_plane, request, read_own)
     hub = ConsoleHub(

@@ -1,7 +1,4 @@
-"""Values of counters, and their growth since an earlier look at the mesh.
-
-The module does no I/O.
-"""
+"""Values of counters, and their growth since an earlier look at the mesh."""
 
 from __future__ import annotations
 
@@ -23,11 +20,7 @@ class Counters:
     """Samples of counters from now and from the beginning of an interval."""
 
     def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
-        """Keep the two sets of samples to compare.
-
-        now, before: the samples at the end and at the beginning of the interval. If the beginning
-        is unknown, both are the same.
-        """
+        """Keep two sets of samples. If the interval's beginning is unknown, both are the same."""
         self._now = now
         self._before = before
         self._elapsed_s = elapsed_s
@@ -51,10 +44,7 @@ class Counters:
         return max(0.0, now - (self._before.total(family.name) or 0.0))
 
     def recently_by(self, family: Family, label: str) -> dict[str, int]:
-        """Return a counter's growth in the interval for each value of a label.
-
-        Zeros are left out.
-        """
+        """Return a counter's growth for each value of a label, without zeros."""
         before = self._before.by_label(family.name, label)
         return {
             name: int(value - before.get(name, 0.0))
@@ -67,15 +57,12 @@ class Counters:
         return per_second(self.recently(family), self._elapsed_s)
 
     def rates_by(self, family: Family, label: str) -> dict[str, float]:
-        """Return a counter's growth per second for each value of a label. Zeros are left out."""
+        """Return a counter's growth per second for each value of a label, without zeros."""
         counts = self.recently_by(family, label)
         return {name: per_second(count, self._elapsed_s) for name, count in counts.items()}
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of batches for each upper bound of their size.
-
-        The numbers are not cumulative.
-        """
+        """Return the number of batches for each upper bound of their size. It is not cumulative."""
         sizes: dict[str, int] = {}
         below = 0
         for labels, value in self._now.samples(_SIZES):
@@ -85,15 +72,15 @@ class Counters:
 
 
 def per_second(count: float, elapsed_s: float) -> float:
-    """Return a count per second, rounded to two digits; 0 for an empty interval."""
+    """Return a count per second, rounded to two digits, or 0 for an empty interval."""
     return round(count / elapsed_s, 2) if elapsed_s > 0 else 0.0
 
 
 def mean_durations(recently: Callable[[Family], float]) -> document.Latency:
     """Return the mean duration of each phase of the interval's requests, in microseconds.
 
-    recently: returns the growth of a counter in the interval. The result is empty if there were no
-    requests.
+    recently: returns the growth of a counter in the interval. Without requests, the result is
+    empty.
     """
     latencies: document.Latency = {}
     requests = recently(metrics.SUCCESS)

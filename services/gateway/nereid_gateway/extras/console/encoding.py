@@ -1,8 +1,4 @@
-"""JSON for the consoles: whole documents, and patches that update them.
-
-Each section and each row is encoded once. Consoles with different views share the encoded parts.
-The module does no I/O.
-"""
+"""JSON for the consoles: whole documents, and patches. Views share encoded parts."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.console.models_page import Page
     from nereid_gateway.extras.console.queries import View
 
-# Rights that the console uses. A client may have each of them for only some models.
+# A client may have each of these rights for only some models.
 _OF_MODELS: Final = (
     "inference",
     "metadata",
@@ -35,9 +31,8 @@ _OF_MODELS: Final = (
 class RowKey(NamedTuple):
     """Row of the document: a version of a model, as a certain viewer may see it.
 
-    `may` lists the viewer's rights for the model. With `None`, the rights are those in the
-    document's permissions. If `of_all` is set, the row also has statements about all models
-    together.
+    may: the viewer's rights for the model, or None if the document's permissions apply. of_all:
+    True if the row also has statements about all models together.
     """
 
     key: Key
@@ -56,13 +51,12 @@ class ViewDocument(NamedTuple):
     # Section `models` of the document, without its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    # Sections that are added to the shared sections or replace them. `None` removes a shared
-    # section.
+    # These sections are added to the shared ones or replace them. None removes a shared section.
     own: dict[str, Any]
 
 
 class Sent(NamedTuple):
-    """Parts of the documents that were last sent to synced consoles."""
+    """The parts that were last sent to synced consoles."""
 
     shared: dict[str, Any]
     rows: Mapping[Key, document.Model]
@@ -73,10 +67,7 @@ NOTHING_SENT: Final = Sent({}, {}, {})
 
 
 def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> ViewDocument:
-    """Return the document of a view.
-
-    total: the number of models. own: the sections of this view.
-    """
+    """Return the document of a view. total: the number of models. own: the view's sections."""
     models = {
         "query": view.query,
         "offset": view.offset,
@@ -101,22 +92,19 @@ class Encoder:
     def __init__(
         self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: Sent
     ) -> None:
-        """Encode these sections and rows.
-
-        last: the documents that consoles have. Patches change these documents into the new ones.
-        """
+        """Encode these sections and rows. last: what consoles have, and patches update."""
         self._shared = shared
         self._rows = rows
         self._last = last
         self._snapshot: dict[str, orjson.Fragment] | None = None
         self._patch: dict[str, orjson.Fragment] | None = None
         self._whole_rows: dict[RowKey, orjson.Fragment] = {}
-        # Patch of each row. `None` stands for a row without changes.
+        # Value: None for a row without changes.
         self._row_patches: dict[RowKey, orjson.Fragment | None] = {}
         self._patches: dict[View, bytes] = {}
 
     def sent(self, documents: Mapping[View, ViewDocument]) -> Sent:
-        """Return the documents as sent. Call this once they are sent to all consoles."""
+        """Return the documents as sent. Call this once all consoles have them."""
         return Sent(self._shared, self._rows, documents)
 
     def snapshot(self, shown: ViewDocument, permissions: document.Permissions) -> bytes:
@@ -134,10 +122,7 @@ class Encoder:
         return orjson.dumps({name: part for name, part in document.items() if part is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
-        """Return the patch that updates the last document of a view.
-
-        That document must have been sent.
-        """
+        """Return the patch that updates a view's last document, which must have been sent."""
         known = self._patches.get(view)
         if known is None:
             known = self._patches[view] = self._patch_of(shown, self._last.documents[view])
@@ -195,7 +180,6 @@ class Encoder:
 
 
 def _row(row: RowKey, rows: Mapping[Key, document.Model]) -> dict[str, Any]:
-    """Return a row with the statements that its viewer may see."""
     described: dict[str, Any] = dict(rows[row.key])
     if not row.of_all:
         statements = described["statements"]

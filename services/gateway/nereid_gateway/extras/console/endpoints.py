@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = b"text/event-stream; charset=utf-8"
 _FRESH: Final = SAFE_HEADERS + b"Cache-Control: no-store\r\n"
-# The header X-Accel-Buffering keeps proxies from buffering events.
+# X-Accel-Buffering keeps proxies from buffering events.
 _STREAMED: Final = _FRESH + b"X-Accel-Buffering: no\r\n"
 
 
@@ -37,19 +37,12 @@ class ConsoleEndpoints:
     def __init__(
         self, hub: ConsoleHub, policy: CallPolicy, static: Mapping[str, StaticFile]
     ) -> None:
-        """Keep the hub and the static files to serve.
-
-        policy: the access rules of the port.
-        """
         self._hub = hub
         self._policy = policy
         self._static = static
 
     def page(self, call: HttpCall, route: Route) -> None:
-        """Respond with the page, or with a file that the page needs.
-
-        This needs no rights, because the files contain no facts about the mesh.
-        """
+        """Respond with the page or one of its files. This needs no rights: they have no facts."""
         file = self._static.get(route.file or INDEX)
         if file is None:
             call.fail(404, "Not Found", TEXT, SAFE_HEADERS)
@@ -111,8 +104,7 @@ class ConsoleEndpoints:
         grant = None if principal is None else principal.grant
 
         def allowed() -> document.Permissions | None:
-            # The view depends on the rights that the client had when it opened the console. So the
-            # console ends when these rights change.
+            # The view depends on the client's rights, so the console ends when these change.
             if principal is not None and principal.grant is not grant:
                 return None
             return permissions(principal, policy, call)

@@ -1,8 +1,7 @@
 """The consoles that are open at a gateway, and the updates that are sent to them.
 
-While any console is open, the hub looks at the mesh once per interval, for all consoles. Changes
-are encoded once for all consoles with the same view. A console that reads slowly misses updates. It
-gets a whole document when it has caught up.
+One look at the mesh per interval serves all consoles. Changes are encoded once per view. A console
+that reads slowly misses updates, and gets a whole document when it has caught up.
 """
 
 from __future__ import annotations
@@ -38,16 +37,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of open consoles. One client may open at most half of them.
+# One client may open at most half of this number.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# Minimum number of seconds between looks. When a console is opened, the hub does not wait for the
-# end of the interval, but still waits for this time after the previous look began.
+# Minimum seconds between the beginnings of looks. A new console makes a look begin earlier.
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
 # Maximum share of one core for looks and updates. An expensive look is followed by a longer pause.
-# With the work that is not measured, such as the event loop's, looks and updates take 2 % of a
-# core.
+# With work that is not measured, such as the event loop's, the share is 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -60,21 +57,17 @@ _RETRY_MS: Final = 5000
 class Console:
     """An open console."""
 
-    # Client that has opened the console. The number of consoles per client is limited.
+    # Client that has opened the console.
     client: Hashable
     view: View
-    # Returns the viewer's present permissions, or `None` if the viewer may no longer use the
-    # console.
+    # Returns None if the viewer may no longer use the console.
     permissions: Callable[[], document.Permissions | None]
-    # Sends an event with this name and this data.
+    # Sends an event's name and data.
     send: Callable[[bytes, bytes], None]
-    # Ends the response that streams the events.
     end: Callable[[], None]
-    # True while the console cannot take more events.
     paused: bool = False
     # True if the console has got all changes up to the last look.
     synced: bool = False
-    # Permissions that were last sent to the console.
     shown_permissions: document.Permissions | None = None
 
 
@@ -92,11 +85,7 @@ class ConsoleHub:
         max_consoles: int = MAX_CONSOLES,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """Make a hub without consoles.
-
-        grpc_port: the port for the code snippets on the page, or 0 if there is none.
-        timeline_seconds: the time span that timelines record.
-        """
+        """Make a hub without consoles. grpc_port: port for the page's code snippets, or 0."""
         self._data_plane = data_plane
         self._observer = observer
         self._slow_requests = slow_requests
@@ -110,17 +99,12 @@ class ConsoleHub:
         self._pages = ModelPages()
         self._rows = ModelRows()
         self._earlier: Look | None = None
-        # Documents that were last sent to synced consoles.
         self._last = NOTHING_SENT
         self._pause_s = interval_s
         self._closed = False
 
     def open(self, console: Console) -> None:
-        """Begin to send updates to a console. The caller must call close() in the end.
-
-        Raises:
-            Unavailable: too many consoles are open, or the gateway is stopping.
-        """
+        """Send updates to a console until close(). Raises Unavailable for too many consoles."""
         most = self._max_consoles
         own = sum(other.client == console.client for other in self._consoles)
         if self._closed or len(self._consoles) >= most or own >= most // 2:
@@ -166,12 +150,7 @@ class ConsoleHub:
             await self._pause(began_s, cost.total_s)
 
     async def _pause(self, began_s: float, cost_s: float) -> None:
-        """Wait until the next look is due.
-
-        The next look is due one interval after the last look began, or later if the last look was
-        expensive. If a console is opened, the next look is due as soon as the cost of the last look
-        permits.
-        """
+        """Wait one interval from the look's beginning, or longer after an expensive look."""
         least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)
         took_s = time.monotonic() - began_s
@@ -184,8 +163,6 @@ class ConsoleHub:
             except TimeoutError:
                 return
 
-    # ---- updates of the consoles
-
     def _views(self) -> set[View]:
         return {console.view for console in self._consoles}
 
@@ -197,7 +174,6 @@ class ConsoleHub:
         )
 
     async def _publish(self, look: Look, cost: Slices) -> None:
-        """Send what has changed since the last look to all consoles."""
         earlier, self._earlier = self._earlier or look, look
         pages = {view: self._pages.page(look.index, view) for view in self._views()}
         owners = sections.owners(look)

@@ -25,26 +25,24 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
-# If a mesh has at most this many versions, the series of all models are read. In a larger mesh,
-# only the series of models that consoles show are read.
+# In a larger mesh, only the series of models that consoles show are read.
 _MAX_WHOLE: Final = 200
-# Seconds per version between reads of the index. With 10,000 versions, the index is read every ten
-# seconds.
+# Seconds per version between reads of the index: ten seconds for 10,000 versions.
 _INDEX_PACE_S: Final = 0.001
-# Maximum number of configurations that one look reads. Each configuration takes a call of its own.
+# Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16
-# Maximum number of series whose names and labels are cached. This is enough for 400 models.
+# This is enough for 400 models.
 _MAX_SERIES: Final = 20_000
-# Size in bytes of the parts in which a metrics page is parsed.
+# A metrics page is parsed in parts of this size.
 _PART_BYTES: Final = 8192
 
 
 class Wanted(NamedTuple):
     """Versions and models that the open consoles show."""
 
-    # Versions whose series and configurations are read.
+    # Series and configurations of these versions are read.
     shown: Collection[Key]
-    # Models whose readiness, batches and declared configurations are read in addition.
+    # Readiness, batches and declared configurations of these models are read too.
     detailed: Collection[str]
 
 
@@ -78,7 +76,7 @@ class Problem(NamedTuple):
     """A failed call, and why it failed."""
 
     text: str
-    # Model that the call was for; empty if it was for none.
+    # Empty if the call was for no model.
     model: str = ""
 
 
@@ -87,8 +85,7 @@ class Look:
     """Facts that one look has read."""
 
     time_s: float
-    # Entries of the repository index. It is the same object as in the last look if the index is
-    # unchanged.
+    # The same object as in the last look if the index is unchanged.
     index: tuple[IndexEntry, ...] = ()
     # `mesh` has the samples that concern no version, and `models` has those of each version.
     mesh: Samples = field(default_factory=lambda: Samples(b""))
@@ -100,7 +97,7 @@ class Look:
     # Results of ModelReady for the models that are shown in detail.
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
-    # True if only the series of the shown models were read, not those of all models.
+    # True if only the shown models' series were read.
     partial: bool = False
     problems: tuple[Problem, ...] = ()
 
@@ -117,11 +114,7 @@ class Observer:
         request: pb.MetricsRequest,
         read_own: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """Prepare looks at the mesh through the data plane.
-
-        request: the message that requests the metrics of the mesh. read_own: returns the metrics of
-        this gateway or of its group.
-        """
+        """request: the message that requests the mesh's metrics. read_own: returns own metrics."""
         self._data_plane = data_plane
         self._control: Control = data_plane.control
         self._request = request
@@ -129,18 +122,16 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
-        # Cache of the names and labels of series, by the text of their lines.
+        # Key: the text of a line before its value. Value: the series' name and labels.
         self._series: dict[bytes, Series] = {}
-        # Cache of configurations. Beside each configuration is the duration of the version's load.
-        # If the duration has changed, the version was loaded again, and the configuration is out of
-        # date.
+        # Value: the duration of the version's load, and the configuration. If the duration has
+        # changed, the configuration is out of date.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
-        """Read the facts of the mesh.
+        """Read the facts of the mesh. A call that fails becomes a problem of the look.
 
-        choose: takes the index, and returns the versions and models whose facts are read. cost:
-        adds up the processor time of the look. A call that fails becomes a problem of the look.
+        choose: takes the index, and returns what to read. cost: adds up the look's processor time.
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)
@@ -150,7 +141,7 @@ class Observer:
             request = pb.MetricsRequest()
             request.MergeFrom(self._request)
             if partial:
-                # No model has an empty name, so an empty name selects no series of models.
+                # No model has an empty name, so this selects no series of models.
                 request.models.extend({key.name for key in shown} or {""})
         page, hosting, own, server_ready = await asyncio.gather(
             self._call("Metrics", request, pb.MetricsResponse, problems),
@@ -231,11 +222,7 @@ class Observer:
         in_memory: Collection[Key],
         problems: list[Problem],
     ) -> None:
-        """Read the configurations of versions that were loaded since the last look.
-
-        Versions that are not in memory are left out, because a call for their configuration may
-        load them.
-        """
+        """Read configurations. A call for a version that is not in memory might load it."""
         for unloaded in self._configs.keys() - in_memory:
             del self._configs[unloaded]
         due = []
@@ -262,10 +249,7 @@ class Observer:
     async def _samples_by_version(
         self, page: bytes, cost: Slices
     ) -> dict[tuple[str, ...], Samples]:
-        """Return the samples of each version.
-
-        The key () has the samples that concern no version.
-        """
+        """Return the samples of each version. Samples that concern no version have the key ()."""
         by_version: dict[tuple[str, ...], Samples] = {}
         if len(self._series) > _MAX_SERIES:
             self._series.clear()

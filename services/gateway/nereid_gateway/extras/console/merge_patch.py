@@ -1,7 +1,4 @@
-"""JSON merge patches (RFC 7396), which turn one document into another.
-
-The module holds no state and does no I/O.
-"""
+"""JSON merge patches (RFC 7396), which turn one document into another."""
 
 from __future__ import annotations
 
@@ -9,10 +6,7 @@ from typing import Any
 
 
 def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the patch that turns old into new. It is empty if both are equal.
-
-    Neither document may contain null, because null means "delete" in a patch.
-    """
+    """Return the patch that turns old into new. Null means "delete", so neither may contain it."""
     patch: dict[str, Any] = {}
     for name, value in new.items():
         before = old.get(name)

@@ -1,7 +1,4 @@
-"""Rows of the console's table. Each has one version, with figures from the last two looks.
-
-The module does no I/O.
-"""
+"""Rows of the console's table, one for each version, with figures from the last two looks."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ class _Known(NamedTuple):
     mesh: tuple[float | None, ...]
     owner: str
     config: ConfigFacts | None
-    # True if the counters had not changed when the row was made. All rates in the row are 0 then,
-    # and stay right until a counter changes.
+    # No counter had changed, so all rates are 0 and stay right until a counter changes.
     still: bool
 
 
@@ -54,10 +50,9 @@ class ModelRows:
         self._known: dict[Key, _Known] = {}
 
     def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
-        """Return the row of one version.
+        """Return the row of one version. earlier: the look before, or this look if it is the first.
 
-        earlier: the look before this one, or this look if it is the first. owner: the scheduler
-        that has the version; empty if the mesh has only one scheduler.
+        owner: the scheduler that has the version, or empty if there is only one scheduler.
         """
         mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
@@ -88,7 +83,6 @@ class ModelRows:
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """Return the facts that explain() needs about a model and its versions. names: all models."""
     versions = tuple(entries)
     metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(

@@ -1,7 +1,4 @@
-"""The models that a view shows: first failed models, then the others by name.
-
-The module does no I/O.
-"""
+"""The models that a view shows: first failed models, then the others by name."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _MAX_VIEWS: Final = 256
 
 
 class Page(NamedTuple):
-    """Entries of the index that a view shows, and the number of all entries that match the view."""
+    """Part of the index that a view shows. matched: the number of all entries that match."""
 
     entries: tuple[IndexEntry, ...]
     matched: int

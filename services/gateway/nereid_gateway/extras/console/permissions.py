@@ -1,8 +1,4 @@
-"""Permissions of a console's viewer. The page hides actions that the viewer may not take.
-
-The permissions are for display only. The requests that the page sends are checked like all
-requests.
-"""
+"""Permissions of a console's viewer, for display only. The page's requests are still checked."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
 def permissions(
     principal: Principal | None, policy: CallPolicy, call: HttpCall
 ) -> document.Permissions:
-    """Return the permissions of the sender of a call. principal: `None` without authentication."""
+    """Return the permissions of a call's sender. principal: None without authentication."""
     apis = list(APIS)
     rights = for_all = [api for api in apis if _is_open(api, policy, call)]
     if principal is not None:
@@ -42,13 +38,12 @@ def permissions(
 
 
 def _is_open(api: str, policy: CallPolicy, call: HttpCall, *, changes: bool = False) -> bool:
-    """Return whether calls with these headers satisfy the rule of an API."""
     rule = policy.rule_of(api, changes=changes)
     return rule is None or rule.is_met(call.headers.get)
 
 
 def limiting(principal: Principal | None) -> Grant | None:
-    """Return the principal's grant if it permits an API only for some models, otherwise `None`."""
+    """Return the principal's grant if it permits an API only for some models, otherwise None."""
     if principal is None:
         return None
     grant = principal.grant

@@ -1,7 +1,4 @@
-"""Views that consoles ask for by the query of their URL.
-
-The module holds no state and does no I/O.
-"""
+"""Views that consoles ask for by the query of their URL."""
 
 from __future__ import annotations
 
@@ -17,18 +14,16 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("query", "offset", "limit", "model", "version")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
-# Maximum length of a model's name. No name is longer, because it is part of a path, and paths have
-# a maximum length.
+# A name is part of a path, which has a maximum length.
 _MAX_NAME_CHARACTERS: Final = 1024
 
 
 class View(NamedTuple):
-    """Choice of the models that a console shows. Documents are encoded once for equal views.
+    """Choice of models for a console. Documents are encoded once for equal views.
 
-    A view with `model` shows only this model, with details. If `version` is not empty, it shows
-    only this version of the model. A view without `model` shows all models with `query` in their
-    names, without regard to case. `grant` restricts the view to models; with `None` the viewer may
-    see all models.
+    With `model`, the view shows one model with details, or one `version` of it. Without `model`,
+    the view shows all models with `query` in their names, without regard to case. `grant`: None if
+    the viewer may see all models.
     """
 
     query: str = ""
@@ -49,11 +44,7 @@ class View(NamedTuple):
 
 
 def view_of(target: bytes, grant: Grant | None = None) -> View:
-    """Return the view that the target of a request asks for.
-
-    Raises:
-        InvalidArgument: the query is malformed, or a field's value is out of range.
-    """
+    """Return the view that a target asks for. Raises InvalidArgument if the query is wrong."""
     query = Query(target, _FIELDS)
     text = query.text("query", MAX_QUERY_CHARACTERS)
     model = query.text("model", _MAX_NAME_CHARACTERS)

@@ -1,7 +1,4 @@
-"""Sections of the console's document, except `models`.
-
-The sections of `details` are made here as well. The module does no I/O.
-"""
+"""Sections of the console's document, except `models`."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ def _all(_name: str) -> bool:
 
 
 def summary(look: Look, earlier: Look) -> document.Summary:
-    """Return the summary of the mesh.
-
-    earlier: the look before this one, or this look if it is the first.
-    """
+    """Return the summary of the mesh. earlier: the look before, or this look if it is the first."""
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     own = Counters(look.own, earlier.own, look.time_s - earlier.time_s)
     return {
@@ -53,28 +47,20 @@ def summary(look: Look, earlier: Look) -> document.Summary:
 
 
 def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
-    """Return the figures that can be added up model by model.
-
-    Only the models that shows() accepts are included.
-    """
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
     elapsed_s = look.time_s - earlier.time_s
     models = [
-        # If the look before did not read a model, the model's growth in the interval is not known.
+        # If the look before did not read a model, the model's growth is unknown.
         Counters(samples, earlier.models.get(key, samples), elapsed_s)
         for key, samples in look.models.items()
         if shows(key[0])
     ]
 
     def recently(family: Family) -> float:
-        """Return the sum of the models' growth.
-
-        A load restarts the counters of a model. Such a model counts as 0, so that the sum is not
-        too small.
-        """
+        """Return the sum. A restarted counter counts as 0, so that the sum is not too small."""
         return sum(counters.recently(family) for counters in models)
 
     return {
@@ -92,7 +78,7 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
 
 
 def cache(look: Look, earlier: Look) -> document.Cache | None:
-    """Return the figures of the response cache, or `None` if the mesh has no cache."""
+    """Return the figures of the response cache, or None if the mesh has no cache."""
     counters = Counters(look.mesh, earlier.mesh, look.time_s - earlier.time_s)
     if counters.value(metrics.CACHE_CAPACITY) is None:
         return None
@@ -110,7 +96,7 @@ def cache(look: Look, earlier: Look) -> document.Cache | None:
 
 
 def schedulers(look: Look) -> dict[str, document.Scheduler]:
-    """Return the facts of each scheduler, keyed by the scheduler's name."""
+    """Return the facts of each scheduler, keyed by name."""
     return {
         scheduler.name: {
             "name": scheduler.name,
@@ -125,10 +111,7 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
 
 
 def owners(look: Look) -> dict[str, str]:
-    """Return the name of each model's scheduler, keyed by the model's name.
-
-    With one scheduler, the result is empty.
-    """
+    """Return each model's scheduler, keyed by the model's name. It is empty for one scheduler."""
     if len(look.hosting.schedulers) < 2:
         return {}
     return {
@@ -137,10 +120,7 @@ def owners(look: Look) -> dict[str, str]:
 
 
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
-    """Return the facts of at most 500 executors, keyed by the executor's name.
-
-    Instances and memory are those of the models that shows() accepts.
-    """
+    """Return the facts of at most 500 executors, keyed by name. shows: selects their models."""
     return {
         facts.name: _executor(facts, shows) for facts in look.hosting.executors[:_MAX_EXECUTORS]
     }
@@ -162,7 +142,7 @@ def _device(
     device: pb.Device, facts: pb.ExecutorFacts, hosted: Sequence[pb.HostedModel]
 ) -> document.Device:
     is_gpu = device.kind == pb.Device.GPU
-    # Executors report the memory that a load has taken under the same device names.
+    # Executors report the memory that a load has taken under these names.
     name = f"gpu{device.id}" if is_gpu else "cpu"
     shown: document.Device = {
         "name": name,
@@ -198,10 +178,7 @@ def _device(
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return the sections that concern models, for a viewer who may see only some models.
-
-    shows: returns whether the viewer may see a model.
-    """
+    """Return the sections that concern models, with only the models that shows() accepts."""
 
     def executor(whole: document.Executor) -> dict[str, Any]:
         devices = [
@@ -233,7 +210,7 @@ def problems(look: Look, shows: Callable[[str], bool] = _all) -> list[str]:
 
 
 def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
-    """Return the batches of the view's model that instances execute now, keyed by version."""
+    """Return the batches of the view's model that instances execute now, by version."""
     by_version: dict[str, list[document.Batch]] = {}
     for facts in look.hosting.batches:
         version = str(facts.version)

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import TracebackType
 
-# Processor time of a slice in seconds. It is about the time that ten requests take.
+# Processor time of a slice. It is about the time of ten requests.
 _SLICE_S: Final = 0.002
 
 
 class Slices:
-    """Adds up the processor time of `with` blocks.
-
-    Long work in a block should await pause() often, for example between the items of a loop.
-    """
+    """Adds up the processor time of `with` blocks. Long blocks should await pause() often."""
 
     def __init__(self) -> None:
-        # Processor time in seconds, without the time of other tasks during pauses.
+        # Processor time, without the time of other tasks during pauses.
         self.total_s = 0.0
         self._began_s = 0.0
 
@@ -36,7 +33,7 @@ class Slices:
         self.total_s += time.thread_time() - self._began_s
 
     async def pause(self) -> None:
-        """Let other tasks run, if the present slice has taken long enough."""
+        """Let other tasks run if the present slice has taken long enough."""
         took_s = time.thread_time() - self._began_s
         if took_s >= _SLICE_S:
             self.total_s += took_s

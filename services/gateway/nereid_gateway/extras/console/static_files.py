@@ -20,14 +20,13 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# This policy keeps browsers from loading anything from other origins or inline, from showing the
-# page in a frame, and from connecting to other origins.
+# The page may load nothing from other origins or inline, connect to no other origin, and be in no
+# frame.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
     b" form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# Headers that all responses of the console have.
 SAFE_HEADERS: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
     b"Referrer-Policy: no-referrer\r\n"
@@ -58,7 +57,7 @@ def package_files() -> Traversable:
 
 
 def read_files(directory: Traversable) -> dict[str, StaticFile]:
-    """Return the files of a directory by name. Files of unknown types are left out."""
+    """Return the files of a directory by name, without those of unknown types."""
     if not directory.is_dir():
         return {}
     static_files = {}

@@ -1,11 +1,9 @@
-"""Model repository of multi-model mode, on disk.
+"""Model repository of multi-model mode, on disk. Calls block.
 
-The platform unpacks archives of models. This module adds the models of an archive to a model
-repository. A model's folder in the repository has links to the files of the archive, and a
-configuration of its own. In this configuration, the model that serves the archive has the name that
-the platform uses, and the steps of an ensemble have names that no other archive uses. A hidden
-folder beside the models has a record of each archive. All gateways read the records. Calls block;
-the module knows no HTTP and no scheduler.
+A model's folder in the repository has links to the archive's files, and a configuration of its own.
+In it, the model that serves the archive has the platform's name for the archive, and the steps of
+an ensemble have unique names. A hidden folder has a record of each archive, which all gateways
+read.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
 _MAX_NAME_LENGTH: Final = 200
-# Maximum number of models in one archive: an ensemble and its steps.
+# An archive has an ensemble and its steps.
 _MAX_MODELS: Final = 256
 
 
@@ -40,8 +38,8 @@ _MAX_MODELS: Final = 256
 class Archive:
     """Archive whose models are in the repository.
 
-    key: the platform's name of the archive. model: the model that serves the archive. models: that
-    model and the models of its steps. url: the directory of the archive, as the platform sees it.
+    key: the platform's name for it. model: the model that serves it, which is also in `models`.
+    url: its directory, as the platform sees it.
     """
 
     key: str
@@ -51,11 +49,7 @@ class Archive:
 
 
 def check_key(key: str) -> str:
-    """Return key unchanged if it can be part of a target.
-
-    Raises:
-        InvalidArgument: key cannot be part of a target.
-    """
+    """Return key unchanged, or raise InvalidArgument if it cannot be part of a target."""
     if not is_plain(key):
         raise InvalidArgument(
             f"model_name '{key[:_MAX_NAME_LENGTH]}' cannot be served: it must be of letters, digits"
@@ -65,11 +59,7 @@ def check_key(key: str) -> str:
 
 
 def model_name(key: str, target_model: str) -> str:
-    """Return the name of the model that serves an archive.
-
-    If a model can have the name that the platform's clients use, that name is returned, otherwise
-    the key.
-    """
+    """Return the name that the platform's clients use, or the key if it is not a model's name."""
     return target_model if is_plain(target_model) else key
 
 
@@ -87,16 +77,12 @@ class Archives:
     """Archives whose models are in one repository."""
 
     def __init__(self, repository: Path, root: Path) -> None:
-        """Keep the repository. Archives must lie below the directory root."""
+        """Keep the repository. Archives must lie below root."""
         self._repository = repository
         self._root = root
 
     def find(self, key: str) -> Archive:
-        """Return the archive that is recorded under a key.
-
-        Raises:
-            NotFound: no archive with this key is recorded.
-        """
+        """Return the archive that is recorded under a key, or raise NotFound."""
         if is_plain(key):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 document = json.loads(self._record(key).read_bytes())
@@ -120,10 +106,8 @@ class Archives:
     def add(self, key: str, url: str, target_model: str) -> Archive:
         """Add the models of the archive at url to the repository, and record the archive.
 
-        Raises:
-            AlreadyExists: the repository already has a model with one of the names.
-            InvalidArgument: there is no archive at url, or it cannot be served.
-            OSError: a file cannot be read or written.
+        Raises AlreadyExists if a model's name is taken, InvalidArgument if the archive is missing
+        or cannot be served, and OSError.
         """
         directory = self._directory(url)
         name = model_name(key, target_model)
@@ -175,13 +159,7 @@ class Archives:
 
 
 def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
-    """Return the configurations of an archive's models by folder.
-
-    The key "" stands for the folder of the archive itself.
-
-    Raises:
-        InvalidArgument: the archive has no models, or too many.
-    """
+    """Return an archive's configurations by folder, where "" is the archive's own folder."""
     folders = sorted(path.name for path in directory.iterdir() if _is_folder(path))
     if (directory / _CONFIG).is_file() or any(folder.isdigit() for folder in folders):
         folders = [""]
@@ -211,13 +189,7 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 
 
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
-    """Return the folder of the model that serves an archive.
-
-    This model is the only one, or the ensemble that has the other models as its steps.
-
-    Raises:
-        InvalidArgument: several models could serve the archive.
-    """
+    """Return the folder of the only model, or of the ensemble that has all others as steps."""
     if len(configs) == 1:
         return next(iter(configs))
     ensembles = {name for name, config in configs.items() if config.platform == ENSEMBLE_PLATFORM}

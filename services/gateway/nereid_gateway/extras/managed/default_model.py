@@ -16,20 +16,15 @@ class DefaultModel:
     """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """Keep the value of the flag that may name the model. name: the value; may be empty."""
+        """Keep the value of the flag. name: the value, which may be empty."""
         self._control = control
         self._flag = flag
-        # The name is empty if the flag names no model and find() has not found one yet.
+        # The name is empty while the model is not known.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
-        """Return the name of the model. Callers that come during a search wait for its result.
-
-        Raises:
-            InvalidArgument: no model is ready, or several are.
-            NereidError: the scheduler did not respond with an index.
-        """
+        """Return the model's name. Raises InvalidArgument unless exactly one model is ready."""
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find_only())
             self._search.add_done_callback(self._on_found)

@@ -20,21 +20,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Time limit of an unload in seconds. The platform waits for six minutes.
+# The platform waits for six minutes.
 _UNLOAD_TIMEOUT_S: Final = 350.0
 _POLL_S: Final = 0.1
 _MAX_BODY_BYTES: Final = 65536
-# States of a model that serves requests, or is about to serve them.
+# A model in one of these states serves requests, or soon will.
 _SERVED: Final = frozenset({"READY", "LOADING"})
 _UNLOADING: Final = frozenset({"READY", "LOADING", "UNLOADING"})
 
 
 def parse_load(body: bytes) -> tuple[str, str]:
-    """Return the key and the directory of the archive that a load request names.
-
-    Raises:
-        InvalidArgument: the body is not a load request.
-    """
+    """Return the key and the directory in a load request, or raise InvalidArgument."""
     if len(body) > _MAX_BODY_BYTES:
         raise InvalidArgument(f"a load request has at most {_MAX_BODY_BYTES} bytes")
     try:
@@ -56,10 +52,9 @@ class MultiModel:
     def __init__(self, control: Control, archives: Archives) -> None:
         self._control = control
         self._archives = archives
-        # Maps an archive's key to the archive's model, once an invocation has found the model.
-        # Further invocations then read no file.
+        # Key: an archive. Value: its model. Further invocations then read no file.
         self._models: dict[str, str] = {}
-        # One lock for each archive. It is held while the archive is loaded or unloaded.
+        # Key: an archive. The lock is held while the archive is loaded or unloaded.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,11 +63,7 @@ class MultiModel:
         return self._models.get(key)
 
     def find_model(self, key: str) -> str:
-        """Read an archive's record, and return the model that serves the archive.
-
-        Raises:
-            NotFound: the archive is not recorded.
-        """
+        """Read an archive's record and return its model, or raise NotFound."""
         model = self._models[key] = self._archives.find(key).model
         return model
 
@@ -83,11 +74,7 @@ class MultiModel:
         return [archive for archive in archives if archive.model in ready]
 
     async def describe(self, key: str) -> Archive:
-        """Return the archive with this key.
-
-        Raises:
-            NotFound: the archive is not recorded.
-        """
+        """Return the archive with this key, or raise NotFound."""
         return await asyncio.to_thread(self._archives.find, key)
 
     async def load(
@@ -95,21 +82,16 @@ class MultiModel:
     ) -> None:
         """Add an archive and load its model, even if the client disconnects.
 
-        limit: adds the models that the client may load to the load request.
-
-        Raises:
-            AlreadyExists: the archive is already loaded.
-            NereidError: the archive cannot be loaded.
+        limit: adds the models that the client may load. Raises AlreadyExists, or NereidError if the
+        archive cannot be loaded.
         """
         await self._run(self._load(key, url, target_model, limit))
 
     async def unload(self, key: str) -> None:
-        """Unload the models of an archive, even if the client disconnects.
+        """Unload an archive's models, even if the client disconnects.
 
-        The call returns when the last requests of the models are complete.
-
-        Raises:
-            NotFound: the archive is not loaded.
+        The call returns when the last requests of the models are complete. Raises NotFound if the
+        archive is not loaded.
         """
         await self._run(self._unload(key))
 
@@ -146,7 +128,7 @@ class MultiModel:
                 raise
 
     async def _give_up(self, archive: Archive) -> None:
-        """Unload and forget an archive whose load has failed. Some of its models may be loaded."""
+        """Unload and forget an archive whose load has failed. Some models may be loaded."""
         try:
             await self._unload_models(archive)
         except NereidError as error:
@@ -168,8 +150,7 @@ class MultiModel:
             await self._forget(archive)
 
     async def _unload_models(self, archive: Archive) -> None:
-        # The models of an ensemble's steps were loaded for this ensemble, so they are unloaded as
-        # well.
+        # The steps of an ensemble were loaded for this ensemble, so they are unloaded as well.
         for name in archive.models:
             await self._control.call(
                 "RepositoryModelUnload",
@@ -182,7 +163,6 @@ class MultiModel:
         await asyncio.to_thread(self._archives.remove, archive)
 
     async def _names_in(self, states: Collection[str]) -> set[str]:
-        """Return the names of models that have a version in one of these states."""
         index = await self._control.call(
             "RepositoryIndex",
             kserve_pb2.RepositoryIndexRequest(),

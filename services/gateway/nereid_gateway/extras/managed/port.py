@@ -1,4 +1,4 @@
-"""Managed port, which turns calls into calls of KServe routes, behind the HTTP port's guards."""
+"""Managed port: turns calls into calls of KServe routes, behind the HTTP port's guards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
 
-    # Function that puts the guards in front of a Dispatch. The guards check that calls are
-    # permitted.
+    # Puts the guards in front of a Dispatch.
     Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
 
 
@@ -38,29 +37,23 @@ class SpawnControl(Protocol):
 
 
 class Platform(Protocol):
-    """Translation of a platform's routes to KServe routes.
-
-    Both methods may raise NereidError.
-    """
+    """Translates a platform's routes to KServe routes. Methods may raise NereidError."""
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """Translate a call by its head if it is an inference request. Return whether it is one.
+        """Translate a call by its head and return True if it is an inference request.
 
-        The body of the call has not arrived yet, so the method cannot respond.
+        The body has not arrived, so the method cannot respond.
         """
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
         """Translate any other call, or respond to it.
 
-        If this needs a call to the scheduler, return a coroutine that does the work.
+        If this needs the scheduler, return a coroutine that does the work.
         """
 
 
 class ManagedPort:
-    """Dispatches the calls of one managed port, which are ManagedCalls.
-
-    An instance is a Dispatch.
-    """
+    """Dispatches the ManagedCalls of one managed port. An instance is a Dispatch."""
 
     def __init__(
         self,
@@ -70,11 +63,9 @@ class ManagedPort:
         guard: Guard,
         spawn_control: SpawnControl,
     ) -> None:
-        """Put the guard in front of the handlers of this port.
+        """Put the guard in front of this port.
 
-        name: the port's name in the table of routes. front: serves the KServe routes, behind the
-        guard. spawn_control: runs the calls that the platform serves by itself; it is HttpFront's
-        method.
+        front: serves the KServe routes. spawn_control: runs calls that the platform serves itself.
         """
         self.name = name
         self._spawn_control = spawn_control
@@ -84,8 +75,8 @@ class ManagedPort:
         self._tasks = CallTasks()
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer as the HTTP port does, if the head is one of an inference request."""
-        # An error is ignored here. It occurs again when the body has arrived, and is reported then.
+        """Return a buffer as the HTTP port does, for inference requests only."""
+        # The error occurs again when the body has arrived, and is reported then.
         with contextlib.suppress(NereidError):
             if self._platform.translate_head(cast("ManagedCall", call)):
                 return self._allocate_body(call, size_bytes)
@@ -120,7 +111,6 @@ class ManagedPort:
             refuse_route(call)
 
     def _serve(self, call: HttpCall) -> None:
-        """Serve a call that the guards have permitted."""
         managed = cast("ManagedCall", call)
         if managed.work is None:
             self._front(call)

@@ -36,12 +36,10 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     limits: HttpLimits,
     budget: ByteBudget,
 ) -> dict[str, HttpServer]:
-    """Return the managed ports that the settings ask for, by the names "sagemaker" and "vertex-ai".
+    """Return the managed ports that the settings ask for, by name.
 
-    front: serves the HTTP port. metrics: serves the metrics port.
-
-    Raises:
-        StartError: the machine has no repository for multi-model mode.
+    front: serves the HTTP port. metrics: serves the metrics port. Raises StartError if multi-model
+    mode has no repository.
     """
     platforms: dict[str, Platform] = {}
     if settings.allow_sagemaker:

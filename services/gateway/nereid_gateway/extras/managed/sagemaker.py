@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.managed.multi_model import MultiModel
     from nereid_gateway.extras.managed.server.calls import ManagedCall
 
-# Header with the name of the archive that the platform's client used. The route has a digest of
-# this name.
+# Header with the client's name for the archive. The route has only a digest of this name.
 _TARGET_MODEL: Final = b"x-amzn-sagemaker-target-model"
 _INDEX: Final = b"/v2/repository/index"
 # No archive can have this name.
@@ -45,11 +44,7 @@ class SageMaker:
         inference_type: str = "infer",
         ping_mode: str = "ready",
     ) -> None:
-        """Choose the KServe routes for invocations and pings.
-
-        multi_model: `None` if multi-model mode is off. inference_type: the last segment of the
-        route for invocations. ping_mode: the last segment of the route for pings.
-        """
+        """multi_model: None if off. inference_type, ping_mode: last segments of KServe routes."""
         self._default = default_model
         self._multi_model = multi_model
         self._inference_type = inference_type
@@ -130,7 +125,7 @@ class SageMaker:
 
 
 def _model_of(models: MultiModel, key: str) -> str:
-    """Return the model that an unload needs rights for, or the key if the archive is not loaded."""
+    """Return the model that an unload needs rights for, or the key of an unknown archive."""
     try:
         return models.find_model(key)
     except NotFound:

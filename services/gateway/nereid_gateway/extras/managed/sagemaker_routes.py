@@ -1,7 +1,4 @@
-"""Routes of SageMaker, and the statuses on which its platform acts.
-
-The module holds no state and does no I/O.
-"""
+"""Routes of SageMaker, and the statuses on which its platform acts."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ class Action(Enum):
 
     PING = "ping"
     INVOCATIONS = "invocations"
-    # Routes that exist only in multi-model mode.
+    # The next routes exist only in multi-model mode.
     MODELS = "models"
     MODEL = "model"
     INVOKE = "invoke"
@@ -26,7 +23,7 @@ class Action(Enum):
 
 
 class SageMakerRoute(NamedTuple):
-    """Action that a target asks for, and the platform's name of the model if the target has one."""
+    """Action of a target, and the platform's name of the model if the target has one."""
 
     action: Action
     model: str = ""
@@ -41,7 +38,7 @@ _PLAIN: Final = {
 _MODEL: Final = re.compile(rb"/models/([^/]+)(/invoke)?")
 _NOWHERE: Final = SageMakerRoute(Action.NONE)
 
-# Texts by which frameworks report a lack of memory. The platform then unloads other models.
+# Frameworks report a lack of memory by these texts. The platform then unloads other models.
 _OUT_OF_MEMORY: Final = re.compile(
     rb"out of memory|OUT_OF_MEMORY|OutOfMemory|MemoryError|\bOOM\b"
     rb"|(?:Dst|Src) tensor is not initialized"
@@ -73,8 +70,7 @@ def resolve(target: bytes) -> SageMakerRoute:
 def map_status(status: int, content_type: bytes, text: bytes) -> int:
     """Return the status of an error: 507 for a lack of memory, 400 for a failed model.
 
-    On the HTTP port, the error of a failed model has status 500. Only errors of accepted requests
-    are plain text, so a failed model is recognised by both.
+    The error of a failed model has status 500 and is plain text. No other error has both.
     """
     if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE

@@ -30,14 +30,13 @@ class VertexAi:
         predict_route: str,
         health_route: str,
     ) -> None:
-        """Keep the routes. metrics: serves the metrics page, or `None`."""
         self._default = default_model
         self._metrics = metrics
         self._predict_route, self._health_route = predict_route.encode(), health_route.encode()
 
     def translate_head(self, call: ManagedCall) -> bool:
         """Translate an inference request by its head, as `Platform` specifies."""
-        # Responses have the form of the HTTP port, as on Triton.
+        # As on Triton, responses have the form of the HTTP port.
         call.binary_type = content_types.VERTEX_AI
         model = self._default.name
         if not model or _path(call) != self._predict_route or REDIRECT_HEADER in call.headers:

@@ -1,7 +1,4 @@
-"""Redirects of Vertex AI's prediction route.
-
-The module holds no state and does no I/O.
-"""
+"""Redirects of Vertex AI's prediction route."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ _METRICS: Final = b"metrics"
 
 
 class Redirect(NamedTuple):
-    """Method and target to which a call is redirected.
+    """Method and target of a redirected call.
 
-    metrics: True if the metrics page serves the call. The target then decides who may read the
-    page.
+    metrics: the metrics page serves the call, and the target only decides who may read it.
     """
 
     method: bytes
@@ -34,5 +30,5 @@ def redirect(value: bytes) -> Redirect | None:
     endpoint = resolve(target).endpoint
     if VERTEX_AI not in endpoint.ports:
         return None
-    # The platform sends every prediction as a POST. The call gets the method of its route instead.
+    # The platform sends every prediction as a POST, so the method comes from the route.
     return Redirect(endpoint.methods[0], target)

@@ -1,8 +1,4 @@
-"""Decoder of messages. It bounds the time that one message takes in a turn of the event loop.
-
-Small messages are decoded at once, medium ones in a turn that has time left, and large ones in a
-decoder process.
-"""
+"""Decodes messages without long turns of the event loop. Decoder processes take large messages."""
 
 # layout: compiled
 
@@ -37,13 +33,7 @@ class BoundedDecoder:
         self._decoder = infer_codec.GrpcDecoder(data_plane.regions, data_plane.turns)
 
     def decode_now(self, message: bytes | MessageBuffer) -> InferRequest | None:
-        """Return the request in a message, or None if decode_later has to be called for it.
-
-        An invalid request is returned with its error, as by GrpcDecoder.decode.
-
-        Raises:
-            Internal: the message is not a ModelInferRequest.
-        """
+        """Return the request, or None to call decode_later. Raises Internal if unreadable."""
         try:
             if len(message) <= LARGE_BYTES and isinstance(message, bytes):
                 return self._decoder.decode(message)
@@ -58,16 +48,10 @@ class BoundedDecoder:
     async def decode_later(
         self, message: bytes | MessageBuffer, call: Call, *, accepts_many: bool = False
     ) -> InferRequest:
-        """Return the request in a message.
+        """Return the request in a message. It is decoded in a later turn or in a decoder process.
 
-        It is decoded in other turns of the loop or in another process.
-
-        call: the call that the message belongs to; memory that is kept is charged to it.
-        accepts_many: True if the client accepts any number of responses.
-
-        Raises:
-            Internal: the message is not a ModelInferRequest.
-            RpcError: the client holds too many bytes in the gateway.
+        call: memory that is kept is charged to it. Raises Internal if the message cannot be parsed,
+        and RpcError if the client holds too many bytes.
         """
         outline = _outline(message)
         if len(message) <= LARGE_BYTES:
@@ -159,8 +143,7 @@ def _outline(message: bytes | MessageBuffer) -> Outline:
             memoryview(message) if isinstance(message, bytes) else message.view
         )
     except DecodeError:
-        # The message is damaged or unusual. A decoder process parses it with protobuf and reports
-        # errors.
+        # The message is damaged or unusual: a decoder process parses it and reports errors.
         return wire_format.Outline("", "", "", len(message), unread=True)
 
 

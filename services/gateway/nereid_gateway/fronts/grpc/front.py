@@ -1,8 +1,4 @@
-"""Front of the gRPC port: the handlers of the methods in core/grpc_methods.py.
-
-Either gRPC engine serves these handlers. ModelInfer takes one plain function and one callback.
-Streams are in infer_stream. Other methods pass serialised messages through to the scheduler.
-"""
+"""Front of the gRPC port: the handlers of core/grpc_methods.py's methods, for both engines."""
 
 # layout: compiled
 
@@ -64,8 +60,8 @@ if TYPE_CHECKING:
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-# Clients round the deadline up when they send it, but cancel at their exact deadline. The exact
-# deadline may be up to this many seconds before the rounded one.
+# A client sends its deadline rounded up, but cancels at the exact deadline. This is the maximum
+# difference.
 _DEADLINE_ERROR_S: Final = 0.05
 
 
@@ -82,14 +78,10 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
-        # Tasks that decode the requests which are too large to decode at once.
         self._tasks: set[asyncio.Task[None]] = set()
-        # Maps the path of a control method to its handler. The guard calls these handlers, because
-        # it knows the principal of a call.
+        # Control handlers by path. The guard calls them, because it knows the caller's principal.
         self.controls: dict[str, ControlHandler] = {}
-        # Number of calls by status code.
         self.statuses: dict[int, int] = defaultdict(int)
-        # Forwards metadata as parameters of requests, or `None` if no metadata is forwarded.
         self._forwarding = forwarding
         self._streams = InferStreams(
             data_plane, self._decoder, self.statuses, _early_end_status, forwarding
@@ -126,18 +118,12 @@ class GrpcFront:
             compressible=frozenset((*unary, *streams)),
         )
 
-    # --- infer ----------------------------------------------------------------------------------
-
     def _message_buffer(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
-        """Return a buffer for a message that arrives in pieces, or None to gather it as bytes."""
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
-        """Serve a call of ModelInfer.
-
-        infer: called instead of the data plane's infer(), if given.
-        """
+        """Serve a call of ModelInfer. infer: submits the request, by default to the data plane."""
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
         received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
@@ -155,7 +141,6 @@ class GrpcFront:
             self._submit(call, request, received_ns, infer)
 
     def _start_decoding(self, call: Call, work: Coroutine[None, None, None]) -> None:
-        """Decode a message in a task. If the call is cancelled, the task is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -214,7 +199,6 @@ class GrpcFront:
     def _respond_timed(
         self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
     ) -> None:
-        """Send a response that has timings."""
         timer.record(response)
         error_status = response.error
         if error_status is None:
@@ -231,15 +215,11 @@ class GrpcFront:
         call.fail(Status(error_status.code), message, trailers)
 
     def _end_early(self, call: Call, cancel: Callable[[], object]) -> None:
-        """Count a call that ends without a response, and cancel its work."""
         self.statuses[_early_end_status(call)] += 1
         cancel()
 
     def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
-        """Serve a call of ModelStreamInfer.
-
-        infer: called instead of the data plane's infer(), if given.
-        """
+        """Serve a call of ModelStreamInfer. infer: by default, the data plane's."""
         if self._data_plane.stopping:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
@@ -247,22 +227,12 @@ class GrpcFront:
             self._streams.open_stream(call, infer or self._data_plane.infer)
 
     def end_streams(self) -> None:
-        """Refuse new requests on streams.
-
-        End each stream when its pending requests are finished.
-        """
+        """Refuse new requests on streams. Each stream ends when its pending requests have ended."""
         self._streams.end_streams(Status.UNAVAILABLE, _SHUTTING_DOWN)
-
-    # --- control --------------------------------------------------------------------------------
 
     def _control(
         self, method: Method, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
     ) -> ControlHandler:
-        """Return a handler of control calls. It waits for the client's turn, then calls respond().
-
-        The handler refuses calls during shutdown. Errors become RpcErrors.
-        """
-
         async def response(call: Call, message: bytes, principal: Hashable) -> bytes:
             if self._data_plane.stopping:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
@@ -315,7 +285,6 @@ class GrpcFront:
         return await handle(call, message, principal)
 
     async def _pass_through(self, name: str, message: bytes) -> bytes:
-        """Return the scheduler's response to a message. Both are serialised."""
         return await self._data_plane.control.call_bytes(name, message)
 
     async def server_live(self, message: bytes) -> bytes:
@@ -336,10 +305,6 @@ class GrpcFront:
 
 
 def _early_end_status(call: Call) -> Status:
-    """Return the status of a call that ended without a response.
-
-    The call's deadline has passed, or the client has cancelled the call.
-    """
     deadline = call.deadline
     if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
         return Status.DEADLINE_EXCEEDED
@@ -347,7 +312,6 @@ def _early_end_status(call: Call) -> Status:
 
 
 def _check(kind: type[Message], message: bytes) -> None:
-    """Refuse a message that cannot be parsed, although the method uses no field of the message."""
     try:
         kind.FromString(message)
     except DecodeError as error:

@@ -1,7 +1,4 @@
-"""Health service grpc.health.v1. As on Triton, Check means ServerReady for any service name.
-
-Watch is not served; the engine replies UNIMPLEMENTED.
-"""
+"""Health service grpc.health.v1. As on Triton, Check means ServerReady for any service name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Codec of the gRPC front: decodes inference requests and encodes inference responses.
+"""Codec of gRPC inference: decodes requests and encodes responses.
 
-A ModelInferRequest becomes an InferRequest, and an InferResponse becomes a ModelInferResponse. On
-the hot path, a request is parsed once. The tensors, and everything else that differs from request
-to request, are moved out of the message. The rest is serialised as the head, and equal heads are
-checked only once. The module knows the protocol, but not how requests are sent on.
+Each request is parsed once. Whatever differs from request to request is moved out of the message.
+The rest is serialised as the head, and equal heads are checked only once.
 """
 
 # layout: compiled
@@ -48,8 +46,8 @@ _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
     f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-# Parameters that have a meaning of their own. Key: the parameter. Value: the fields that may hold
-# it, and Triton's text for these fields.
+# Key: a parameter that Nereid reads. Value: the fields that may hold it, and Triton's text for
+# them.
 _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
     "sequence_start": (frozenset({"bool_param"}), "bool_param"),
@@ -68,10 +66,7 @@ class GrpcDecoder:
     """Decodes requests, and caches the heads that were checked."""
 
     def __init__(self, regions: Regions = NO_REGIONS, turns: LoopTurns | None = None) -> None:
-        """Prepare an empty cache.
-
-        turns: the allowance to which large heads are charged, or None to charge nothing.
-        """
+        """Prepare an empty cache. turns: charged with large heads, or None to charge nothing."""
         self._regions = regions
         self._turns = turns
         self._layouts = MessageLayouts()
@@ -85,12 +80,9 @@ class GrpcDecoder:
         """Return the request in data.
 
         An invalid request has its error in error_status, because the scheduler reports an unknown
-        model first. Large inputs whose elements must still be counted are added to unchecked.
-        charged: True if the message has already been charged to this turn of the loop.
-
-        Raises:
-            Internal: data is not a ModelInferRequest.
-            TurnSpentError: the message has to wait for another turn.
+        model first. unchecked: collects large inputs whose elements must still be counted. charged:
+        True if this turn is already charged with the message. Raises Internal if data cannot be
+        parsed, and TurnSpentError if the message has to wait for another turn.
         """
         known = self._layouts.read(data)
         if known is not None:
@@ -115,15 +107,14 @@ class GrpcDecoder:
     ) -> InferRequest:
         """Return the request in a large message. Its tensors stay in the buffer.
 
-        Raises:
-            Internal: the message is not a ModelInferRequest.
-            TurnSpentError: the message has to wait for another turn.
+        Raises Internal if the message cannot be parsed, and TurnSpentError if it has to wait for a
+        turn.
         """
         try:
             rest, places = wire_format.split_tensors(buffer.view)
             message = _parse(rest)
         except DecodeError:
-            # The message is damaged or unusual. protobuf parses it and reports errors.
+            # protobuf parses a damaged or unusual message and reports its errors.
             return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
         request = InferRequest(0, b"", payloads, lease=buffer.lease)
@@ -139,11 +130,7 @@ class GrpcDecoder:
         charged: bool = False,
         data: bytes = b"",
     ) -> None:
-        """Check the head of a request, and move what the message says to the request.
-
-        data: the serialised message, if its layout may be kept for further messages; otherwise
-        empty.
-        """
+        """Check the head and fill in the request. data: the message, or empty if not to be kept."""
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
@@ -192,7 +179,6 @@ class GrpcDecoder:
                 string_elements.check(raw, about, request.request_id)
 
     def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
-        """Check a head that is not in the cache. Typed contents become payloads."""
         model = message.model_name
         request_head.check_count("inputs", len(message.inputs), model)
         request_head.check_count("outputs", len(message.outputs), model)
@@ -238,11 +224,7 @@ def fail_request(request: InferRequest, model: str, version: str, error: NereidE
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
 ) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
-    """Return the request in a message. This is a job for a decoder process.
-
-    The result also has the ranges in regions to resolve, the inputs whose elements have to be
-    counted once the ranges are resolved, and the payloads.
-    """
+    """Return request, ranges, uncounted inputs and payloads. A decoder process runs this job."""
     regions = UnresolvedRegions(allowed=shm_allowed)
     request = GrpcDecoder(regions).decode(messages[0])
     payloads: list[Any] = request.payloads
@@ -251,7 +233,7 @@ def decode_job(
 
 
 def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
-    """Drop surplus tensors, as Triton does. Refuse a request with too few tensors."""
+    """Drop surplus tensors, as Triton does."""
     payloads, names = request.payloads, checked.input_names
     if len(payloads) < len(names):
         raise InvalidArgument(
@@ -262,7 +244,6 @@ def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> 
 
 
 def _move_parameters(message: Message, request: InferRequest) -> None:
-    """Move the parameters from the message to the request."""
     request_head.check_count("parameters", len(message.parameters), message.model_name)
     custom: dict[str, Parameter] = {}
     for key, parameter in message.parameters.items():
@@ -292,7 +273,6 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
 
 
 def _classes(message: Message) -> dict[str, int]:
-    """Return the number of classes wanted for each output with a classification."""
     classes: dict[str, int] = {}
     for output in message.outputs:
         if "classification" in output.parameters:
@@ -319,10 +299,7 @@ def encode(response: InferResponse, request_id: str) -> bytes:
 
 
 def parts_of(response: InferResponse, request_id: str) -> list[Any]:
-    """Return the bytes of encode() in pieces: the head, then the other fields.
-
-    Protobuf reads concatenated messages as one message, so the fields can follow the head.
-    """
+    """Return the bytes of encode() in pieces. Protobuf reads concatenated messages as one."""
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()

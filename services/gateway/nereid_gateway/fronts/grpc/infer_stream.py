@@ -1,8 +1,7 @@
 """ModelStreamInfer: many requests on one call, without a task for each request.
 
 Reading pauses while too many requests are pending or the client leaves too many replies unread.
-Meanwhile, models that have more responses for this client are paused as well. The module knows no
-scheduler. The order and the form of replies are in stream_responses.
+Meanwhile, models that have more responses for this client are paused as well.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.header_forwarding import HeaderForwarding
 
-# Metadata key by which a client asks to get the failure of a model as the status of the call.
+# A client that sends this metadata key gets a model's failure as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading of a stream pauses at either of these limits. It resumes when fewer than half of
-# MAX_PENDING requests are pending.
+# Reading pauses at either limit. It resumes when fewer than half of MAX_PENDING are pending.
 MAX_PENDING: Final = 1024
 _MAX_UNREAD_BYTES: Final = 1 << 20
 
@@ -64,11 +62,9 @@ class InferStreams:
         self.decoder = decoder
         self.statuses = statuses
         self.early_end_status = early_end_status
-        # Forwards metadata as parameters of requests, or `None` if no metadata is forwarded.
         self.forwarding = forwarding
         self.turns = StreamTurns()
         self._open: set[_InferStream] = set()
-        # Tasks that decode the messages which are not decoded when they arrive.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call, infer: Infer) -> None:
@@ -98,8 +94,6 @@ class InferStreams:
 
 
 class _StreamRequest(PendingReply):
-    """Request of a stream. It sends its own replies."""
-
     __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timer")
 
     def __init__(
@@ -108,20 +102,16 @@ class _StreamRequest(PendingReply):
         super().__init__()
         self._stream = stream
         self.request = request
-        # Timer of the request, or `None` if its last response has no timings.
         self.timer = timer
-        # True once a response with `more` has come. Such a response shows that the model is
-        # decoupled.
+        # True after a response with `more`, which only a decoupled model sends.
         self._decoupled = False
-        # The handle is `None` until infer() has returned, and again after the request has ended.
-        # The handle refers to on_response. If it were kept, this reference cycle would hold the
-        # request's tensors until a garbage collection.
+        # None before infer() returns and after the end. The handle refers to on_response, so
+        # keeping it would hold the tensors until a garbage collection.
         self.handle: RequestHandle | None = None
         # True after the last response or a cancellation.
         self.ended = False
 
     def on_response(self, response: InferResponse) -> None:
-        """Send a reply for the response. The last response ends the request."""
         stream, request = self._stream, self.request
         if stream.ended:
             return
@@ -155,24 +145,17 @@ class _StreamRequest(PendingReply):
             stream.end_if_finished()
 
     def cancel(self) -> None:
-        """Cancel the request, unless it has ended."""
         handle, self.handle = self.handle, None
         self.ended = True
         if handle is not None:
             handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the model of the request, or let it continue."""
         if self.handle is not None:
             self.handle.set_flow(paused=paused)
 
 
 class _InferStream:
-    """State of one call.
-
-    The client's flow-control window bounds the messages that gather in `_unread`.
-    """
-
     __slots__ = (
         "_call",
         "_decoding",
@@ -199,30 +182,26 @@ class _InferStream:
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
-        # True if the last responses of requests have timings.
         self._timed = owner.data_plane.timed.include(call.get(HEADER))
         traceparent = call.get("traceparent")
         self._trace_context = b""
         if traceparent is not None:
             self._trace_context = trace_context.binary(traceparent, call.get("tracestate"))
-        # Messages that arrived while reading was paused.
+        # The client's flow-control window bounds these messages, which arrived while reading was
+        # paused.
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self.reading_paused = False
-        # Task that decodes the last message that was read, or `None`.
         self._decoding: asyncio.Task[None] | None = None
         # Requests whose models are paused until the client has read its replies.
         self._paused_requests: dict[_StreamRequest, None] = {}
-        # If set, nothing more is read, and the call ends with this status when no request is
+        # If set, reading has stopped, and the call ends with this status when no request is
         # pending.
         self.end_status: _EndStatus | None = None
         self._half_closed = False
         self.ended = False
 
-    # --- events of the call ---------------------------------------------------------------------
-
     def on_message(self, message: bytes) -> None:
-        """Submit the request in a message, or keep the message while reading is paused."""
         if self.reading_paused:
             self._keep_unread(message)
         elif self.end_status is None:
@@ -236,42 +215,31 @@ class _InferStream:
                     turns.wait(self)
 
     def on_half_close(self) -> None:
-        """End the call after all its messages are read and all its requests have ended."""
         self._half_closed = True
         if not self.reading_paused:
             self.end(_OK)
 
     def on_cancel(self) -> None:
-        """Cancel all requests, because the call has ended early."""
         self.statuses[self._owner.early_end_status(self._call)] += 1
         self._cancel_requests()
 
     def on_writable(self) -> None:
-        """Continue reading and resume paused models, since the client has read most replies."""
         if self._paused_requests:
             paused, self._paused_requests = self._paused_requests, {}
             for request in paused:
                 request.set_flow(paused=False)
         self.resume_reading()
 
-    # --- for the requests -----------------------------------------------------------------------
-
     def send_reply(self, request: _StreamRequest, reply: bytes) -> None:
-        """Send a reply of a request that will have further replies."""
         self.order.send_at_once(reply)
         if self._call.buffered_bytes > _MAX_UNREAD_BYTES and request not in self._paused_requests:
             self._paused_requests[request] = None
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Continue reading in a new turn of the event loop.
-
-        The stream waited only for this turn, so the whole limit on pending requests applies.
-        """
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
-        """Continue reading, unless too many requests are pending or too many bytes are unread."""
         if not self.reading_paused or self.ended or self._is_full(max_pending):
             return
         unread, turns = self._unread, self._owner.turns
@@ -300,7 +268,6 @@ class _InferStream:
             self.end_if_finished()
 
     def end(self, end_status: _EndStatus) -> None:
-        """Stop reading, and end the call with this status when no request is pending."""
         if self.end_status is None and not self.ended:
             self.end_status = end_status
             self._drop_unread()
@@ -310,7 +277,6 @@ class _InferStream:
             self.end_if_finished()
 
     def end_if_finished(self) -> None:
-        """End the call if it has an end status and no request is pending."""
         if self._decoding is not None:
             return
         if self.end_status is not None and not self.order.replies and not self.ended:
@@ -322,11 +288,8 @@ class _InferStream:
             self._call.finish(status, message)
 
     def fail(self, status: Status, message: str) -> None:
-        """End the call at once with an error, and cancel pending requests."""
         self._cancel_requests()
         self._call.fail(status, message)
-
-    # --- inside ---------------------------------------------------------------------------------
 
     def _keep_unread(self, message: bytes) -> None:
         if self.end_status is not None or self.ended:
@@ -354,7 +317,8 @@ class _InferStream:
         try:
             request = owner.decoder.decode_now(message)
         except NereidError as error:
-            # A message that cannot be parsed has no request id, so it gets no reply. The call ends.
+            # A message that cannot be parsed has no request id, so the call ends without a reply to
+            # it.
             self.end((Status(error.code), error.message))
             return
         if request is None:
@@ -412,8 +376,7 @@ class _InferStream:
             self._decoding.cancel()
             self._decoding = None
         for request in self.order.replies:
-            # cancel() has no effect on a request that has ended and whose reply still waits for its
-            # turn.
+            # cancel() has no effect on a request that has ended.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()

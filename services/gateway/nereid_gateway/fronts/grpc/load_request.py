@@ -1,4 +1,4 @@
-"""RepositoryModelLoad requests with files. Such a request may be as large as a model."""
+"""Load requests with files. Such a request may be as large as a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
-    """Return a load request with only the fields that the scheduler reads.
-
-    This is a job for a decoder process. The scheduler then reads the request in the time that it
-    takes to copy the files.
-    """
+    """Drop the fields that the scheduler does not read. A decoder process runs this job."""
     try:
         request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])
     except DecodeError as error:

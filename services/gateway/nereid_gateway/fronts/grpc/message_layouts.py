@@ -1,7 +1,6 @@
-"""Recognition of requests that differ from an earlier request only in the bytes of their tensors.
+"""Recognises requests that differ from an earlier one only in tensor bytes, and skips the parser.
 
-Most clients send such requests. They are recognised by the bytes before the tensors and read
-without a parser. A request with an id or parameters is never recognised.
+Most clients send such requests. A request with an id or parameters is never recognised.
 """
 
 # layout: compiled
@@ -18,20 +17,14 @@ from nereid_gateway.core.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Tag of the field raw_input_contents in a message.
 _RAW_TAG: Final = b"\x3a"
 
 
 class _Layout(NamedTuple):
-    """Positions of the tensors in messages that begin with the same bytes."""
-
-    # Head of the InferRequest that is made from such a message.
     head: bytes
-    # Size of the whole message, in bytes.
     size_bytes: int
-    # `first_end` is the end of the first tensor. `others` has one entry for each further tensor:
-    # the bytes before the tensor, the position of these bytes, the begin of the tensor, and the end
-    # of the tensor.
+    # `first_end`: end of the first tensor. `others`: for each further tensor, the bytes before it,
+    # their position, its begin and its end.
     first_end: int
     others: tuple[tuple[bytes, int, int, int], ...]
 
@@ -40,9 +33,9 @@ class MessageLayouts:
     """Layouts of messages that one gateway has decoded."""
 
     def __init__(self) -> None:
-        # Maps the bytes before the first tensor to the layout.
+        # Key: the bytes before the first tensor.
         self._layouts = BoundedCache[bytes, _Layout](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
-        # Maps the size of a message to the likely number of bytes before its first tensor.
+        # Key: a message's size. Value: the likely number of bytes before its first tensor.
         self._prefix_bytes = BoundedCache[int, int](CACHED_HEADS)
 
     def read(self, message: bytes) -> InferRequest | None:
@@ -65,11 +58,7 @@ class MessageLayouts:
         return InferRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
 
     def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[Any]) -> None:
-        """Keep the layout of a message that was parsed.
-
-        rest: the message without its tensors, serialised. If the message does not begin with it,
-        nothing is kept. head: the head of the request.
-        """
+        """Keep the layout of a parsed message. rest: the serialised message without tensors."""
         if not payloads or not message.startswith(rest):
             return
         places = []

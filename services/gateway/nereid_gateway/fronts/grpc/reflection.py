@@ -1,8 +1,7 @@
-"""gRPC server reflection, versions v1alpha and v1, for either engine.
+"""gRPC server reflection, versions v1alpha and v1.
 
-The messages of both versions are the same, and grpcio-reflection makes the replies.
-grpcio-reflection is imported when the first client uses reflection, because it imports all of
-grpcio. This import would take a tenth of the process's start time.
+grpcio-reflection makes the replies. It is imported on first use, because it imports all of grpcio:
+a tenth of the process's start time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Replies to reflection requests, which grpcio-reflection makes.
-
-Descriptors come from Nereid's private pool. Those of the health and reflection services come from
-protobuf's default pool. grpcio-reflection has no descriptor of version v1, which is v1alpha's with
-another package name.
-"""
+"""Makes replies to reflection requests. The descriptor of v1 is a renamed one of v1alpha."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
 
 _V1ALPHA: Final = "grpc.reflection.v1alpha"
 _V1: Final = "grpc.reflection.v1"
-# These modules are imported because they register descriptors in the pools.
+# These imports register descriptors in the pools.
 _REGISTERED: Final = (health_pb2, kserve_pb2)
 
 
@@ -54,10 +49,7 @@ class _Pools:
         self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """Return the file that defines a symbol. The symbol may be a method.
-
-        Python's pools do not find methods by name.
-        """
+        """Return the file that defines a symbol. Python's pools do not find methods by name."""
         try:
             return self._find("FindFileContainingSymbol", symbol)
         except KeyError:
@@ -78,10 +70,7 @@ class _Pools:
 
 
 def servicer(services: Sequence[str]) -> Reflect:
-    """Return a function that takes a serialised request and returns serialised responses.
-
-    The responses list these services. The function may raise DecodeError.
-    """
+    """Return a function of a serialised request, which returns serialised responses."""
     servicer = reflection.ReflectionServicer(services, pool=_Pools())
 
     def reflect(message: bytes) -> list[bytes]:

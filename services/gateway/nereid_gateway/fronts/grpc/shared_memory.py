@@ -23,16 +23,10 @@ _SIZE: Final = "shared_memory_byte_size"
 _UINT64_END: Final = 1 << 64
 
 
-# --- tensors ------------------------------------------------------------------------------------
-
-
 def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges | None:
     """Return the ranges of regions that a request names, or None if it names none.
 
-    The ranges are checked in the same order as on Triton, inputs first.
-
-    Raises:
-        NereidError: a parameter is wrong, or a range does not lie in a region.
+    As on Triton, inputs are checked first. Raises NereidError if a range is wrong.
     """
     inputs: list[tuple[int, RegionRange]] = []
     outputs: dict[str, RegionRange | None] = {}
@@ -97,12 +91,9 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
 def place_payloads(
     request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
 ) -> None:
-    """Assign the payloads of the message to the inputs.
+    """Assign the message's payloads to the inputs. An input in shared memory gets an empty payload.
 
-    An input in shared memory gets an empty payload.
-
-    Raises:
-        InvalidArgument: there are fewer payloads than inputs that need one.
+    Raises InvalidArgument if there are too few payloads.
     """
     elsewhere = {position for position, _ in used.inputs}
     inline = iter(request.payloads)
@@ -115,9 +106,6 @@ def place_payloads(
             )
         payloads.append(payload)
     request.payloads = payloads
-
-
-# --- methods ------------------------------------------------------------------------------------
 
 
 class SharedMemoryMethods:

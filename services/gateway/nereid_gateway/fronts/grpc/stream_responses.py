@@ -1,8 +1,8 @@
-"""Replies on an inference stream: their ModelStreamInferResponse bytes and their order.
+"""Replies on an inference stream, and their order.
 
-A model that is not decoupled gives one response per request. Its replies are sent in the order of
-requests. A decoupled model is recognised by a response that is not its last; its replies are sent
-at once. The module does no I/O.
+A model that is not decoupled gives one response per request, and its replies keep the order of
+requests. A response that is not its last shows that a model is decoupled. Such a model's replies
+are sent at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _Inner = kserve_pb2.ModelInferResponse
 _FINAL: Final = "triton_final_response"
-# Tag of the field infer_response in a ModelStreamInferResponse.
 _TAG: Final = b"\x12"
 
 
@@ -38,10 +37,10 @@ _FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, T
 def reply_to(
     response: InferResponse, request_id: str, final: bool = True, timings: str = ""
 ) -> bytes:
-    """Return the reply for a response. An error is in error_message, and the stream continues.
+    """Return the reply for a response. An error goes into error_message, and the stream continues.
 
-    timings: value of a parameter of the reply; empty for no parameter. The reply to a request that
-    was not accepted has only the request's id, as on Triton.
+    timings: value of a parameter, or empty for none. As on Triton, the reply to a request that was
+    not accepted has only the request's id.
     """
     if response.error is not None:
         inner = _Inner.FromString(response.head)
@@ -64,10 +63,7 @@ def reply_to(
 
 
 def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
-    """Return the reply that ends a decoupled request, for clients that asked for such replies.
-
-    head: the head of the request.
-    """
+    """Return the reply that ends a decoupled request. head: the head of the request."""
     model = kserve_pb2.ModelInferRequest.FromString(head).model_name
     inner = _Inner(model_name=model, id=request_id)
     inner.parameters[_FINAL].bool_param = True
@@ -77,11 +73,7 @@ def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
 
 
 class PendingReply:
-    """Place of a request in the order of replies.
-
-    `reply` is the last reply of the request, or None while that reply does not exist. The reply
-    waits here until the replies to all earlier requests are sent.
-    """
+    """A request's place in the order of replies. `reply` is its last reply, once that exists."""
 
     __slots__ = ("reply",)
 
@@ -93,10 +85,7 @@ class PendingReply:
 
 
 class ReplyOrder:
-    """Sends replies in the order of their requests.
-
-    Replies of decoupled models are sent at once.
-    """
+    """Sends replies in the order of their requests. Decoupled models' replies are sent at once."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -112,10 +101,7 @@ class ReplyOrder:
             self._send(reply)
 
     def send_last(self, pending: PendingReply, reply: bytes) -> None:
-        """Send the last reply of a request in order.
-
-        An empty reply is not sent and only ends the request.
-        """
+        """Send the last reply of a request in order. An empty reply only ends the request."""
         replies = self.replies
         if replies[0] is not pending:
             pending.reply = reply

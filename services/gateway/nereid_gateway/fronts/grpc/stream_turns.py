@@ -1,7 +1,6 @@
-"""Limit on the number of stream messages that one turn of the event loop handles.
+"""Limits how many stream messages one turn of the event loop handles.
 
-One read from a connection may yield thousands of small messages, and each of them costs as much as
-a request. Streams beyond the limit wait for the next turn.
+One read may yield thousands of small messages, and each costs as much as a request.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Final, Protocol
 _log = logging.getLogger(__name__)
 
 _TURN_MESSAGES: Final = 128
-# Maximum number of messages that a waiting stream handles when it has its turn. Then the next
-# stream has its turn.
+# A waiting stream handles at most this many messages before the next stream's turn.
 STREAM_MESSAGES: Final = 16
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
 
-# Each entry has a field of InferTensorContents, Triton's name of the field, and the datatypes that
-# the field may carry. Triton looks at the fields in this order.
+# Each entry: a field of InferTensorContents, Triton's name of it, and the datatypes that it may
+# carry. Triton checks the fields in this order.
 _FIELDS: Final = (
     ("bool_contents", "BOOL", frozenset({"BOOL"})),
     ("int_contents", "INT32", frozenset({"INT8", "INT16", "INT32"})),
@@ -33,8 +33,7 @@ _WIDE: Final = {"int_contents": "INT32", "uint_contents": "UINT32"}
 def to_raw(tensor: Input, model: str) -> bytes:
     """Return the raw form of a typed input. Empty contents are a tensor without elements.
 
-    Raises:
-        InvalidArgument: the contents do not have the type of the datatype, or are missing.
+    Raises InvalidArgument if the contents are missing or do not match the datatype.
     """
     if not tensor.HasField("contents"):
         raise InvalidArgument(
@@ -65,12 +64,8 @@ def to_raw(tensor: Input, model: str) -> bytes:
 
 
 def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
-    """Return numbers as raw bytes.
-
-    Narrow integers come in wider fields. Values out of range wrap, as on Triton.
-    """
-    # The import is deferred because a gateway starts without NumPy (see
-    # nereid_gateway.core.deferred_imports).
+    """Return numbers as raw bytes. As on Triton, values out of range of narrow integers wrap."""
+    # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415

@@ -1,7 +1,4 @@
-"""Reader of the outermost fields of a ModelInferRequest, without protobuf.
-
-A large message is split in place into its tensors and the rest. protobuf parses only the rest.
-"""
+"""Splits a large ModelInferRequest in place into tensors and a rest, which protobuf then parses."""
 
 # layout: compiled
 
@@ -21,7 +18,6 @@ _MODEL_NAME: Final = 1
 _MODEL_VERSION: Final = 2
 _REQUEST_ID: Final = 3
 _RAW_INPUT_CONTENTS: Final = 7
-# Maximum number of fields that are read one by one.
 MAX_FIELDS: Final = 4096
 # No file system has longer names, so a longer name cannot be the name of a model.
 MAX_NAME_BYTES: Final = 1024
@@ -31,8 +27,7 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
     """Return all fields except the raw tensors, and the begin and end of each raw tensor.
 
-    Raises:
-        DecodeError: the bytes are not a protobuf message.
+    May raise DecodeError.
     """
     rest: list[memoryview] = []
     places: list[tuple[int, int]] = []
@@ -52,19 +47,16 @@ class Outline(NamedTuple):
     model: str
     version: str
     request_id: str
-    # Size of all fields except the raw tensors, in bytes.
+    # Bytes of all fields except the raw tensors.
     rest_bytes: int
-    # True if the message has more than MAX_FIELDS fields, so that not all of them were read.
+    # True if the message has more than MAX_FIELDS fields, which are not all read.
     unread: bool
 
 
 def outline(message: memoryview) -> Outline:
-    """Return the outline of a message.
+    """Return the outline of a message. May raise DecodeError.
 
     The time that this takes does not depend on the message's size.
-
-    Raises:
-        DecodeError: the bytes are not a protobuf message.
     """
     names: dict[int, str] = {}
     raw_bytes = count = 0
@@ -88,10 +80,7 @@ def outline(message: memoryview) -> Outline:
 
 
 def first_tensor_offset(beginning: memoryview) -> int:
-    """Return the offset of the first raw tensor of a message, or 0 if it is not known.
-
-    beginning: the first bytes of the message.
-    """
+    """Return the offset of the first raw tensor, or 0 if the beginning does not show it."""
     try:
         for number, kind, _, start, _ in islice(_fields(beginning), MAX_FIELDS):
             if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
@@ -102,9 +91,9 @@ def first_tensor_offset(beginning: memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield for each field: its number, its kind, its begin, the begin of its content, and its end.
+    """Yield each field's number, kind, begin, begin of content, and end.
 
-    The last end lies after the end of the data if the message is incomplete.
+    If the message is incomplete, the last end lies after the end of the data.
     """
     position, size = 0, len(message)
     while position < size:

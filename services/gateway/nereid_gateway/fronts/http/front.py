@@ -1,7 +1,4 @@
-"""Front of the HTTP port, which finds and calls the handler of each call's endpoint.
-
-The table of endpoints is in core/routes.py.
-"""
+"""Front of the HTTP port: finds the handler of each call. The endpoints are in core/routes.py."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.header_forwarding import HeaderForwarding
 
     Handle = Callable[[], Coroutine[Any, Any, None] | None]
-    # A handler responds at once, or returns a coroutine that is to run as a task.
+    # A handler responds at once, or returns a coroutine to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
 # Triton's text for a body that is too large (HttpLimits.body_too_large).
@@ -59,11 +56,7 @@ class HttpFront:
         *,
         restricted_apis: Collection[str] = (),
     ) -> None:
-        """Make the handlers.
-
-        console: an object with the handlers of the console's routes. Without it, these routes do
-        not exist. restricted_apis: APIs that require a header.
-        """
+        """Make the handlers. console: has the handlers of the console's routes, or None."""
         control = data_plane.control
         loads = LoadReports(control)
         encoder = InferResponseEncoder()
@@ -83,7 +76,6 @@ class HttpFront:
             ExecutorEndpoints(control, restricted_apis),
             SharedMemoryEndpoints(data_plane.regions, data_plane),
         )
-        # With a console, browsers are clients of this server.
         self._has_console = console is not None
         if console is not None:
             groups = (*groups, console)
@@ -91,15 +83,14 @@ class HttpFront:
         self._handlers: dict[Endpoint, Handler] = {
             endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound
         }
-        # The hot path: if an infer target was seen before, its decoder is found by the bytes of the
-        # target.
+        # Key: an infer target. Value: its decoder. The hot path needs no routing for known targets.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
-        # The HTTP server calls this function to get a buffer for the body of a large request.
+        # The HTTP server calls this function for a buffer before it reads a large body.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
-        """Dispatch a call to the handler of its endpoint."""
+        """Dispatch a call."""
         if call.known_headers is not None:
             template = call.known_headers.derived
             if isinstance(template, RequestTemplate):
@@ -131,10 +122,7 @@ class HttpFront:
             self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
 
     def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call when it is the client's turn.
-
-        goes_on: if True, a call that has begun is completed even if the client disconnects.
-        """
+        """Serve a control call in its turn. goes_on: complete it even without the client."""
         if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
@@ -146,7 +134,7 @@ class HttpFront:
             if work is not None:
                 await work
 
-        # If the client is an authenticated principal, its address does not matter.
+        # The queue uses the address only for clients without an authenticated principal.
         principal = principal_of(call.sender)
         begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
         self._tasks.spawn(call, begun)

@@ -1,7 +1,4 @@
-"""Submission of HTTP calls to the data plane, with the information from their headers.
-
-If a client disconnects, its request is cancelled.
-"""
+"""Submits HTTP calls to the data plane, with the information from their headers."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ class InferSubmission:
     """Submits inference requests to the data plane."""
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None) -> None:
-        """Keep the data plane.
-
-        forwarding: forwards headers as parameters of requests, or None to forward none.
-        """
+        """Keep the data plane. forwarding: forwards headers as parameters, or None."""
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
@@ -74,8 +68,7 @@ class InferSubmission:
     def _submit(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
-        # The connection keeps the call until the response is complete, but the data plane charges
-        # the bytes from here on.
+        # The data plane charges the bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:

@@ -30,36 +30,21 @@ class Caller(NamedTuple):
     access: AccessControl
 
     def check_rights(self, api: str, model: str) -> None:
-        """Check that the principal may call this group of APIs.
-
-        model: the model named, or an empty text.
-
-        Raises:
-            CallRefused: the call is not permitted.
-        """
+        """Raise CallRefused if the principal may not call this group. model: may be empty."""
         refusal = self.principal.check_rights(api, model)
         if refusal is not None:
-            # A client without credentials gets the error that asks for credentials, because they
-            # might help.
+            # The error asks for credentials, because they might help.
             is_anonymous = self.principal is self.access.anonymous
             raise self._refused(NO_CREDENTIALS if is_anonymous else refusal)
 
     def count_request(self) -> None:
-        """Count one more request towards the rate limit.
-
-        Raises:
-            CallRefused: the rate or the concurrency limit is exceeded.
-        """
+        """Count one more request towards the rate limit, or raise CallRefused."""
         refusal = self.principal.check_limits(self.access.now())
         if refusal is not None:
             raise self._refused(refusal)
 
     def check_concurrency(self) -> None:
-        """Check that the principal may have one more request in flight.
-
-        Raises:
-            CallRefused: the principal has reached its concurrency limit.
-        """
+        """Raise CallRefused if the principal has reached its concurrency limit."""
         principal = self.principal
         if principal.usage.is_full(principal.grant.limits):
             raise self._refused(principal.too_many())
@@ -72,7 +57,7 @@ class Caller(NamedTuple):
 class AccessControl:
     """Applies the auth configuration to calls. `now` returns a monotonic time in seconds."""
 
-    # Headers that may carry credentials. They are never forwarded to models.
+    # Credential headers are never forwarded to models.
     headers = CREDENTIAL_HEADERS
 
     def __init__(
@@ -91,13 +76,7 @@ class AccessControl:
         api: str,
         model: str = "",
     ) -> Caller:
-        """Return the caller of an API of this group.
-
-        model: the model that the call names, or an empty text.
-
-        Raises:
-            CallRefused: the credentials are missing or invalid, or do not permit the call.
-        """
+        """Return the caller, or raise CallRefused. model: the named model, or empty."""
         try:
             principal = self._authenticator.identify(Credentials(api_key, authorization, peer))
         except CallRefused as refused:

@@ -1,6 +1,6 @@
-"""API keys, which are random texts. A gateway stores only their digests.
+"""API keys: random texts, of which a gateway stores only digests.
 
-A key has 256 random bits. So it cannot be guessed, and one round of SHA-256 is enough.
+A key has 256 random bits, so one round of SHA-256 is enough.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from hashlib import sha256
 
-# With the prefix, people and scanners for leaked secrets recognise a key.
+# People and scanners for leaked secrets recognise a key by the prefix.
 _PREFIX = "nereid_"
 
 

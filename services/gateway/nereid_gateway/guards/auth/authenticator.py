@@ -1,8 +1,4 @@
-"""Finds the principal of a call by the call's credentials.
-
-Accepted credentials are kept in a bounded table and found there by one look-up. Other credentials
-are verified. The module depends neither on HTTP nor on gRPC.
-"""
+"""Finds the principal of a call by its credentials. Accepted credentials are cached."""
 
 from __future__ import annotations
 
@@ -35,14 +31,12 @@ if TYPE_CHECKING:
 
 Text = str | bytes
 
-# Header names are in lower case.
 CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key"})
 _REMEMBERED: Final = 4096
 _MAX_CREDENTIAL_BYTES: Final = 8192
-# Maximum number of principals of tokens. Idle principals are dropped first.
+# Limit on principals of tokens. Idle principals are dropped first.
 _MAX_TOKEN_PRINCIPALS: Final = 8192
-# Limit on invalid tokens from one address. Verifying that many tokens takes a few percent of a
-# core.
+# Limit per address. Verifying this many tokens takes a few percent of a core.
 _INVALID_TOKENS: Final = Limits(requests_per_second=50.0, burst=100.0)
 _ADDRESSES: Final = 1024
 _BEARER: Final = "bearer "
@@ -57,10 +51,7 @@ class Credentials(NamedTuple):
 
 
 class Authenticator:
-    """The principals of one gateway.
-
-    monotonic_s: clock for rates. epoch_s: clock for the expiry of tokens.
-    """
+    """The principals of one gateway. epoch_s: clock for the expiry of tokens."""
 
     def __init__(
         self,
@@ -74,12 +65,10 @@ class Authenticator:
         self._epoch_s = epoch_s
         self._named: dict[str, Principal] = {}
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
-        # Principal of calls without credentials. Its grant is empty if such calls are not
-        # permitted.
+        # Principal of calls without credentials. The grant is empty if such calls are refused.
         self.anonymous = Principal("anonymous", identity=())
-        # Maps the value of a header to the principal and the expiry of the credentials. The expiry
-        # is in seconds of the epoch. Each header has its own table, because a value that is valid
-        # in one header is not valid in the other.
+        # Values: the principal, and the expiry in epoch seconds. A value is valid in only one of
+        # the headers, so each header has its own cache.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)
@@ -88,10 +77,7 @@ class Authenticator:
         self.apply(config, verifier)
 
     def apply(self, config: AuthConfig, verifier: TokenVerifier | None) -> None:
-        """Replace the configuration.
-
-        Principals that are still in the configuration keep their usage.
-        """
+        """Replace the configuration. Principals that are still in it keep their usage."""
         self._config = config
         self._verifier = verifier
         self.anonymous.grant = config.anonymous or NOTHING
@@ -114,11 +100,10 @@ class Authenticator:
         self._by_authorization.clear()
 
     def identify(self, credentials: Credentials) -> Principal:
-        """Return the principal of a call with these credentials.
+        """Return the principal of a call.
 
-        Raises:
-            CallRefused: the credentials are missing or invalid, or their sender has sent too many
-                invalid tokens.
+        Raises CallRefused if the credentials are missing or invalid, or too many invalid tokens
+        came.
         """
         api_key, authorization, peer = credentials
         if api_key is not None:
@@ -144,8 +129,7 @@ class Authenticator:
                 principal, expires_at = self._verify_token(self._verifier, text, peer)
                 known.remember(credential, (principal, expires_at))
                 return principal
-        # The key is looked up by its digest, so the duration of the look-up reveals nothing about
-        # valid keys.
+        # The look-up is by digest, so its duration reveals nothing about valid keys.
         key_principal = self._by_digest.get(digest_of(text))
         if key_principal is None:
             raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
@@ -169,16 +153,16 @@ class Authenticator:
         return self._principal_of(verified), verified.expires_at
 
     def _principal_of(self, token: VerifiedToken) -> Principal:
-        # Roles are part of the identity: a token with few roles does not get the rights of another
-        # token of the same subject.
+        # Roles are part of the identity: a token with few roles must not get the rights of another
+        # token of its subject.
         roles = token.roles.intersection(self._config.roles)
         identity = token.issuer, token.subject, roles
         principal = self._of_tokens.get(identity)
         if principal is None:
             self._drop_idle_principals()
             name = token.subject or token.issuer
-            # The principal's identity has no roles, because all tokens of a subject share the
-            # subject's sequences.
+            # This identity has no roles, because all tokens of a subject share the subject's
+            # sequences.
             principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)
@@ -197,10 +181,7 @@ class Authenticator:
             principal.grant = replace(grant, permissions=grant.permissions + anonymous.permissions)
 
     def _drop_idle_principals(self) -> None:
-        """Make space for a principal by dropping idle ones.
-
-        Principals with requests in flight are not dropped; another limit bounds them.
-        """
+        """Drop idle principals. Another limit bounds those with requests in flight."""
         if len(self._of_tokens) < _MAX_TOKEN_PRINCIPALS:
             return
         now = self._now()

@@ -1,10 +1,4 @@
-"""Reader of the TOML file that --auth-config names. It reports all errors at once.
-
-[anonymous]                 calls without credentials
-[[keys]]                    an API key: name, sha256, and a grant
-[roles.NAME]                a grant that tokens refer to
-[[issuers]]                 a signer of tokens
-"""
+"""Reads the TOML file that --auth-config names, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -57,7 +51,7 @@ class Issuer:
     jwks_file: Path | None = None
     public_key_file: Path | None = None
     secret_file: Path | None = None
-    # Name of the claim that lists the roles. A dot in the name leads into a nested object.
+    # A dot in the name leads into a nested object.
     roles_claim: str = "roles"
     leeway_s: float = 30.0
 
@@ -74,7 +68,7 @@ class AuthConfig:
     """Contents of the configuration file."""
 
     keys: tuple[ApiKey, ...] = ()
-    # Grant of clients without credentials. With `None`, calls without credentials are refused.
+    # If it is None, calls without credentials are refused.
     anonymous: Grant | None = None
     roles: Mapping[str, Grant] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
@@ -86,11 +80,7 @@ class AuthConfig:
 
 
 def read_config(path: Path) -> AuthConfig:
-    """Return the configuration in this file. Relative paths in it begin at the file's folder.
-
-    Raises:
-        AuthConfigError: the file cannot be read, or something in it is wrong.
-    """
+    """Return a file's configuration, or raise AuthConfigError. Paths are relative to the file."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise AuthConfigError([f"the file is larger than {_MAX_FILE_BYTES} bytes"])
@@ -105,11 +95,7 @@ def read_config(path: Path) -> AuthConfig:
 
 
 def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
-    """Return the configuration in the parsed contents of a file.
-
-    Raises:
-        AuthConfigError: something in the document is wrong.
-    """
+    """Return the configuration in a file's parsed contents, or raise AuthConfigError."""
     parser = _Parser(folder)
     top = parser.table(document, "the file", {"keys", "anonymous", "roles", "issuers"})
     anonymous = top.get("anonymous")
@@ -139,7 +125,7 @@ def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
 
 
 class _Parser:
-    """Reads values of each kind. It collects mistakes in `errors`, one line for each."""
+    """Collects mistakes in `errors`, one line for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -155,7 +141,6 @@ class _Parser:
     def table(
         self, value: Any, where: str, known: set[str] | frozenset[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return a table. known: all names that the table may contain; `None` permits any name."""
         if not isinstance(value, dict):
             self.errors.append(f"{where}: expected a table")
             return {}
@@ -208,8 +193,7 @@ class _Parser:
         if burst is not None and rate is None:
             self.errors.append(f"{where}: burst needs requests_per_second")
         if burst is None:
-            # By default, the burst is the number of requests in one second, but at least one
-            # request.
+            # By default, the burst is one second's requests, but at least one.
             burst = max(1.0, rate or 1.0)
         concurrency = self._number(entry, "concurrency", where, 1)
         limits = Limits(rate, burst, None if concurrency is None else int(concurrency))

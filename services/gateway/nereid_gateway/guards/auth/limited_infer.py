@@ -30,10 +30,10 @@ _INFERENCE: Final = "inference"
 
 
 class LimitedInfer:
-    """Checks each request against the present grant of its principal, and refuses it if needed.
+    """Checks each request against its principal's present grant.
 
-    of_stream: if set, rights and rate are checked here for each message of the stream. Otherwise
-    the guard has checked them when the call arrived, before the message was decoded.
+    of_stream: rights and rate are checked here, for each message. Otherwise the guard has checked
+    them.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LimitedInfer:
         self._of_stream = of_stream
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Forward a request if it is permitted; otherwise respond with its refusal."""
+        """Forward a permitted request, or respond with its refusal."""
         caller = self._caller
         principal = caller.principal
         try:
@@ -60,7 +60,7 @@ class LimitedInfer:
             if self._of_stream:
                 caller.count_request()
             else:
-                # Other requests of the principal may have arrived while this one was decoded.
+                # Other requests may have arrived while this one was decoded.
                 caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
@@ -71,8 +71,6 @@ class LimitedInfer:
 
 
 class _CountedRequest:
-    """Request that counts as in flight until its last response or its cancellation."""
-
     __slots__ = ("_on_response", "_released", "_usage", "handle")
 
     handle: RequestHandle
@@ -102,8 +100,6 @@ class _CountedRequest:
 
 
 class _RefusedRequest:
-    """Handle of a refused request, which is not pending."""
-
     def cancel(self) -> None:
         """Do nothing, because the request is not pending."""
 

@@ -22,15 +22,12 @@ class AccessRefusals:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._log = RefusalLog(_log, clock=now)
-        # The metrics read these counts. Every reason that is counted is present from the start.
+        # Every counted reason is in the metrics from the start.
         reasons = [reason for reason in Reason if reason not in (Reason.RESTRICTED, Reason.CLOSED)]
         self.counts: Counter[Reason] = Counter(dict.fromkeys(reasons, 0))
 
     def add(self, refusal: Refusal, peer: str, detail: str = "") -> None:
-        """Count a refusal of a call. peer: the sender's address, host:port.
-
-        detail: text that is logged instead of the message; the client does not see it.
-        """
+        """Count a refusal. detail: text for the log that clients do not see."""
         self.counts[refusal.reason] += 1
         reason, text = refusal.reason.value, detail or refusal.message
         self._log.report(peer, reason, "refused a call: peer=%s reason=%s: %r", reason, text)

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 
-# Modification time in ns, size and inode of each file. `None` means that the file cannot be read.
+# Modification time in ns, size and inode. None if the file cannot be read.
 _State = dict[Path, tuple[int, int, int] | None]
 
 
@@ -30,21 +30,15 @@ class LoadedConfig(NamedTuple):
 
 
 def load_config(path: str) -> LoadedConfig:
-    """Read a configuration file and the key files that it names.
-
-    Raises:
-        AuthConfigError: one of the files cannot be used.
-    """
+    """Read a configuration file and its key files. Raises AuthConfigError if one is wrong."""
     config = read_config(Path(path))
     return LoadedConfig(config, TokenVerifier(config.issuers) if config.issuers else None)
 
 
 class ConfigWatch:
-    """Calls on_change with each new configuration.
+    """Calls on_change with each new configuration. A wrong configuration is logged and ignored.
 
-    A configuration with errors is logged and ignored.
-
-    A thread looks at the files. If the file system hangs, nothing else is delayed.
+    A thread looks at the files, because the file system may hang.
     """
 
     def __init__(
@@ -59,8 +53,7 @@ class ConfigWatch:
         self._interval_s = interval_s
         self._files = _files_of(path, loaded.config)
         self._state = _state_of(self._files)
-        # Errors of the last attempt to read the configuration. The same errors are logged only
-        # once.
+        # The same errors are logged only once.
         self._errors: list[str] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -98,8 +91,8 @@ class ConfigWatch:
             return
         self._errors = []
         self._files = _files_of(self._path, loaded.config)
-        # For a file that was watched before, the state from before the reading is kept. So a change
-        # of the file during the reading is noticed.
+        # A file that was watched before keeps its earlier state, so a change during the reading is
+        # noticed.
         fresh = await asyncio.to_thread(_state_of, self._files)
         self._state = {path: state.get(path, fresh[path]) for path in self._files}
         self._on_change(loaded)

@@ -1,7 +1,7 @@
 """Verifies JSON Web Tokens (RFC 7519) with PyJWT, which is imported only if there are issuers.
 
-A token names its issuer. It is verified with the keys and algorithms that the configuration gives
-for this issuer. The algorithm and the key addresses in the token itself are ignored.
+The configuration gives the keys and algorithms of each issuer. Those that a token names are
+ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN_BYTES: Final = 16384
 _MAX_SUBJECT: Final = 200
-# The subject of a token is the first of these claims that the token has.
+# The subject is the first of these claims that the token has.
 _SUBJECT_CLAIMS: Final = ("sub", "client_id", "azp")
 
 
@@ -29,15 +29,12 @@ class VerifiedToken(NamedTuple):
     issuer: str
     subject: str
     roles: frozenset[str]
-    # Time in seconds of the epoch after which the token is not accepted. The leeway is included.
+    # Epoch seconds after which the token is not accepted. The leeway is included.
     expires_at: float
 
 
 class InvalidTokenError(Exception):
-    """Raised for a token that is not accepted.
-
-    It has the refusal for the client and a text for the log.
-    """
+    """Raised for a token that is not accepted. It has a refusal and a text for the log."""
 
     def __init__(self, refusal: Refusal, detail: str) -> None:
         super().__init__(detail)
@@ -48,13 +45,9 @@ class TokenVerifier:
     """Verifies the tokens of several issuers."""
 
     def __init__(self, issuers: Iterable[Issuer]) -> None:
-        """Read the issuers' keys.
-
-        Raises:
-            AuthConfigError: keys cannot be read, or PyJWT is not installed.
-        """
+        """Read the issuers' keys. Raises AuthConfigError if keys or PyJWT are missing."""
         try:
-            # The import is deferred because the package is needed only if there are issuers.
+            # Only gateways with issuers need the package.
             import jwt  # noqa: PLC0415
         except ImportError as error:
             text = "issuers need the package pyjwt: pip install 'nereid-mesh[jwt]'"
@@ -72,13 +65,7 @@ class TokenVerifier:
             raise AuthConfigError(errors)
 
     def verify(self, token: str) -> VerifiedToken:
-        """Verify a token and return its contents.
-
-        The verification of a signature takes about 50 us.
-
-        Raises:
-            InvalidTokenError: the token is not accepted.
-        """
+        """Return a token's contents, or raise InvalidTokenError. Verification takes about 50 us."""
         if len(token) > _MAX_TOKEN_BYTES:
             raise InvalidTokenError(INVALID_CREDENTIALS, f"longer than {_MAX_TOKEN_BYTES} bytes")
         jwt = self._jwt
@@ -105,8 +92,7 @@ class TokenVerifier:
         except jwt.ExpiredSignatureError as error:
             raise InvalidTokenError(EXPIRED, "expired") from error
         except Exception as error:
-            # A malicious token may make the library raise any exception. The token is refused in
-            # any case.
+            # A malicious token may make the library raise any exception.
             detail = f"{type(error).__name__}: {error}"
             raise InvalidTokenError(INVALID_CREDENTIALS, detail[:200]) from error
 
@@ -118,8 +104,6 @@ class TokenVerifier:
 
 
 class _Keys:
-    """The keys of one issuer."""
-
     def __init__(self, jwt: Any, issuer: Issuer) -> None:
         data = issuer.key_file.read_bytes()
         self._by_id: dict[str | None, Any] = {}
@@ -144,11 +128,6 @@ class _Keys:
         self._named = issuer.jwks_file is not None
 
     def find_key(self, key_id: Any) -> Any:
-        """Return the key with this id.
-
-        Raises:
-            InvalidTokenError: the issuer has no such key.
-        """
         if not self._named or key_id is None:
             key = self._only
         else:

@@ -1,8 +1,7 @@
-"""Access rules of one port. They decide whether a call is permitted, and who its caller is.
+"""Access rules of one port: whether a call is permitted, and who its caller is.
 
-An API may require a header (restricted_apis) and credentials (--auth-config). With
---open-control-apis=false, an API that changes the server is closed if neither guards it. The guards
-of both protocols apply the rules. A gateway without any rule has no guards.
+An API may require a header and credentials. With --open-control-apis=false, an API that changes the
+server is closed unless one of them guards it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CLOSED: Final = Refusal(
 class HeaderRule(NamedTuple):
     """Header that a call needs in addition to credentials, and the refusal if it is missing."""
 
-    # Name of the header in lower case. With `None`, every call is refused.
+    # A lower-case name. If it is None, every call is refused.
     header: Text | None
     value: Text
     refusal: Refusal
@@ -47,10 +46,7 @@ class CallPolicy:
         access: AccessControl | None,
         encode: Callable[[str], Text] = str,
     ) -> None:
-        """Make the rules.
-
-        encode: converts names and values of headers to the type in which calls have them.
-        """
+        """Make the rules. encode: converts header texts to the type in which calls have them."""
         self._restrictions = restrictions
         self._closed = closed
         self.access = access
@@ -63,11 +59,7 @@ class CallPolicy:
     def rule_of(
         self, api: str | None, *, changes: bool, is_grpc: bool = False
     ) -> HeaderRule | None:
-        """Return the rule for calls of an API.
-
-        changes: True for calls that change the server. `None` means that these calls need no
-        header.
-        """
+        """Return the rule for calls of an API, or None if they need no header."""
         restriction = None if api is None else self._restrictions.get(api)
         if restriction is None:
             return HeaderRule(None, "", _CLOSED) if changes and api in self._closed else None
@@ -89,14 +81,7 @@ class CallPolicy:
         peer: str,
         model: str = "",
     ) -> Caller | None:
-        """Return the caller of a call, or `None` if credentials are not checked.
-
-        api: the group of the call's API, or `None` if the API is unknown. model: the model that the
-        call names, or an empty text.
-
-        Raises:
-            CallRefused: the call is not permitted.
-        """
+        """Return the caller, or None if credentials are not checked. May raise CallRefused."""
         if rule is not None and not rule.is_met(header_of):
             raise CallRefused(rule.refusal)
         if self.access is None or api is None:

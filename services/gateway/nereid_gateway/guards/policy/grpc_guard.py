@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Reflection describes the API, so it belongs to the group of metadata.
 _REFLECTION: Final = "/grpc.reflection."
 
-# Maps the path of a control method to its message type and to the field that names a model.
+# Key: the path of a control method. Value: its message type, and the field that names a model.
 _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
     method.path: (getattr(kserve_pb2, f"{method.name}Request"), method.model_field)
     for method in METHODS
@@ -39,11 +39,7 @@ _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
 
 
 def api_of(path: str) -> str:
-    """Return the group of APIs that a method belongs to.
-
-    A method that is not listed is in the group UNGROUPED, which only clients with all rights may
-    call.
-    """
+    """Return a method's group of APIs: UNGROUPED for a method that is not listed."""
     if path.startswith(_REFLECTION):
         return "metadata"
     method = METHODS_BY_PATH.get(path)
@@ -73,7 +69,6 @@ class GrpcGuard:
         )
 
     def _unary(self, path: str, handler: UnaryHandler) -> UnaryHandler:
-        """Return the guarded handler of ModelInfer, the only method of this kind."""
         admit = self._admission(path)
         if admit is None:
             return handler
@@ -130,8 +125,7 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        # Among streams, only the inference stream is in the table. The streams of reflection are
-        # not.
+        # Reflection's streams are not in the table.
         infers = path in METHODS_BY_PATH
 
         def handle(call: Call) -> None:
@@ -148,10 +142,7 @@ class GrpcGuard:
         return handle
 
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
-        """Return a function that returns the caller of a call, or raises CallRefused.
-
-        The result is `None` if everybody may call this method.
-        """
+        """Return the check of a method's calls, or None if everybody may call the method."""
         policy = self._policy
         # Reflection is not in the table, so it requires no header.
         method = METHODS_BY_PATH.get(path)
@@ -178,7 +169,7 @@ def _model_of(path: str, message: bytes) -> str:
     try:
         return str(getattr(kind.FromString(message), field))
     except DecodeError:
-        # The message is not valid. The handler rejects it with its own error.
+        # The handler rejects an invalid message with its own error.
         return ""
 
 

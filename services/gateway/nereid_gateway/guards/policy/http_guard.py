@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
-# If a refused call has a larger body, the body is not read and the connection is closed.
+# If a refused call's body is larger, it is not read, and the connection is closed.
 _LARGE_BODY_BYTES: Final = 65536
 
 _STATUSES: Final = {
@@ -35,7 +35,7 @@ _STATUSES: Final = {
     Reason.RESTRICTED: 403,
     Reason.CLOSED: 403,
 }
-# Reasons for which Triton refuses calls too. It sends these refusals as plain text.
+# Triton refuses calls for these reasons too, in plain text.
 _PLAIN_TEXT: Final = frozenset({Reason.RESTRICTED, Reason.CLOSED})
 _CHALLENGES: Final = {
     Reason.NO_CREDENTIALS: b'WWW-Authenticate: Bearer realm="nereid"\r\n',
@@ -46,9 +46,6 @@ _CHALLENGES: Final = {
 
 
 class _Target(NamedTuple):
-    """API and model that the target of a request names, and the header rule for them."""
-
-    # `None` means that the target names no API, or an API that is open to everybody.
     api: str | None
     model: str
     rule: HeaderRule | None
@@ -81,11 +78,7 @@ class HttpGuard:
             self._dispatch(call)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer for the body, or `None` to gather the body as bytes.
-
-        Raises:
-            RequestRejected: the body is large and the call is not permitted.
-        """
+        """Return a buffer or None. A refused call with a large body raises RequestRejected."""
         if size_bytes > _LARGE_BODY_BYTES:
             try:
                 self._admit(call)
@@ -108,7 +101,6 @@ class HttpGuard:
 
 
 def _response(refusal: Refusal) -> tuple[int, str, bytes]:
-    """Return status, message and further header lines of the response to a refused call."""
     lines = _CHALLENGES.get(refusal.reason, b"")
     if refusal.retry_after_s:
         lines += exact_line(refusal.retry_after_s)

@@ -1,6 +1,6 @@
-"""Groups of APIs that require a header (--http-restricted-api and --grpc-restricted-protocol).
+"""Groups of APIs that require a header (--http-restricted-api, --grpc-restricted-protocol).
 
-The syntax of the flags is Triton's: <category>,<category>:<header>=<value>.
+The syntax is Triton's: <category>,<category>:<header>=<value>.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ class Restriction(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Restriction]:
-    """Return the categories that one flag names, each with the header that it requires.
-
-    Raises:
-        ValueError: the text does not have the flag's form.
-    """
+    """Return one flag's categories with their headers, or raise ValueError."""
     names, colon, condition = text.partition(":")
     header, equals, value = condition.partition("=")
     if not (names and colon and header and equals and value):
@@ -41,21 +37,13 @@ def parse(text: str) -> dict[str, Restriction]:
 
 
 def checked(text: str) -> str:
-    """Return text unchanged if it has the form of the flag.
-
-    Raises:
-        ValueError: text does not have the form of the flag.
-    """
+    """Return text unchanged, or raise ValueError if the flag's form is wrong."""
     parse(text)
     return text
 
 
 def gather(texts: Iterable[str]) -> dict[str, Restriction]:
-    """Return the restrictions that all texts of a repeated flag specify.
-
-    Raises:
-        ValueError: two of the texts name the same category.
-    """
+    """Return the restrictions of a repeated flag. A category named twice raises ValueError."""
     table: dict[str, Restriction] = {}
     for text in texts:
         for name, restriction in parse(text).items():

@@ -1,7 +1,6 @@
 """CUDA shared memory: device memory that a client's process shares by an IPC handle.
 
-The CUDA driver is loaded when the first region is registered, so a gateway without CUDA regions
-needs no GPU.
+The driver is loaded with the first region, so without CUDA regions no GPU is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
 
 
-# Maps a function of the driver to the types of its arguments.
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuIpcOpenMemHandle_v2": (ctypes.POINTER(Address), _Handle, ctypes.c_uint),
     "cuIpcCloseMemHandle": (Address,),
@@ -49,11 +47,7 @@ class Driver:
         self.select_device = self._cuda.select_device
 
     def open(self, handle: bytes, device_id: int) -> tuple[int, int]:
-        """Map memory that another process shares; return its address and its size in bytes.
-
-        Raises:
-            DriverError: the handle is invalid, or there is no such device.
-        """
+        """Map another process's memory. Return address and size in bytes, or raise DriverError."""
         self.select_device(device_id)
         address = Address()
         shared = _Handle.from_buffer_copy(handle)
@@ -92,22 +86,14 @@ class CudaMemory:
         self._device_id = device_id
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return a copy of a range.
-
-        Raises:
-            Internal: the driver cannot read the memory.
-        """
+        """Return a copy of a range. Raises Internal if the driver cannot read it."""
         try:
             return self._driver.read(self._address + offset, self._device_id, size_bytes)
         except DriverError as error:
             raise Internal(f"Unable to read CUDA shared memory: {error}") from error
 
     def write(self, offset: int, data: Any) -> bool:
-        """Copy data to the offset and return `True`.
-
-        Raises:
-            Internal: the driver cannot write the memory.
-        """
+        """Copy data to the offset and return True. Raises Internal if the driver cannot write."""
         try:
             self._driver.write(self._address + offset, self._device_id, bytes(data))
         except DriverError as error:
@@ -115,7 +101,7 @@ class CudaMemory:
         return True
 
     def close(self) -> None:
-        """Unmap the memory; a failure is only logged."""
+        """Unmap the memory. A failure is only logged."""
         try:
             self._driver.close(self._address, self._device_id)
         except DriverError:
@@ -124,11 +110,7 @@ class CudaMemory:
 
 @functools.cache
 def system_driver() -> Driver:
-    """Return the driver of this machine.
-
-    Raises:
-        DriverError: the machine has no working driver. Further calls are cheap.
-    """
+    """Return this machine's driver. Raises DriverError if no driver works."""
     try:
         return Driver(load_library())
     except AttributeError as error:
@@ -140,9 +122,7 @@ def open_cuda(
 ) -> CudaMemory:
     """Open the memory that a client registers.
 
-    Raises:
-        InvalidArgument: this machine has no GPU, the handle is invalid, or the region is larger
-            than the memory.
+    Raises InvalidArgument if there is no GPU, the handle is invalid, or the memory is too small.
     """
     if len(handle) != HANDLE_BYTES or not 0 <= registration.device_id <= _INT_MAX:
         raise InvalidArgument(_REFUSED)
@@ -150,7 +130,6 @@ def open_cuda(
         driver = driver or system_driver()
         address, size_bytes = driver.open(handle, registration.device_id)
     except DriverError as error:
-        # Clients get no details, as on Triton.
         _log.warning("CUDA region %r cannot be registered: %s", registration.name, error)
         raise InvalidArgument(_REFUSED) from error
     memory = CudaMemory(driver, address, registration.device_id)

@@ -1,8 +1,7 @@
 """Step that writes outputs to clients' shared memory before the front responds.
 
-The regions that a request names stay registered until its last response. This step is in front of
-the upstream if clients' shared memory is allowed, and absent otherwise. It knows regions but no
-protocol: fronts see an output in a region as an empty payload.
+A request's regions stay registered until its last response. For fronts, an output in a region is an
+empty payload.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The outputs of a response are written on the event loop if their total size is at most this. A
-# thread writes larger outputs, but only to system memory and only for a request's last response.
+# Larger outputs are written in a thread, but only to system memory and only for the last response.
 _WRITTEN_AT_ONCE_BYTES: Final = 1 << 20
 _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
@@ -46,7 +44,6 @@ class RegionOutputs:
         max_heads: int = _MAX_HEADS,
     ) -> None:
         self._infer = infer
-        # The thread starts with the first large output.
         self._threads = ThreadPoolExecutor(1, "region-outputs")
         self._names: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
 
@@ -81,11 +78,10 @@ class RegionOutputs:
 
 
 class _UsingRequest:
-    """Request that names regions.
+    """Request that keeps its regions until its last response or its cancellation.
 
-    The request uses its regions until its last response or its cancellation. After a cancellation
-    nothing more is read or written, except by a write that a thread has already begun. Each
-    response overwrites the outputs of the previous one.
+    A thread may still write after a cancellation. Each response overwrites the outputs of the
+    previous one.
     """
 
     __slots__ = (
@@ -104,7 +100,7 @@ class _UsingRequest:
         self._placements = use.placements
         self._regions: list[Region] = use.regions
         self.submitted: RequestHandle | None = None
-        # `_writing` is True while a thread writes the outputs of the last response.
+        # True while a thread writes the outputs of the last response.
         self._writing = self._cancelled = False
         for region in self._regions:
             region.begin_use()
@@ -127,7 +123,6 @@ class _UsingRequest:
         self._outputs.write_later(write, self._on_written)
 
     def cancel(self) -> None:
-        """Cancel the request; nothing more is written to the regions."""
         if self.submitted is not None:
             self.submitted.cancel()
         self._cancelled = True
@@ -159,7 +154,6 @@ class _UsingRequest:
 def _write_or_fail(
     response: InferResponse, names: Sequence[str], placements: Sequence[Placement]
 ) -> InferResponse:
-    """Write outputs to their regions; return the response without those outputs, or an error."""
     try:
         return _write(response, names, placements)
     except NereidError as error:

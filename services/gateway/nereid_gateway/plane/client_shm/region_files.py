@@ -1,10 +1,9 @@
 """Table of regions that several gateways of one host share, as files in a directory.
 
-Each file describes one region. The file's name is a number that is never used again. A gateway that
-changes the table holds the table's lock. A counter in shared memory changes with the table, so
-checking an unchanged table takes almost no time. A gateway locks a region's file while requests
-name the region; the kernel releases the lock when the process ends. This module does not interpret
-the contents of the files.
+A file's name is a number that is never used again. A gateway holds the table's lock while it
+changes the table. A counter in shared memory changes with the table, so a look at an unchanged
+table is cheap. Requests lock the files of their regions, and the kernel unlocks them when the
+process ends.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class RegionFile:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def hold(self) -> bool:
-        """Keep other processes from removing the file until release().
-
-        Returns `False` if the file is already removed, or about to be removed.
-        """
+        """Keep the file from removal until release(). Return False if it is removed already."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,7 +49,7 @@ class RegionFile:
         return False
 
     def hold_alone(self) -> bool:
-        """Keep other processes from holding the file. Return `False` if another one holds it."""
+        """Keep other processes from holding the file. Return False if another one holds it."""
         return _try_lock(self._descriptor)
 
     def release(self) -> None:
@@ -61,23 +57,20 @@ class RegionFile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file and end its hold; a second call does nothing."""
+        """Close the file and end its hold. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class RegionFiles:
-    """Directory of region files, as one process sees it.
-
-    Methods raise OSError if the system refuses an operation.
-    """
+    """Directory of region files, as one process sees it. Methods may raise OSError."""
 
     def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
         """Open the directory, and create it if it does not exist.
 
-        lock_timeout_s: maximum seconds to wait for the table's lock. A process holds the lock for
-        microseconds, unless the process is stopped meanwhile.
+        lock_timeout_s: maximum wait for the lock. A process holds the lock for microseconds, unless
+        the process is stopped.
         """
         self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -96,12 +89,9 @@ class RegionFiles:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing the table within the context.
+        """Keep other processes from changing the table within the context. Contexts must not nest.
 
-        Contexts must not be nested.
-
-        Raises:
-            TimeoutError: another process has held the lock for longer than any change takes.
+        Raises TimeoutError if another process holds the lock for longer than any change takes.
         """
         deadline = time.monotonic() + self._lock_timeout_s
         while not _try_lock(self._lock):
@@ -130,7 +120,7 @@ class RegionFiles:
         number = self._counter[0] + 1
         part = self._directory / "part"
         part.write_bytes(text)
-        # The file gets its final name only when its contents are complete.
+        # A file gets its final name only with complete contents.
         part.replace(self._directory / str(number))
         self._counter[0] = number
         added = self.open(number)

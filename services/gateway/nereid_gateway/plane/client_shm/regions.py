@@ -1,8 +1,6 @@
-"""The registered regions of clients' shared memory.
+"""The registered regions of clients' shared memory, for one event loop.
 
-A client registers a region once and names ranges of it in requests. It then need not send and
-receive the tensors themselves. The modules `system` and `cuda` read and write the memory. The table
-belongs to one event loop.
+A client registers a region once and names ranges of it in requests, instead of sending tensors.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ DISABLED_MESSAGE: Final = (
 SYSTEM: Final = "system"
 CUDA: Final = "cuda"
 _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
-# Each region holds a file descriptor, and the gateway's connections need descriptors as well.
+# Each region holds a file descriptor, and the connections need descriptors too.
 MAX_REGIONS: Final = 4096
 MAX_REQUEST_BYTES: Final = 1 << 30
-# Inputs of at most this size are copied on the event loop; a thread reads larger ones.
+# A thread reads larger inputs.
 _READ_AT_ONCE_BYTES: Final = 1 << 20
 _TOO_MUCH: Final = (
     "inputs of {} bytes in shared memory are more than the {} of one request. Use"
@@ -49,15 +47,12 @@ _TOO_MUCH: Final = (
 )
 
 
-# Inputs that were read from regions, in the form of a request with payloads and no other contents.
+# Inputs from regions, as a request with only payloads.
 ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """Raised if large inputs are in regions, so that `Regions.read` has to be called first.
-
-    `named` has the ranges of the inputs.
-    """
+    """Raised if large inputs are in regions: `Regions.read` must first read the ranges `named`."""
 
     def __init__(self, named: RegionRanges) -> None:
         super().__init__("inputs are to be read first")
@@ -79,10 +74,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class Registration:
-    """A client's registration of a region.
-
-    key and offset are for system memory, device_id and handle for CUDA memory.
-    """
+    """A client's registration. key and offset: system memory; device_id and handle: CUDA memory."""
 
     kind: str
     name: str
@@ -101,16 +93,12 @@ class Region:
     def __init__(self, registration: Registration, memory: Memory) -> None:
         self.registration = registration
         self.memory = memory
-        # Number of times that requests in flight name this region.
+        # Requests in flight that name this region.
         self.users = 0
         self.registered = True
 
     def read(self, tensor_range: RegionRange) -> bytes:
-        """Return a copy of the range.
-
-        Raises:
-            InvalidArgument: the client has shrunk the memory.
-        """
+        """Return a copy of the range. Raises InvalidArgument if the memory has shrunk."""
         data = self.memory.read(tensor_range.offset, tensor_range.size_bytes)
         if len(data) != tensor_range.size_bytes:
             raise _past_end(self.registration.name)
@@ -119,9 +107,8 @@ class Region:
     def write(self, tensor_range: RegionRange, data: Any) -> None:
         """Write data to the beginning of the range.
 
-        Raises:
-            InvalidArgument: the client has shrunk the memory.
-            NotFound: the region was unregistered while the request was being decoded.
+        Raises InvalidArgument if the client has shrunk the memory. Raises NotFound if the region
+        was unregistered while the request was decoded.
         """
         if not self.registered:
             raise _not_found(self.registration.name)
@@ -147,7 +134,7 @@ class Region:
         self.memory.close()
 
 
-# Destination of an output: the output's name, its region, and the range within the region.
+# Name of an output, its region, and the range within the region.
 Placement = tuple[str, Region, RegionRange]
 
 
@@ -161,8 +148,8 @@ class RegionUse(NamedTuple):
 class Regions:
     """The table of regions by name."""
 
-    # Positions of inputs of the request that is being decoded. The data of these inputs has not
-    # been read. Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
+    # Positions of unread inputs of the request that is being decoded. Only `UnresolvedRegions`
+    # fills `unresolved` and `unchecked`.
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
@@ -173,39 +160,26 @@ class Regions:
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """Make an empty table.
-
-        max_request_bytes: maximum size of the inputs that one request may have in regions.
-        """
+        """Make an empty table. max_request_bytes: limit on one request's inputs in regions."""
         self.allowed = allowed
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
-        # Keys of the registered regions that are in system memory.
         self._system_keys: set[str] = set()
-        # Inputs of the request that is being decoded, if `read` has read them already; otherwise
-        # `None`.
+        # Inputs of the request that is being decoded, if `read` has read them.
         self._inputs: ReadInputs | None = None
-        # The thread starts with the first large input.
         self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
-        """Check that clients' shared memory is allowed.
-
-        Raises:
-            Unimplemented: clients' shared memory is not allowed.
-        """
+        """Raise Unimplemented if clients' shared memory is not allowed."""
         if not self.allowed:
             raise Unimplemented(DISABLED_MESSAGE)
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
         """Add a region. open_memory is called only if the region can be added.
 
-        Raises:
-            AlreadyExists: there is a region of that name.
-            Internal: another region has the same key.
-            Unavailable: there are too many regions.
-            Unimplemented: clients' shared memory is not allowed.
+        Raises AlreadyExists (same name), Internal (same key), Unavailable (too many) or
+        Unimplemented (not allowed).
         """
         self.check_allowed()
         if registration.name in self._regions:
@@ -226,11 +200,7 @@ class Regions:
             self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
-        """Return all regions of a kind, sorted by name, or only the region of the given name.
-
-        Raises:
-            NotFound: there is no region of that name, or it is of the other kind.
-        """
+        """Return a kind's regions by name, or only the named one. May raise NotFound."""
         if not name:
             known = sorted(self._regions.items())
             return [region.registration for _, region in known if region.registration.kind == kind]
@@ -246,13 +216,10 @@ class Regions:
         return [region.registration]
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove one region, or all regions of a kind if name is empty.
+        """Remove one region, or all regions of a kind if name is empty. Ignore unknown regions.
 
-        Unknown regions are ignored.
-
-        Raises:
-            Internal: the region, or some of the regions, are named by requests in flight. All other
-                regions are removed.
+        Regions that requests in flight name are not removed. For them, Internal is raised in the
+        end.
         """
         if name:
             region = self._regions.get(name)
@@ -292,15 +259,10 @@ class Regions:
         for region in regions.values():
             region.unregister()
 
-    # --- requests -------------------------------------------------------------------------------
-
     def find_region(self, tensor_range: RegionRange) -> Region:
         """Return the region that a range lies in.
 
-        Raises:
-            InvalidArgument: the range is not inside the region.
-            NotFound: there is no such region.
-            Unimplemented: clients' shared memory is not allowed.
+        Raises InvalidArgument (outside), NotFound (no region) or Unimplemented (not allowed).
         """
         self.check_allowed()
         name, offset, size_bytes = tensor_range
@@ -317,10 +279,8 @@ class Regions:
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
         """Copy the inputs that are in regions into request, and set request.region_use.
 
-        Raises:
-            NereidError: find_region refuses a range, a region has shrunk, or the inputs are too
-                large.
-            ReadLaterError: the inputs are large and have not been read yet.
+        Raises ReadLaterError if the inputs are large and not read yet. Raises NereidError if a
+        range is wrong or the inputs are too large.
         """
         read = self._inputs
         size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
@@ -354,10 +314,8 @@ class Regions:
     ) -> ReadInputs:
         """Return copies of all inputs without blocking the loop, in a segment if possible.
 
-        hold: called with the number of bytes that will be kept; may raise an error to refuse them.
-
-        Raises:
-            NereidError: as for resolve_ranges.
+        hold: called with the number of bytes to keep; may raise an error. Raises NereidError as
+        resolve_ranges does.
         """
         hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
         loop = asyncio.get_running_loop()
@@ -377,10 +335,7 @@ class Regions:
 
     @contextmanager
     def having(self, inputs: ReadInputs) -> Iterator[None]:
-        """Use these inputs for the request that is decoded within the context.
-
-        The context must not contain an `await`.
-        """
+        """Use these inputs for the request decoded within the context, which must not await."""
         self._inputs = inputs
         try:
             yield
@@ -396,24 +351,16 @@ NO_REGIONS: Final = Regions(allowed=False)
 
 
 class UnresolvedRegions(Regions):
-    """Table of a decoder process, in which no regions are registered.
-
-    The table accepts every name. The gateway resolves the names afterwards.
-    """
+    """Table of a decoder process: it accepts all names, which the gateway resolves later."""
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # `named` has the ranges that the last decoded request names. `unchecked` has the request's
-        # BYTES inputs that are in regions.
+        # `named`: ranges of the last decoded request. `unchecked`: its BYTES inputs in regions.
         self.named: RegionRanges | None = None
         self.unchecked = []
 
     def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
-        """Return a region without memory for any name.
-
-        Raises:
-            Unimplemented: clients' shared memory is not allowed.
-        """
+        """Return a region without memory for any name."""
         self.check_allowed()
         return _UNRESOLVED
 
@@ -424,8 +371,6 @@ class UnresolvedRegions(Regions):
 
 
 class _NoMemory:
-    """Memory without any bytes, like that of a region whose client has shrunk it to nothing."""
-
     def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
         return b""
 

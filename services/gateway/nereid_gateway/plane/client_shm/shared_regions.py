@@ -1,10 +1,9 @@
 """Regions of a gateway that shares its ports with other gateways of its host.
 
-Clients do not know which gateway they are connected to. So a region that is registered at one
-gateway exists at all of them. It cannot be unregistered while a request at any of the gateways
-names it. Each gateway opens a region's memory itself. It opens a system memory object through the
-gateway that opened it first, because the client may have unlinked the object since then, or given
-its name to another object.
+A client does not know its gateway, so a region exists at all gateways. A region cannot be
+unregistered while a request at any gateway names it. A gateway opens system memory through the
+gateway that opened it first, because the client may have unlinked the object or reused its name
+since.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class SharedRegion(Region):
             self.file.release()
 
     def unregister(self) -> None:
-        """Close the memory and the file. The file is not removed by this call."""
+        """Close the memory and the file, but do not remove the file."""
         super().unregister()
         self.file.close()
 
@@ -86,17 +85,13 @@ class SharedRegions(Regions):
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """Make a view of the table in `files`. The view closes `files` when it is closed."""
+        """Make a view of the table in `files`. Closing the view closes `files`."""
         super().__init__(allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes)
         self._files = files
         self._revision = -1
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
-        """Add a region for all gateways, as `Regions.register` adds one for a single gateway.
-
-        Raises:
-            Unavailable: there are too many regions, or the table cannot be changed now.
-        """
+        """Add a region for all gateways. Raises Unavailable if the table cannot be changed."""
         with self._changing():
             super().register(registration, open_memory)
 
@@ -106,16 +101,12 @@ class SharedRegions(Regions):
         return super().status(kind, name)
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove regions for all gateways, as `Regions.unregister` does for a single gateway.
-
-        Raises:
-            Unavailable: the table cannot be changed now.
-        """
+        """Remove regions for all gateways. Raises Unavailable if the table cannot be changed."""
         with self._changing():
             super().unregister(kind, name)
 
     def find_region(self, tensor_range: RegionRange) -> Region:
-        """Return the region that a range lies in. Any of the gateways may have registered it."""
+        """Return the region that a range lies in. Any gateway may have registered it."""
         self._refresh()
         return super().find_region(tensor_range)
 
@@ -165,7 +156,6 @@ class SharedRegions(Regions):
 
 
 def _description(registration: Registration, memory: Memory) -> bytes:
-    """Return a description of the memory, by which another gateway can open it."""
     handle = base64.b64encode(registration.handle).decode()
     source = memory.source() if isinstance(memory, SystemMemory) else None
     fields = dataclasses.asdict(registration) | {"handle": handle}
@@ -173,10 +163,7 @@ def _description(registration: Registration, memory: Memory) -> bytes:
 
 
 def _open(file: RegionFile) -> SharedRegion:
-    """Return a region that another gateway has registered.
-
-    A region whose memory cannot be opened behaves as if the client had shrunk it to nothing.
-    """
+    """Return a region. If its memory cannot be opened, it behaves like one without any bytes."""
     described: dict[str, Any] = json.loads(file.read())
     fields = described["registration"]
     fields["handle"] = base64.b64decode(fields["handle"])

@@ -1,9 +1,8 @@
 """System shared memory: POSIX objects in /dev/shm that a client names by their key.
 
 Clients are not trusted. A key is a name, not a path, and only regular files are opened. Memory is
-copied by pread and pwrite instead of being mapped. A client may truncate its object at any moment,
-even during the copy. pread then reads fewer bytes, whereas a process that reads a mapping is killed
-(SIGBUS).
+copied by pread and pwrite, because a client may truncate its object at any moment. pread then reads
+less. Reading a mapping would kill the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -23,21 +22,17 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "/dev/shm/"  # noqa: S108 - not temporary: where POSIX shared memory is
 _MAX_NAME_BYTES: Final = 255
-# O_NONBLOCK is set because opening a FIFO or a device must not block.
+# O_NONBLOCK: opening a FIFO or a device must not block.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
-# Reference to an object that a process has open: the process id, the object's descriptor in the
-# process, and the object's device and inode numbers.
+# Process id, descriptor in that process, and device and inode numbers of the object.
 Source = Sequence[int]
 
 
 class SystemMemory:
-    """A `regions.Memory` for a range of an open shared memory object.
-
-    The range begins at offset `base`.
-    """
+    """A `regions.Memory` for a range of an open object. The range begins at offset `base`."""
 
     def __init__(self, descriptor: int, base: int) -> None:
         self._descriptor = descriptor
@@ -60,29 +55,27 @@ class SystemMemory:
         return data
 
     def write(self, offset: int, data: Any) -> bool:
-        """Copy data to the offset; return `False` if the object has shrunk.
+        """Copy data to the offset. Return False if the object has shrunk.
 
-        Raises:
-            Internal: the system has no memory left for the object.
+        Raises Internal if the system has no memory left for the object.
         """
         descriptor, position = self._descriptor, self._base + offset
         view = memoryview(data).cast("B")
-        # Writing past the end would make the object grow again. If the object shrinks after this
-        # check, the write does make it grow, but not beyond the range that the client registered.
+        # A write past the end would make the object grow. The object may still shrink after this
+        # check, and then grows at most to the registered range.
         if position + len(view) > os.fstat(descriptor).st_size:
             return False
         while view:
             try:
                 count = os.pwrite(descriptor, view, position)
             except OSError as error:
-                # Pages are allocated when they are first written to, and the system may have no
-                # memory left.
+                # Pages are allocated at the first write, and the system may have no memory left.
                 raise Internal(f"Unable to write to shared memory: {error.strerror}") from error
             view, position = view[count:], position + count
         return True
 
     def close(self) -> None:
-        """Close the object; a second call does nothing."""
+        """Close the object. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
             os.close(descriptor)
@@ -91,9 +84,8 @@ class SystemMemory:
 def open_system(registration: Registration) -> SystemMemory:
     """Open the object that a client registers.
 
-    Raises:
-        Internal: there is no such object, or it cannot be opened.
-        InvalidArgument: the registered range is empty, unaligned, or not inside the object.
+    Raises Internal if it cannot be opened. Raises InvalidArgument if the range is empty, unaligned
+    or not inside the object.
     """
     with contextlib.ExitStack() as on_failure:
         descriptor = _open(registration.key)
@@ -104,20 +96,16 @@ def open_system(registration: Registration) -> SystemMemory:
         if registration.offset + registration.size_bytes > size_bytes:
             raise InvalidArgument(f"{failed}invalid args")
         if not registration.size_bytes or registration.offset % mmap.PAGESIZE:
-            # Triton maps regions and reports the system's error for such a mapping.
+            # Triton maps regions, and reports the system's error for such a mapping.
             raise InvalidArgument(f"{failed}unable to process address spaceInvalid argument")
         on_failure.pop_all()
         return SystemMemory(descriptor, registration.offset)
 
 
 def reopen_system(registration: Registration, source: Source) -> SystemMemory:
-    """Open the object that another process has open.
+    """Open the object that another process has open. If that process has ended, use the key.
 
-    If that process has ended, open it by its key.
-
-    Raises:
-        OSError: the object no longer exists, or its key names another object.
-        Internal: there is no object with this key.
+    Raises OSError if the key names another object by now, and Internal if it names none.
     """
     process, descriptor, *identity = source
     try:
@@ -139,10 +127,7 @@ def _identity(descriptor: int) -> list[int]:
 
 
 def _open(key: str) -> int:
-    """Open the object of a key.
-
-    As in shm_open, leading slashes are ignored, and other slashes are refused.
-    """
+    """Open a key's object. Like shm_open, ignore leading slashes and refuse other slashes."""
     name = key.lstrip("/")
     try:
         if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:

@@ -1,7 +1,4 @@
-"""Control calls to the scheduler: all calls except inference, in KServe's messages.
-
-Messages are passed on as bytes. Errors are those of nereid.core.errors.
-"""
+"""Control calls to the scheduler: all calls except inference, in KServe's messages."""
 
 from __future__ import annotations
 
@@ -30,26 +27,25 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Awaitable[bytes]]
     Response = TypeVar("Response", bound=Message)
-    # Converts the scheduler's response to another form. It must be a module-level function, because
-    # only calls with the same function share a response.
+    # Converts the scheduler's response. Only calls with the same function share a response, so this
+    # is a module-level function.
     Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"
 _METRICS: Final = "Metrics"
 _STATISTICS: Final = "ModelStatistics"
-# Calls of probes, which expect a response within 2 s, whatever hangs. A scheduler that waits for a
-# model's own readiness check reports the wait before this limit.
+# Probes expect a response within 2 s. A scheduler that waits for a model's own readiness check
+# reports the wait before this limit.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
-# Calls that are repeated at another scheduler if one scheduler fails. Calls about readiness are not
-# among them: a probe has to report that a scheduler hangs.
+# If a scheduler fails, these calls go to another one. Calls about readiness do not: a probe has to
+# report that a scheduler hangs.
 _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
 )
-# Calls whose response covers the whole mesh. Their cost depends on the size of the mesh, not on the
-# request.
+# Responses for the whole mesh, whose cost depends on the size of the mesh.
 _PAGES: Final = frozenset({_STATISTICS, "RepositoryIndex"})
-# Calls that change something and may be repeated, because each sets the state that it names.
+# These calls may be repeated, because each sets the state that it names.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
@@ -66,11 +62,10 @@ class Control:
     ) -> None:
         """Prepare calls to the schedulers of a mesh.
 
-        reconnect_s: seconds that a call which changes something waits for another scheduler, if its
-        scheduler is lost during the call. counts: adds the counts of lost schedulers to pages.
-        Without counts, pages are as the schedulers return them.
+        reconnect_s: if a scheduler is lost during a change, seconds to wait for another one.
+        counts: adds the counts of lost schedulers to pages.
         """
-        # Maps a method to a function that completes its page with the counts of lost schedulers.
+        # Key: a method. Value: completes its page with the counts of lost schedulers.
         self._complete: dict[str, Callable[[Read], Awaitable[bytes]]] = {}
         if counts is not None:
             self._complete[_METRICS] = counts.complete_metrics
@@ -85,9 +80,7 @@ class Control:
     async def call_bytes(self, method: str, request: bytes) -> bytes:
         """Return the serialised response to a serialised request. Loads have no time limit.
 
-        Raises:
-            NereidError: the error that the scheduler returned, or Unavailable if it did not
-                respond.
+        Raises the scheduler's error, or Unavailable if the scheduler did not respond.
         """
         whole = _request_of_page(method, request)
         return await (
@@ -97,8 +90,7 @@ class Control:
     async def page(self, method: str, request: Message, render: Render = bytes) -> bytes:
         """Return the rendered response to a call for the whole mesh, which names no model.
 
-        One call is made at a time. Callers that wait during a call share the response of the next
-        call.
+        One call is made at a time. Callers that come meanwhile share the next call.
         """
         return await self._pages[method].get((request.SerializeToString(), render))
 
@@ -135,7 +127,7 @@ class Control:
         return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
-        """Call a method; request and response are messages."""
+        """Call a method with messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
 
     async def load(self, request: bytes) -> None:
@@ -151,11 +143,7 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """Return the request if it asks for a page of the whole mesh, otherwise None.
-
-    The returned request has only the fields that matter for the page. Calls with equal requests
-    share a response.
-    """
+    """Return the request for a page of the mesh, without fields that do not matter, or None."""
     try:
         if method == "RepositoryIndex":
             index = kserve_pb2.RepositoryIndexRequest.FromString(request)
@@ -166,6 +154,6 @@ def _request_of_page(method: str, request: bytes) -> Message | None:
             if not statistics.name:
                 return kserve_pb2.ModelStatisticsRequest(version=statistics.version)
     except DecodeError:
-        # The request cannot be parsed. The scheduler reports the error.
+        # The scheduler reports a request that cannot be parsed.
         pass
     return None

@@ -1,9 +1,8 @@
 """Queue of control calls, which cost the mesh more than their sizes suggest.
 
-Only one call begins in each turn of the event loop, so that the loop does other work in between.
-The clients take turns. A client is an address or, with credentials, a principal. The number of a
-client's calls in progress is limited, and so is the number of its waiting calls. A waiting call is
-dropped if its client disconnects.
+One call begins per turn of the event loop, so that the loop does other work in between. Clients
+take turns: a client is an address or, with credentials, a principal. Each has a limit on its calls
+in progress and on its waiting calls.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Maximum number of waiting calls of all clients. One client may have half of them.
+# One client may have half of them.
 _MAX_WAITING: Final = 2048
-# Maximum number of calls in progress per client. Loads take long, and clients request many at once.
+# Per client. Loads take long, and clients request many at once.
 _MAX_IN_PROGRESS: Final = 32
 _TOO_MANY: Final = (
     "too many control calls are waiting; wait for the responses to some before you send more"
@@ -48,7 +47,7 @@ class ControlQueue:
         self._in_progress: Counter[Hashable] = Counter()
         # True if a call has begun in this turn of the loop. The next turn is then scheduled.
         self._turn_is_taken = False
-        # Tasks of calls that are completed even if their clients disconnect.
+        # Calls that are completed even if their clients disconnect.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
@@ -62,13 +61,9 @@ class ControlQueue:
     ) -> Result:
         """Run work() when it is this client's turn, and return its result.
 
-        principal: the client, if it is not None; otherwise the client is the peer's address.
-        account: the account of the connection. goes_on: if True, work that has begun is not
-        cancelled, and counts as in progress until the work is done.
-
-        Raises:
-            Unavailable: too many calls are waiting, or the client has too many bytes of unread
-                responses.
+        principal: the client, or None if the peer's address is the client. goes_on: do not cancel
+        work that has begun; it counts as in progress until it ends. Raises Unavailable if too many
+        calls wait or the client has too many unread bytes.
         """
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
@@ -88,8 +83,8 @@ class ControlQueue:
         try:
             return await asyncio.shield(task)
         finally:
-            # The traceback of an error refers to this frame. Without the deletion, the frame would
-            # refer back to the error.
+            # Without the deletion, the error's traceback refers to this frame, and the frame to the
+            # error.
             del task
 
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:

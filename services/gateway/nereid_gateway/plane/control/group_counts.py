@@ -1,7 +1,6 @@
 """Exchange of models' counts among the gateways of a group.
 
-Because of the exchange, the counters that a client reads do not decrease when the client reads them
-from another gateway.
+Counters then do not decrease when a client reads them from another gateway.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from nereid.process.gateway_group import GatewayGroup
 
 _PATH: Final = SCHEDULER + "Counts"
-# Seconds to wait for another gateway's response. That gateway calls the schedulers before it
-# responds.
+# The other gateway calls the schedulers before it responds.
 _TIMEOUT_S: Final = 2.5
 
 
@@ -32,7 +30,7 @@ class GroupCounts:
     def __init__(
         self, group: GatewayGroup, respond: Callable[[], Awaitable[pb.CountsResponse]]
     ) -> None:
-        """Find the sockets of the group. respond: returns the counts of this gateway."""
+        """Find the group's sockets. respond: returns this gateway's counts."""
         self._respond = respond
         self._own, *others = (
             _socket(group, (group.number + offset) % group.size) for offset in range(group.size)
@@ -41,11 +39,7 @@ class GroupCounts:
         self._server = rpc.Server(rpc.Handlers(async_unary={_PATH: self._handle}))
 
     async def start(self) -> None:
-        """Serve this gateway's counts to the other gateways.
-
-        Raises:
-            OSError: the socket cannot be bound.
-        """
+        """Serve this gateway's counts to the others. Raises OSError if binding fails."""
         await self._server.listen(f"unix:{self._own}")
 
     async def close(self) -> None:
@@ -55,7 +49,7 @@ class GroupCounts:
         await self._server.close()
 
     async def read(self) -> list[pb.CountsResponse]:
-        """Return the counts of the other gateways, except for gateways that do not respond now."""
+        """Return the other gateways' counts, as far as the gateways respond now."""
         responses = await asyncio.gather(*map(self._ask, self._others))
         return [response for response in responses if response is not None]
 

@@ -1,8 +1,7 @@
 """Exchange of metrics in a group of gateways: a scrape gets the same page from any gateway.
 
 Each gateway serves its series on a unix socket in the group's directory, with its number as a
-label. The gateway that is scraped gathers the series of all. A gateway that does not respond is
-left out.
+label. A gateway that does not respond is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class GroupMetrics:
     def __init__(
         self, number: int, size: int, directory: Path, write: Callable[[Page], None]
     ) -> None:
-        """Find the sockets of the group. write: adds this gateway's series to a page."""
+        """Find the group's sockets. write: adds this gateway's series to a page."""
         self._number = number
         self._paths = [directory / f"metrics-{member}.sock" for member in range(size)]
         self._endpoint = MetricsEndpoint(write, {_LABEL: str(number)})
@@ -42,15 +41,11 @@ class GroupMetrics:
         self._missing: set[Path] = set()
 
     async def start(self) -> None:
-        """Serve this gateway's series to the other gateways.
-
-        Raises:
-            OSError: the socket cannot be bound.
-        """
+        """Serve this gateway's series to the others. Raises OSError if binding fails."""
         await self._endpoint.listen(f"unix:{self._paths[self._number]}", 0)
 
     async def read_page(self) -> bytes:
-        """Return the series of all gateways, in the order of the gateways' numbers."""
+        """Return the series of all gateways, in the order of their numbers."""
         return merge_pages(await asyncio.gather(*map(self._read_page, self._paths)))
 
     async def close(self) -> None:
@@ -58,7 +53,6 @@ class GroupMetrics:
         await self._endpoint.close()
 
     async def _read_page(self, path: Path) -> bytes:
-        """Return another gateway's page, or an empty page if that gateway serves none now."""
         try:
             page = await _fetch_page(path)
         except (OSError, TimeoutError) as error:
@@ -71,12 +65,6 @@ class GroupMetrics:
 
 
 async def _fetch_page(path: Path) -> bytes:
-    """Return the page that a gateway's socket serves, or an empty page for an error response.
-
-    Raises:
-        OSError: the socket cannot be read.
-        TimeoutError: the gateway did not respond in time.
-    """
     async with asyncio.timeout(_TIMEOUT_S):
         reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_PAGE_BYTES)
         try:

@@ -1,7 +1,4 @@
-"""ORCA load reports: the load of the mesh, in a response header for clients that ask for it.
-
-A report is derived from the metrics page, which is read at most once a second.
-"""
+"""ORCA load reports: the load of the mesh, in a response header for clients that ask for it."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _BLOCK_TYPE: Final = "kv_cache_block_type"
 
 
 class LoadReports:
-    """Make the header line of load reports from the metrics page."""
+    """Makes header lines of load reports from a metrics page that is at most a second old."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -35,10 +32,7 @@ class LoadReports:
         self._lock = asyncio.Lock()
 
     async def line(self, form: bytes) -> bytes:
-        """Return the header line with its CRLF; form is text or json.
-
-        The line is empty for any other form, or if there is nothing to report.
-        """
+        """Return the header line with its CRLF, or nothing for a form other than text and json."""
         loop = asyncio.get_running_loop()
         if form not in (b"text", b"json"):
             return b""

@@ -1,8 +1,7 @@
-"""Models' counters, kept so that they never fall on this gateway's pages.
+"""Keeps models' counters, so that they never fall on this gateway's pages.
 
-Without this module, counters would fall when a scheduler is lost, or when a model moves to another
-scheduler. So the gateway reads the schedulers' counts all the time, keeps the counts, and gives
-them to the schedulers that take over.
+They would fall when a scheduler is lost or a model moves. So the gateway always reads the
+schedulers' counts, and gives them to the schedulers that take over.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# Seconds between reads. If a scheduler is killed, its counts since the last read are lost.
+# Seconds. If a scheduler is killed, its counts since the last read are lost.
 _INTERVAL_S: Final = 2.0
-# A pause lasts this many times as long as the read before it. So a scheduler with many busy models
-# spends at most 2 % of its time on reads.
+# A pause is this many times as long as the read before it, so reads take at most 2 % of a
+# scheduler's time.
 _PAUSES: Final = 49
-# Maximum length of a pause. A read takes long if a scheduler hangs.
+# Seconds. A read takes long if a scheduler hangs.
 _MAX_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"
 
 
 class ModelCounts:
-    """Read and keep the schedulers' counts, and complete the schedulers' pages with them."""
+    """Reads and keeps the schedulers' counts, and completes the schedulers' pages with them."""
 
     def __init__(
         self,
@@ -49,11 +48,7 @@ class ModelCounts:
         *,
         group: GatewayGroup | None = None,
     ) -> None:
-        """Prepare reads.
-
-        timeout_s: time limit of one read. group: the gateways that share this gateway's ports. A
-        client may read pages from any of them.
-        """
+        """Prepare reads. group: the gateways that share this gateway's ports."""
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._interval_s = interval_s
@@ -66,11 +61,7 @@ class ModelCounts:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to read, even if nobody requests pages.
-
-        Raises:
-            OSError: the group's socket cannot be bound.
-        """
+        """Begin to read. Raises OSError if the group's socket cannot be bound."""
         if self._group is not None:
             await self._group.start()
         self._looking = asyncio.ensure_future(self._look_forever())
@@ -105,7 +96,7 @@ class ModelCounts:
         page = kserve_pb2.ModelStatisticsResponse.FromString(response)
         for model in page.model_stats:
             candidates = shared.get((model.name, model.version), ())
-            # Models of one name in different namespaces cannot be told apart on this page.
+            # This page cannot tell models of one name in different namespaces apart.
             if len(candidates) == 1:
                 usage = list(model.memory_usage)
                 model.CopyFrom(candidates[0])
@@ -113,10 +104,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Call read(), and return its page once all counts on the page are kept.
-
-        The counts are read after the page, from the same schedulers.
-        """
+        """Call read(), and return its page once all counts on the page are kept."""
         for _ in range(_ATTEMPTS):
             before = self._keeper.schedulers
             response = await read()
@@ -136,17 +124,14 @@ class ModelCounts:
             with contextlib.suppress(NereidError):
                 await self.look()
             if self._keeper.schedulers != before:
-                # The read has shown which counts a new scheduler lacks. The next read begins at
-                # once and gives those counts to the scheduler.
+                # The next read gives a new scheduler the counts that it lacks, so it begins at
+                # once.
                 continue
             pause_s = min((loop.time() - began_s) * _PAUSES, _MAX_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))
 
     async def look(self) -> None:
-        """Read what the schedulers have counted since the last read.
-
-        The same call gives the schedulers the counts that they lack.
-        """
+        """Read what the schedulers have counted since, and give them the counts that they lack."""
         await self._ask_schedulers()
         if self._group is not None:
             async with self._group_turn:
@@ -175,8 +160,5 @@ class ModelCounts:
         return pb.CountsResponse(schedulers=[counts])
 
     def add(self, response: bytes) -> None:
-        """Keep the last counts of a scheduler that is ending.
-
-        response: a serialised CountsResponse.
-        """
+        """Keep the last counts of a scheduler that is ending. response: a CountsResponse."""
         self._keeper.add(pb.CountsResponse.FromString(response))

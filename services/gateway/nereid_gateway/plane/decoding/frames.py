@@ -1,7 +1,7 @@
-"""Frames between the gateway and a decoder process: a pickled object, and the blobs that follow it.
+"""Frames between the gateway and a decoder process: a pickled object and blobs.
 
-Unpickling is safe here: both ends are Nereid's own code of one version with the same rights, and no
-other process has the socket.
+Unpickling is safe: both ends are Nereid's own code with the same rights, and no other process has
+the socket.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ _SIZE: Final = Struct("<Q")
 
 
 def send_frame(channel: socket.socket, message: Any, blobs: Sequence[Blob]) -> None:
-    """Send a frame. The call blocks.
-
-    Raises:
-        OSError: the other end is closed.
-    """
+    """Send a frame; the call blocks. Raises OSError if the other end is closed."""
     pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
     channel.sendall(_SIZES.pack(len(pickled), len(blobs)) + sizes + pickled)
@@ -35,12 +31,7 @@ def send_frame(channel: socket.socket, message: Any, blobs: Sequence[Blob]) -> N
 
 
 def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
-    """Receive a frame. The call blocks.
-
-    Raises:
-        EOFError: the other end is closed.
-        OSError: the connection was reset.
-    """
+    """Receive a frame; the call blocks. Raises EOFError or OSError if the connection ends."""
     pickled_size, count = _SIZES.unpack(_receive(channel, _SIZES.size))
     sizes = _receive(channel, _SIZE.size * count)
     message = pickle.loads(_receive(channel, pickled_size))  # noqa: S301 - the other end is ours
@@ -48,7 +39,7 @@ def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
-    """Receive exactly size bytes. The kernel copies the bytes without the interpreter's lock."""
+    """Receive exactly size bytes. The kernel copies them without the interpreter's lock."""
     data = channel.recv(size, socket.MSG_WAITALL) if size else b""
     if len(data) == size:
         return data

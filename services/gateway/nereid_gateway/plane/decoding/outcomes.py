@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-# Exit code of a process that has no memory for a frame.
+# The process had no memory for a frame.
 OUT_OF_MEMORY_EXIT_CODE: Final = 77
 
 
 class Result(NamedTuple):
-    """The job returned this value. The blobs that it returned follow in the frame."""
+    """The job returned this value. Its blobs follow in the frame."""
 
     value: Any
 

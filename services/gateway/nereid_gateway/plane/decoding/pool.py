@@ -1,10 +1,8 @@
 """Decoder processes of a gateway. Jobs wait for a process in fair queues.
 
-One process in addition to the limit is reserved for short jobs, so that they never wait behind long
-jobs. A process starts with the first job that needs it, and ends when it has been idle for a while.
-It is killed when a job takes too long, or when the job's client has disconnected and the job does
-not end soon. When a process ends, its running job fails. The job is not run again, because it may
-be the cause.
+One more process than the limit is reserved for short jobs. A process is killed if its job takes too
+long, or if the job's client has disconnected and the job does not end soon. When a process ends,
+its job fails. The job is not run again, because it may be the cause.
 """
 
 from __future__ import annotations
@@ -41,31 +39,27 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
-# Maximum seconds from the start of a job to its end if its client has disconnected. A new process
-# takes about as long to start, so killing the process sooner would save nothing.
+# If the client has disconnected, a job's process is killed this many seconds after the job's start.
+# A new process takes about as long to start.
 _ABANDONED_S: Final = 0.5
 # Short jobs may use 1/_SHORT_SHARE of max_waiting_bytes.
 _SHORT_SHARE: Final = 8
-# The JSON text that a job writes may take 1/_TEXT_SHARE of the process's memory, because the
-# process holds the same data in several forms at once.
+# A process holds a job's data in several forms, so JSON text may take only this share of its
+# memory.
 _TEXT_SHARE: Final = 8
-# Minimum number of seconds between log entries about failed processes.
+# Minimum time between log entries about failed processes.
 _LOG_INTERVAL_S: Final = 10.0
 
-# Result of a job: a value and blobs.
+# A value and blobs.
 Returned = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """Limits of the decoder processes.
+    """Limits of the decoder processes. Without processes, all jobs run on the event loop.
 
-    processes: number of processes that run long jobs. With 0, all jobs run on the event loop.
-    long_bytes: a job with more bytes of blobs than this is long. memory_bytes: memory that one
-    process may allocate. job_timeout_s: seconds after which the process of a job is killed.
-    max_waiting_bytes: maximum size of the blobs of all waiting jobs together. idle_s: seconds after
-    which an idle process ends. abandoned_s: seconds from a job's start after which its process is
-    killed if its client has disconnected.
+    A job with more than long_bytes is long. memory_bytes holds for one process, max_waiting_bytes
+    for all waiting jobs. After abandoned_s, a job is killed if its client has disconnected.
     """
 
     processes: int = 2
@@ -102,7 +96,7 @@ class DecoderPool:
 
     @property
     def max_text_bytes(self) -> int:
-        """Maximum size in bytes of the JSON that one job may write."""
+        """Maximum size of the JSON that one job may write."""
         return self._limits.memory_bytes // _TEXT_SHARE
 
     @property
@@ -115,12 +109,9 @@ class DecoderPool:
     ) -> Returned:
         """Run function(blobs, *arguments) in a decoder process and return its result.
 
-        function: must be defined at a module's top level. peer: the client that the job is for. A
-        waiting job that is cancelled never begins. If a running job is cancelled, its process is
-        killed once the job has taken `abandoned_s`.
-
-        Raises:
-            NereidError: the function raised it, too many jobs are waiting, or the process failed.
+        function: defined at a module's top level. A cancelled job that waits never begins; a
+        running one is killed after `abandoned_s`. Raises NereidError if the function did, too many
+        jobs are waiting, or the process failed.
         """
         if not self._limits.processes:
             return function(list(blobs), *arguments)
@@ -139,8 +130,8 @@ class DecoderPool:
             return await done
         finally:
             queue.discard(ticket)
-            # The traceback of an error keeps this frame alive. The frame must keep neither the
-            # segments that hold the blobs nor the future that holds the error.
+            # An error's traceback keeps this frame alive. The frame must not keep the blobs'
+            # segments or the future with the error.
             del waiting, ticket, blobs, done
 
     def for_peer(self, peer: str) -> RunJob:
@@ -148,7 +139,7 @@ class DecoderPool:
         return partial(self.run, peer)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until no job is running or waiting, for at most the given time."""
+        """Wait until no job is running or waiting, or until the time is over."""
         until = asyncio.get_running_loop().time() + timeout_s
         while running := [
             done for slot in self._slots if (done := slot.running) and not done.done()
@@ -169,8 +160,6 @@ class DecoderPool:
                     waiting.done.set_exception(_stopping())
         for slot in self._slots:
             slot.close()
-
-    # --- for the slots --------------------------------------------------------------------------
 
     def start_jobs(self) -> None:
         """Give waiting jobs to free processes. Free processes that already run get jobs first."""
@@ -198,8 +187,6 @@ class DecoderPool:
 
 
 class _Slot:
-    """Slot of the pool: one process, and the job that it runs."""
-
     def __init__(self, pool: DecoderPool, limits: PoolLimits) -> None:
         self._pool = pool
         self._limits = limits
@@ -207,11 +194,9 @@ class _Slot:
         self.running: asyncio.Future[Returned] | None = None
         self._begun_s = 0.0
         self._timed_out = False
-        # Timer that ends the running job or the idle process.
         self._timer: asyncio.TimerHandle | None = None
 
     def start_process(self) -> None:
-        """Start the process before it has a job. The process ends if it stays idle."""
         if self.running is None:
             self.process.start()
             self._set_timer(self._limits.idle_s, self.process.end)
@@ -225,7 +210,7 @@ class _Slot:
         waiting.done.add_done_callback(self._on_done)
 
         def on_outcome(outcome: Outcome, blobs: list[bytes]) -> None:
-            # The loop may be closed already, which raises RuntimeError.
+            # call_soon_threadsafe raises RuntimeError if the loop is closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._on_outcome, outcome, blobs)
 
@@ -238,7 +223,6 @@ class _Slot:
             self._timer.cancel()
 
     def _on_done(self, done: asyncio.Future[Returned]) -> None:
-        """Set a timer to kill the process if the running job's client has disconnected."""
         if self.running is done and done.cancelled():
             left_s = self._begun_s + self._limits.abandoned_s - done.get_loop().time()
             self._set_timer(max(left_s, 0.0), self._kill_process)
@@ -249,7 +233,7 @@ class _Slot:
 
     def _kill_process(self) -> None:
         self.process.kill()
-        # The timer repeats the kill, in case the process is just being started.
+        # Repeat the kill, in case the process is just being started.
         self._set_timer(1.0, self._kill_process)
 
     def _on_outcome(self, outcome: Outcome, blobs: list[bytes]) -> None:

@@ -1,8 +1,7 @@
 """One decoder process, and the gateway's thread that talks to it.
 
-The thread starts the process when the first job comes, and again after the process has ended. The
-kernel kills the process when the thread that started it ends, so no process is left behind. The
-thread releases the interpreter's lock to the event loop while it sends and receives.
+The kernel kills the process when the thread that started it ends, so no process is left behind. The
+thread sends and receives without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -34,15 +33,12 @@ if TYPE_CHECKING:
 
 
 _MODULE: Final = "nereid_gateway.decoder"
-# Variables that Python and its libraries need. No others are passed on, because the gateway's
-# environment may hold secrets.
+# No other variables are passed on, because the gateway's environment may hold secrets.
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
-# Other processes of the machine have a higher priority: the requests decoded here are large, and
-# their clients have to wait anyway.
+# Clients of large requests have to wait anyway, so other processes go first.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
-# Exit codes of a process that was ended by a signal of another process, or of the kernel when the
-# machine runs out of memory.
+# Exit codes for signals of other processes, or of the kernel when memory runs out.
 _KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
@@ -55,7 +51,7 @@ class Job(NamedTuple):
 
 
 OnOutcome = Callable[[Outcome, list[bytes]], None]
-# Item of the thread's queue. With `None` in place of a job, the process is only started.
+# Without a job, the process is only started.
 _Item = tuple[Job | None, OnOutcome]
 
 
@@ -63,7 +59,6 @@ class DecoderProcess:
     """Runs one job at a time. All public methods must be called in the event loop's thread."""
 
     def __init__(self, memory_bytes: int) -> None:
-        """Prepare a process that may allocate memory_bytes. It starts with its first job."""
         self._memory_bytes = memory_bytes
         self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,8 +98,6 @@ class DecoderProcess:
             self._thread = Thread(target=self._serve, name="decoder", daemon=True)
             self._thread.start()
         self._inbox.put(item)
-
-    # --- in the thread --------------------------------------------------------------------------
 
     def _serve(self) -> None:
         inbox = self._inbox
@@ -165,25 +158,19 @@ def _environment() -> dict[str, str]:
 
 
 def _outcome_of(code: int | None, error: Exception) -> Outcome:
-    """Return the outcome of the job that an ended process was running.
-
-    code: the exit code, or `None` if the process did not start. error: the error of the channel.
-    """
+    """Return the outcome of an ended process's job. code: None if it did not start."""
     if code is None:
         return Lost(str(error))
     if code == OUT_OF_MEMORY_EXIT_CODE:
         return OutOfMemory()
     reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # A decoder process ends by itself only with its gateway. If nobody has killed the process, the
-    # job must have crashed it.
+    # A process ends by itself only with its gateway. If nobody has killed it, the job has crashed
+    # it.
     return Lost(reason) if code in _KILLED_BY else Crashed(reason)
 
 
 def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> int | None:
-    """Wait for the end of a process and return its exit code, or `None` without a process.
-
-    The code is negative if a signal ended the process.
-    """
+    """Return a process's exit code, negative if a signal ended it, or None without a process."""
     if channel is not None:
         channel.close()
     if process is None:

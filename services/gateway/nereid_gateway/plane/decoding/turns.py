@@ -1,7 +1,4 @@
-"""Allowance for decoding medium-sized requests on the event loop.
-
-One turn of the loop decodes a bounded number of bytes. Further requests wait for later turns.
-"""
+"""Allowance of bytes for decoding medium-sized requests in one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ _MAX_WAITING_BYTES: Final = 256 << 20
 
 
 class TurnSpentError(Exception):
-    """Raised if this turn of the loop has decoded enough.
-
-    The request must wait for a later turn.
-    """
+    """Raised if this turn has decoded enough. The request must wait for a later turn."""
 
 
 class LoopTurns:
@@ -36,23 +30,13 @@ class LoopTurns:
         self._turn_ends = False
 
     def spend(self, size_bytes: int) -> None:
-        """Charge the request's bytes to this turn.
-
-        Raises:
-            TurnSpentError: the turn has too few bytes left, or other requests are waiting.
-        """
+        """Charge the request to this turn, or raise TurnSpentError if it has to wait."""
         if self._waiting or not self._affords(size_bytes):
             raise TurnSpentError
         self._charge(size_bytes)
 
     async def wait(self, peer: str, size_bytes: int) -> None:
-        """Wait for a turn that has enough bytes left for the request, and charge the bytes to it.
-
-        peer: the client of the request; waiting clients take turns.
-
-        Raises:
-            Unavailable: too many requests are waiting.
-        """
+        """Wait until the request fits into a turn. Raises Unavailable if too many wait."""
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             ticket = self._waiting.add(peer, size_bytes, admitted)

@@ -1,8 +1,4 @@
-"""Attributes of a root span that describe the call of the request.
-
-Their names follow OpenTelemetry's semantic conventions. They are computed for sampled requests
-only.
-"""
+"""Attributes of a sampled root span that describe its call, named as OpenTelemetry names them."""
 
 from __future__ import annotations
 
@@ -17,16 +13,13 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.call import Call
     from nereid_gateway.server.call import HttpCall
 
-# gRPC status code CANCELLED.
+# The gRPC status code.
 CANCELLED: Final = 1
 _OK: Final = 200
 
 
 def call_attributes(arrival: Arrival, code: int) -> dict[str, Attribute]:
-    """Return the attributes of a call.
-
-    code: the gRPC status code of the request; 0 for success.
-    """
+    """Return the attributes of a call. code: the request's gRPC status code."""
     if arrival.call is None:
         return {}
     if arrival.protocol == "grpc":
@@ -81,7 +74,7 @@ def _of_client(peer: str) -> dict[str, Attribute]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Split host, host:port, [v6] or [v6]:port. The port is 0 if the text has no port."""
+    """Split host, host:port, [v6] or [v6]:port. A missing port is 0."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
         host, port = text, "0"

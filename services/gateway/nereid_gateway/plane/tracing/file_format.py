@@ -1,8 +1,7 @@
-"""Traces as JSON, in the format of Triton's trace files.
+"""Traces as JSON, in the format of Triton's trace files: an array of objects.
 
-A file is an array of objects. The objects of one model's part in a request have the same id. The
-first of them names the model; each of the others holds a time or a tensor. The module holds no
-state and does no I/O.
+The objects for one model of a request have the same id. The first object names the model. Each
+further object holds a time or a tensor.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
 
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
 _SHOWN: Final = NAMES - {"BF16"}
-# Number of a model's times that are written before its tensors: REQUEST_START and QUEUE_START.
+# REQUEST_START and QUEUE_START come before the tensors.
 _UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
 
 
 class Trace(NamedTuple):
-    """Trace of one request: its models, and the times and tensors that the gateway recorded.
-
-    The requested model comes first. The gateway's times and tensors are written as part of it.
-    """
+    """Trace of one request. moments and tensors belong to the first model, the requested one."""
 
     models: Sequence[TracedModel]
     moments: Sequence[tuple[str, int]]
@@ -38,8 +34,8 @@ class Trace(NamedTuple):
 
 
 def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
-    """Return the trace's objects, separated by commas. The models get ids from first_id on."""
-    # Models are sorted by their start, so that parents come before their children.
+    """Return the trace's objects, separated by commas. first_id: the id of the requested model."""
+    # Sorted by start, parents come before their children.
     root, *others = trace.models
     others.sort(key=lambda model: model.times[0][1])
     ids = {model.context: first_id + index for index, model in enumerate((root, *others))}
@@ -64,7 +60,7 @@ def _times_and_tensors(
     times: Sequence[tuple[str, int]],
     tensors: Sequence[TracedTensor],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the times of a model, with its tensors after the time of queueing, as Triton does."""
+    """Yield a model's objects. As on Triton, tensors come after the time of queueing."""
     if rule.times:
         yield from _moments(number, times[:_UP_TO_QUEUE])
     if rule.tensors:
@@ -98,16 +94,12 @@ def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
 
 
 def _data(datatype: str, data: bytes) -> str:
-    """Return the elements, separated by commas.
-
-    Strings are quoted, and floats are written as in C++.
-    """
+    """Return the elements, separated by commas. Strings are quoted, and floats are as in C++."""
     if datatype == BYTES:
         return ",".join(f'"{element.decode(errors="replace")}"' for element in split_bytes(data))
     if datatype not in _SHOWN:
         return ""
-    # The import is deferred because a gateway starts without NumPy (see
-    # nereid_gateway.core.deferred_imports).
+    # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415

@@ -1,9 +1,7 @@
 """Records the traces of requests for trace files: times, and received and sent tensors.
 
-The recorder is a step of the data plane if traces go to files, and absent otherwise. Only the
-settings decide which requests are traced. A client's traceparent is forwarded as unsampled;
-otherwise other services would collect times that are not written to any file. This module passes
-traces to a sink and knows nothing else about files.
+Only the settings decide which requests are traced. A client's traceparent is forwarded as
+unsampled, because other services would collect times that no file shows.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _SENT: Final = {
     "grpc": ("GRPC_SEND_START", "GRPC_SEND_END"),
 }
 _COMPLETE: Final = "INFER_RESPONSE_COMPLETE"
-# Maximum number of responses that the trace of one request shows.
+# Maximum number of responses in one trace.
 _MAX_RESPONSES: Final = 128
 
 
@@ -55,10 +53,7 @@ class TraceSink(Protocol):
     """Receiver of finished traces."""
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """Record the end of a request that this sampler chose.
-
-        trace: the trace, or `None` if the request was refused or cancelled.
-        """
+        """Record the end of a chosen request. trace: None if it was refused or cancelled."""
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
         """Set the samplers that choose requests from now on."""
@@ -96,8 +91,6 @@ class FileTracing:
 
 
 class _FileTrace:
-    """Sampled request, until its last response is passed on or the request is cancelled."""
-
     __slots__ = (
         "_done",
         "_handle",
@@ -123,8 +116,7 @@ class _FileTrace:
         self._on_response = on_response
         self._tensors: list[TracedTensor] = []
         self._done = False
-        # The context has a new trace id, because the client may have several pending requests with
-        # one trace.
+        # A new trace id, because the client may have several pending requests with one trace.
         request.trace_context = child_context(b"")
         if sampler.rule.tensors:
             request.trace_context = with_tensors(request.trace_context)
@@ -139,7 +131,6 @@ class _FileTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; after the last response, record the trace."""
         now_ns = _now_ns()
         shown = bool(response.head or response.error or not response.more)
         shown = shown and (not response.more or len(self._moments) < 3 * _MAX_RESPONSES)
@@ -176,10 +167,10 @@ class _FileTrace:
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """Return the models, with their times converted to this host's clock.
+    """Return the models, with times of this host's clock.
 
-    Times from another host's clock lie outside the request's own duration, except by chance. If a
-    time lies outside, all times are shifted to the middle of that duration.
+    Times outside the request's duration come from another host's clock. All times are then shifted
+    to the middle of the duration.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]
@@ -193,9 +184,6 @@ def to_local_clock(
 
 
 def _copy(payload: object) -> bytes | None:
-    """Return a copy of a tensor, because its memory is reused.
-
-    Return `None` if the tensor is too large.
-    """
+    """Return a copy, because a tensor's memory is reused, or None if the tensor is too large."""
     assert isinstance(payload, bytes | memoryview), "a reference without its segment"
     return bytes(payload) if len(payload) <= MAX_TRACED_TENSOR_BYTES else None

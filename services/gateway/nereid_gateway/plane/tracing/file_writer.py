@@ -1,9 +1,8 @@
 """Trace files, written by a separate thread. A request only adds an entry to the thread's queue.
 
-As on Triton, the traces of a rule with a log frequency or a limit go to numbered files (FILE.0,
-FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends. This module writes it
-soon after each trace, and FILE is valid JSON at any time. Traces that cannot be queued or written
-are dropped, and this is logged once a minute. The module knows traces, but no requests.
+As on Triton, traces of a rule with a log frequency or a limit go to numbered files (FILE.0, FILE.1
+and so on), and others to FILE. Triton writes FILE only when it ends. Here, FILE is valid JSON at
+any time. Traces that cannot be queued or written are dropped. This is logged once a minute.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Limits of the queue: the number of its tasks, and the bytes of the tensors in these tasks.
 _MAX_QUEUED: Final = 4096
 _MAX_QUEUED_TENSOR_BYTES: Final = 64 << 20
-# A batch with more characters than this is written at once.
+# A batch with more characters is written at once.
 _MAX_BATCH_TEXT: Final = 16 << 20
-# Seconds that a trace may wait, to be written together with other traces.
+# A trace may wait this long, to be written together with others.
 _FLUSH_INTERVAL_S: Final = 0.5
 _CLOSE_TIMEOUT_S: Final = 2.0
 _WARNING_INTERVAL_S: Final = 60.0
 
 
 class Write(NamedTuple):
-    """Traces that are written together. If numbered is set, they go to a file of their own."""
+    """Traces that are written together, to a file of their own if numbered is set."""
 
     texts: list[str]
     numbered: bool
@@ -50,11 +48,9 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """The unwritten traces of one sampler."""
-
     texts: list[str] = field(default_factory=list)
     size: int = 0
-    # Number of requests that have ended, with or without a trace.
+    # Requests that have ended, with or without a trace.
     ended: int = 0
 
 
@@ -63,7 +59,7 @@ class TraceBatches:
 
     def __init__(self) -> None:
         self._batches: dict[Sampler, _Batch] = {}
-        # The field is `None` until set_samplers has been called.
+        # None until set_samplers has been called.
         self._current: frozenset[Sampler] | None = None
         self._next_id = 1
 
@@ -85,11 +81,7 @@ class TraceBatches:
             yield from self._end(sampler)
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> Iterator[Write]:
-        """Set the samplers in use; yield the traces of all other samplers.
-
-        Requests that the other samplers chose may still end later. Their traces are then written at
-        once.
-        """
+        """Set the samplers in use. Yield the traces of all others, which end now."""
         self._current = frozenset(samplers)
         for sampler in [*self._batches]:
             if sampler not in self._current:
@@ -103,7 +95,7 @@ class TraceBatches:
         )
 
     def flush(self) -> Iterator[Write]:
-        """Yield the traces to write to FILE. Only numbered files wait for more traces."""
+        """Yield the traces to write to FILE."""
         for sampler, batch in self._batches.items():
             if not _is_numbered(sampler):
                 yield from self._write(batch, numbered=False)
@@ -114,8 +106,8 @@ class TraceBatches:
             yield from self._end(sampler)
 
     def _end(self, sampler: Sampler) -> Iterator[Write]:
-        # A rule with a limit and no log frequency gets a numbered file only when its limit is
-        # reached.
+        # A rule with a limit and no log frequency gets a numbered file only when it reaches the
+        # limit.
         batch = self._batches.pop(sampler)
         yield from self._write(batch, numbered=sampler.rule.log_frequency > 0)
 
@@ -130,10 +122,7 @@ def _is_numbered(sampler: Sampler) -> bool:
 
 
 class TraceFiles:
-    """A `file_recorder.TraceSink` that writes files.
-
-    Call close() once. Traces that come later are dropped.
-    """
+    """A `file_recorder.TraceSink` that writes files. Call close() once."""
 
     def __init__(self, path: str, max_queued_tensor_bytes: int = _MAX_QUEUED_TENSOR_BYTES) -> None:
         self._path = Path(path)
@@ -141,8 +130,7 @@ class TraceFiles:
         self._next_number = 0
         self._dropped = 0
         self._max_queued_tensor_bytes = max_queued_tensor_bytes
-        # Bytes of tensors that were enqueued and dequeued. Only one thread writes each count, so
-        # neither needs a lock.
+        # Bytes of tensors. Only one thread writes each count, so neither needs a lock.
         self._enqueued_bytes = 0
         self._dequeued_bytes = 0
         self._next_warning_s = 0.0
@@ -166,7 +154,7 @@ class TraceFiles:
             self._enqueued_bytes += size_bytes
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
-        """Set the samplers in use. Traces that are already queued are processed first."""
+        """Set the samplers in use, after the traces that are already queued."""
         self._enqueue(lambda batches: batches.set_samplers(samplers))
 
     def close(self) -> None:
@@ -185,11 +173,9 @@ class TraceFiles:
             return False
         return True
 
-    # --- in the thread --------------------------------------------------------------------------
-
     def _run(self) -> None:
         batches = TraceBatches()
-        # Time at which to write the traces for FILE; `None` while there are none.
+        # When to write the traces for FILE, or None without traces.
         flush_s: float | None = None
         job: _Job | None = TraceBatches.flush
         while job is not None:

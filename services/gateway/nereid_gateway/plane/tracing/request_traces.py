@@ -1,8 +1,6 @@
-"""Samples requests; exports a root span and spans for receiving and sending.
+"""Samples requests, and exports a root span and spans for receiving and sending.
 
-Tracing is a step of the data plane if it is on, and absent otherwise. A request that is not sampled
-keeps the trace context with which it came. Trace files have a step of their own in the module
-file_recorder.
+A request that is not sampled keeps its trace context.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ class TracingStep(InferStep, Protocol):
         """Sample by these rules from now on."""
 
     def close(self) -> None:
-        """Write or export the remaining traces within a bounded time.
-
-        Do not call this on the event loop.
-        """
+        """Write or export the remaining traces in bounded time. Do not call on the event loop."""
 
 
 def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
@@ -62,7 +57,7 @@ def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
     if config.levels and not config.on:
-        # This is only a warning, because Triton starts with such settings as well.
+        # Triton starts with such settings too.
         _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
     return None if tracer is None else SpanTracing(tracer, sampling, infer)
@@ -92,8 +87,6 @@ class SpanTracing:
 
 
 class _SpanTrace:
-    """Sampled request, until its last response is passed on or the request is cancelled."""
-
     __slots__ = (
         "_arrival",
         "_context",
@@ -121,7 +114,6 @@ class _SpanTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; after the last response, export the spans."""
         if response.more:
             self._on_response(response)
             return

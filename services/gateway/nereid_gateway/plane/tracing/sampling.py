@@ -21,10 +21,6 @@ class Sampling:
     """One sampler for each model that has its own rule, and one sampler for all other models."""
 
     def __init__(self, default: TraceRule, *, parent_based: bool = False) -> None:
-        """Sample all models by the default rule.
-
-        parent_based: see `Sampler`.
-        """
         self._parent_based = parent_based
         self._rule = default
         self._default = Sampler(default, parent_based=parent_based)

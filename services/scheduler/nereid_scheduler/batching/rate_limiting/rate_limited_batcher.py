@@ -1,10 +1,7 @@
 """Batcher and router of a model version whose instances need resources (--rate-limit).
 
-A free instance is *idle*, *waits* for a grant, or is *granted*: it holds its resources. Only a
-granted instance may get a batch. Idle instances request grants when entries wait. A granted
-instance for which there is no batch returns its grant at once and is idle again, so that no
-resources are held for entries that may still come. Otherwise batches are formed as without
-resources. The module knows no pools and no priorities.
+Idle instances request grants when entries wait. Only a granted instance may get a batch. If there
+is none, the instance returns its grant at once, so that it holds no resources in vain.
 """
 
 # layout: compiled
@@ -33,9 +30,8 @@ class RateLimitedRouter(Router[T]):
     def __init__(self, limiter: RateLimiter[T]) -> None:
         super().__init__()
         self._limiter = limiter
-        # Free instances that hold their resources, in the order in which they will execute.
+        # Free instances in the order in which they will execute.
         self._granted: dict[T, None] = {}
-        # Free instances that have not requested a grant.
         self._idle: dict[T, None] = {}
 
     @property
@@ -49,10 +45,7 @@ class RateLimitedRouter(Router[T]):
         return len(self.free_instances) - len(self._granted) - len(self._idle)
 
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
-        """Request grants for all idle instances except the instances in `without`.
-
-        accept: called when an instance can have a grant; returns whether the grant is wanted.
-        """
+        """Request grants for idle instances. accept: returns whether a grant is still wanted."""
 
         def accept_for(instance: T) -> bool:
             accepted = accept()
@@ -70,7 +63,7 @@ class RateLimitedRouter(Router[T]):
         return next(iter(self._granted), None)
 
     def return_grants(self) -> list[T]:
-        """Give back all grants, as no batch is due; return the instances that held one."""
+        """Give back all grants; return the instances that held one."""
         returned = list(self._granted)
         for instance in returned:
             self._limiter.release(instance)
@@ -79,7 +72,7 @@ class RateLimitedRouter(Router[T]):
         return returned
 
     def add_instance(self, instance: T) -> None:
-        """Add a free instance, which is idle."""
+        """Add a free instance without a grant."""
         super().add_instance(instance)
         self._idle[instance] = None
 
@@ -91,7 +84,7 @@ class RateLimitedRouter(Router[T]):
         return instance
 
     def acquire(self, instance: T) -> None:
-        """Make an instance that holds a grant busy, as it executes a batch."""
+        """Make an instance that holds a grant busy."""
         super().acquire(instance)
         del self._granted[instance]
         self._limiter.begin_execution(instance)
@@ -109,7 +102,7 @@ class RateLimitedRouter(Router[T]):
         return super().remove_instance(instance)
 
     def release_instance(self, instance: T) -> None:
-        """Release the grant of an instance that has executed; it is free, unless it was removed."""
+        """Release an executed instance's grant; the instance is free unless it was removed."""
         super().release_instance(instance)
         self._limiter.release(instance)
         if instance in self.free_instances:
@@ -117,20 +110,17 @@ class RateLimitedRouter(Router[T]):
 
 
 class RateLimitedBatcher:
-    """Batcher that wraps another one, and gives its batches to instances that hold a grant."""
+    """Batcher that gives the batches of another batcher to instances that hold a grant."""
 
     def __init__(
         self, batcher: Batcher, router: RateLimitedRouter[T], on_grant: Callable[[], None]
     ) -> None:
-        """on_grant: called when an instance gets a grant; makes the owner ask for batches."""
         self._batcher = batcher
         self._router = router
         self._on_grant = on_grant
-        # False for models with sequences: only the instance that has an entry's slot can execute
-        # the entry.
+        # False for sequences, whose entries need the instance that has their slot.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
-        # Instances that held a grant for which there was no batch. The set is cleared when grants
-        # are requested for all idle instances.
+        # Instances that held a grant without a batch, since the last request for all idle ones.
         self._without_batch: set[Hashable] = set()
 
     @property

@@ -1,18 +1,8 @@
 """Decides which instances may execute now, by free resources and priority.
 
-An instance that has work requests its resources and *waits*. It gets all of them at once: this is a
-*grant*, and the instance *holds* its resources. It releases them when it has executed.
-
-Grants are given by stride scheduling. Each execution adds the instance's priority to its *pass*,
-and the instance with the lowest pass is next. So an instance of priority 2 executes half as often
-as one of priority 1. An instance that was idle does not catch up. An instance that must wait
-reserves the pools that it needs, so that no instance behind it can take them first and it never
-starves. Instances that need other resources are not delayed.
-
-Instances with the same needs wait in one queue. A turn of the limiter looks only at queues that
-compete for a pool that has changed, so its cost grows neither with the number of instances nor with
-the number of devices. Grants are given in a separate turn, after all events of the same time were
-handled. The module is pure, and knows no batches and no models.
+Stride scheduling: each execution adds the instance's priority to its *pass*, and the lowest pass is
+next. A waiting instance reserves its pools, so it never starves. A turn looks only at queues that
+compete for a changed pool, so its cost does not grow with the number of instances.
 """
 
 from __future__ import annotations
@@ -35,26 +25,22 @@ _Queue = frozenset[tuple[Pool, int]]
 
 @dataclass(slots=True, eq=False)
 class _Claim(Generic[T]):
-    """Instance with the resources that it needs, and whether it waits for them or holds them."""
-
     instance: T
     pools: dict[Pool, int]
     priority: int
-    # Key of the queue in which the instance waits. Instances that need the same resources have
-    # the same key.
+    # Key of the queue of all instances that need the same resources.
     queue: _Queue
-    # Pass in stride scheduling: the sum of the instance's priority over all its executions.
+    # Sum of the instance's priority over all its executions.
     passed: int = 0
     holds: bool = False
-    # Number that orders waiting instances with equal passes; 0 means that the instance does not
-    # wait.
+    # Orders instances with equal passes; 0 if the instance does not wait.
     waiting: int = 0
     accept: Callable[[T], bool] | None = None
 
 
 @dataclass(slots=True, eq=False, order=False)
 class _Place(Generic[T]):
-    """Place of a claim in a queue. It is void if the claim no longer waits, or waits elsewhere."""
+    """Place of a claim in a queue; void if the claim waits elsewhere or not at all."""
 
     passed: int
     number: int
@@ -65,7 +51,6 @@ class _Place(Generic[T]):
 
     @property
     def void(self) -> bool:
-        """True if the claim no longer waits at this place."""
         return self.claim.waiting != self.number
 
 
@@ -80,29 +65,24 @@ class RateLimiter(Generic[T]):
         self._schedule = schedule
         self._claims: dict[T, _Claim[T]] = {}
         self._used: dict[Pool, int] = {}
-        # Maps the key of a queue to a heap of the places of waiting claims.
+        # Key: a queue's key. Value: heap of the places of waiting claims.
         self._queues: dict[_Queue, list[_Place[T]]] = {}
-        # Maps a pool to the keys of the queues that compete for it.
+        # Key: a pool. Value: keys of the queues that compete for it.
         self._competing: dict[Pool, dict[_Queue, None]] = {}
-        # Changes since the last turn. `_grown`: queues that have new places. `_released`: pools of
-        # which something was released.
+        # Since the last turn: queues with new places, and pools of which something was released.
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0
-        # Pass of the last grant.
         self._passed = 0
         self._turn_due = False
 
     def add_instance(self, instance: T, limit: RateLimit, device: Device) -> None:
-        """Add an instance. It may request resources after this call.
-
-        `resources.require` must have accepted its needs.
-        """
+        """Add an instance whose needs `resources.require` has accepted."""
         pools = pools_of(limit.resources, device)
         claim = _Claim(instance, pools, limit.priority, frozenset(pools.items()))
         self._claims[instance] = claim
         self.resources.add_user(claim.pools)
-        # This instance's needs may have enlarged pools for which no limit is configured.
+        # The instance may have enlarged pools without a configured limit.
         self._released.update(dict.fromkeys(claim.pools))
         self._await_turn()
 
@@ -116,8 +96,8 @@ class RateLimiter(Generic[T]):
     def request(self, instance: T, accept: Callable[[T], bool]) -> None:
         """Let an instance wait for its resources.
 
-        accept: called in a later turn, when the instance can have all resources that it needs;
-        returns False if it no longer wants them. It must not call methods of this object.
+        accept: called when the instance can have them; returns False if it no longer wants them. It
+        must not call methods of this object.
         """
         claim = self._claims.get(instance)
         if claim is None or claim.holds or claim.waiting:
@@ -136,7 +116,7 @@ class RateLimiter(Generic[T]):
         self._await_turn()
 
     def begin_execution(self, instance: T) -> None:
-        """Record that an instance executes a batch, which adds its priority to its pass."""
+        """Add an instance's priority to its pass, as it executes a batch."""
         claim = self._claims.get(instance)
         if claim is not None:
             claim.passed += claim.priority
@@ -148,8 +128,7 @@ class RateLimiter(Generic[T]):
             return
         if claim.waiting:
             claim.waiting = 0
-            # Look at the pools again: while this instance waited, it may have kept instances behind
-            # it from taking them.
+            # While this instance waited, it may have kept others behind it from these pools.
             self._released.update(dict.fromkeys(claim.pools))
         if claim.holds:
             claim.holds = False
@@ -179,8 +158,7 @@ class RateLimiter(Generic[T]):
         affected = self._affected_queues()
         for key in affected:
             self._prune(key)
-        # Look only at the first place of each queue. If the claim there must wait, all claims
-        # behind it must wait as well.
+        # If the first claim in a queue must wait, all claims behind it must wait as well.
         heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()
@@ -199,10 +177,7 @@ class RateLimiter(Generic[T]):
                 heappush(heads, (self._queues[key][0], key))
 
     def _affected_queues(self) -> dict[_Queue, None]:
-        """Return the queues that may be affected by the changes since the last turn.
-
-        These are the queues that compete for a changed pool, directly or through other queues.
-        """
+        """Return the queues that compete for a changed pool, directly or through other queues."""
         affected: dict[_Queue, None] = {}
         seen: set[Pool] = set()
         pools = list(self._released)
@@ -235,7 +210,7 @@ class RateLimiter(Generic[T]):
             self._used[pool] = self.used(pool) + count
 
     def _prune(self, key: _Queue) -> None:
-        """Remove the void places at the head of a queue, and the queue itself if it is empty."""
+        """Remove the void places at the head of a queue, and an empty queue."""
         queue = self._queues.get(key, [])
         while queue and queue[0].void:
             heappop(queue)

@@ -1,13 +1,8 @@
 """Batching for stateful models, whose requests belong to sequences.
 
-The modules decide which sequence a request belongs to, which slot of which instance a sequence has,
-and which requests run together. The terms are Triton's: a sequence has a *slot* of an instance from
-its first request (START) to its last (END). If no slot is free, the sequence waits in the
-*backlog*. The strategies are *direct*, where a batch has one row for each slot of an instance, and
-*oldest*, where a dynamic batcher forms batches of the sequences' next requests.
-
-The package is pure: events and the time are arguments, and batches are the result. It knows no
-socket, clock or metric.
+As on Triton, a sequence has a *slot* of an instance from START to END. Without a free slot, it
+waits in the *backlog*. Strategy *direct*: a batch has one row per slot. Strategy *oldest*: a
+dynamic batcher forms batches of the sequences' next requests.
 """
 
 # layout: covered, pure

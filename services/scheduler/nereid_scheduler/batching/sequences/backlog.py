@@ -1,9 +1,4 @@
-"""Backlog of the sequences that wait for a slot.
-
-The owners (clients) of sequences take turns. So a client that opens many sequences delays a
-sequence of another client by only one turn. The module is pure, and each operation takes constant
-time. It knows no slots and no time.
-"""
+"""Backlog of the sequences that wait for a slot. Their owners (clients) take turns."""
 
 from __future__ import annotations
 
@@ -15,13 +10,10 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Waiting sequences by owner. With one owner or none, they are in order of arrival.
-
-    The END of a waiting sequence may have come already.
-    """
+    """Waiting sequences by owner; their END may have come already."""
 
     def __init__(self) -> None:
-        # Maps an owner to a queue of its waiting sequences; the owner whose turn is next is first.
+        # Key: an owner; the first one is next. Value: the owner's waiting sequences.
         self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()
         self._count = 0
 
@@ -42,10 +34,7 @@ class Backlog:
         self._queues.move_to_end(sequence.owner, last=False)
 
     def pop(self) -> Sequence:
-        """Remove and return the next sequence; the backlog must not be empty.
-
-        The next turn of the sequence's owner comes after the turns of all other owners.
-        """
+        """Remove and return the next sequence; the backlog must not be empty."""
         owner, queue = next(iter(self._queues.items()))
         sequence, _ = queue.popitem(last=False)
         self._count -= 1
@@ -65,7 +54,6 @@ class Backlog:
                 del self._queues[sequence.owner]
 
     def _queue_with(self, sequence: Sequence) -> OrderedDict[Sequence, None]:
-        """Add the sequence to the queue of its owner, and return the queue."""
         queue = self._queues.get(sequence.owner)
         if queue is None:
             queue = self._queues[sequence.owner] = OrderedDict()

@@ -1,8 +1,6 @@
 """Control tensors: inputs that the batcher adds to each request of a stateful model.
 
-A control tensor has the shape [1], or [1, 1] if the model has a batch dimension. So the same bytes
-are added to the heads of all requests, and only the payloads differ. The module knows no sequences
-and no slots: START, END, READY and the correlation id are arguments.
+Their shape is [1], or [1, 1] with a batch dimension. So all requests get the same head bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ if TYPE_CHECKING:
 
 _Control = model_config_pb2.ModelSequenceBatching.Control
 
-# The bytes that stand for false and for true in a flag's control tensor.
+# False and true.
 _Pair = tuple[bytes, bytes]
-# Values of START, END and READY.
+# START, END and READY.
 _Flags = tuple[bool, bool, bool]
 _FLAG_INDEX: Final = {
     _Control.CONTROL_SEQUENCE_START: 0,
@@ -37,8 +35,7 @@ _FLAG_INDEX: Final = {
 }
 _FORMATS: Final = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
 _INTEGER_BYTES: Final = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
-# Limits of the cache of null requests. A null request is all zeros, and is cached by its head. The
-# limits are: number of entries, bytes of tensors, and bytes of a head.
+# Null requests are all zeros and cached by their heads.
 _MAX_NULLS: Final = 256
 _MAX_NULL_BYTES: Final = 65536
 _MAX_NULL_HEAD_BYTES: Final = 4096
@@ -49,9 +46,7 @@ class ControlTensors:
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
-        # Control tensors in the order of the configuration. For a flag, the element is a tuple of
-        # the flag's index and the bytes of its two values. For the correlation id, the element is
-        # the datatype, a string.
+        # A flag: index and bytes of both values. The correlation id: datatype.
         self._tensors: list[tuple[int, _Pair] | str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
@@ -60,16 +55,13 @@ class ControlTensors:
                 self._tensors.append(_tensor_of(control))
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
-        # True if there is a control tensor for the correlation id. The id's type must fit it.
+        # True if the correlation id has a control tensor, whose type it must fit.
         self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 
     def check(self, correlation_id: CorrelationId) -> None:
-        """Raise InvalidArgument if a correlation id does not fit the model's control tensor.
-
-        An empty id always fits.
-        """
+        """Raise InvalidArgument if a non-empty correlation id does not fit its control tensor."""
         if not correlation_id:
             return
         for tensor in self._tensors:
@@ -90,7 +82,7 @@ class ControlTensors:
 
     @property
     def has_text_ids(self) -> bool:
-        """True if the model has a control tensor for correlation ids that are strings."""
+        """True if the model's control tensor for correlation ids is of strings."""
         return BYTES in self._tensors
 
     def replace(
@@ -102,11 +94,7 @@ class ControlTensors:
             request.payloads[-len(values) :] = values
 
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
-        """Return an entry for a slot without a request.
-
-        The entry has the shapes of another request of the batch, but all its tensors are zero, and
-        its READY is false. Its response is ignored, and statistics do not count it.
-        """
+        """Return an entry of zeros, with READY false, for a slot without a request."""
         zeros = self._nulls.get(like.request.head)
         if zeros is None:
             inputs = kserve_pb2.ModelInferRequest.FromString(like.request.head).inputs
@@ -144,7 +132,6 @@ def _drop(response: InferResponse) -> None:
 
 
 def _tensor_of(control: _Control) -> tuple[int, _Pair] | str:
-    """Return the element of `ControlTensors._tensors` for a control of the configuration."""
     datatype = control_datatype(control)
     if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
         return datatype
@@ -163,7 +150,6 @@ def _correlation_bytes(datatype: str, correlation_id: CorrelationId) -> bytes:
 
 
 def _zero_bytes(tensor: kserve_pb2.ModelInferRequest.InferInputTensor) -> int:
-    """Return the bytes of a tensor of this shape whose elements are zeros, or empty strings."""
     size = datatypes.byte_size(tensor.datatype, tensor.shape)
     if size is not None:
         return size

@@ -1,8 +1,6 @@
 """Strategy "direct": each slot of an instance has its own row in the instance's batches.
 
-When an instance is free, it gets a batch with one request of each of its sequences that has a
-request waiting. If a slot has no request, but a later slot has one, the slot's row gets a null
-request, whose READY is false. The module is pure.
+A slot without a request gets a null request if a later slot has a request.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ class DirectBatcher(SequenceBatcher):
     ) -> None:
         slots = max(1, config.max_batch_size)
         super().__init__(config, batching, router, slots, max_pending, client_share)
-        # Number of ready slots with which a batch is closed before the queue delay is over.
+        # Number of ready slots that closes a batch before the queue delay is over.
         self._enough = batching.minimum_slot_utilization * slots
         self._delay_ns = batching.max_queue_delay_us * 1000 if self._enough else 0
-        # Slot rows of the instances that have ready slots, in the order in which they got one.
+        # Rows with ready slots, in the order in which they got one.
         self._rows: dict[SlotRow, None] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
@@ -79,7 +77,7 @@ class DirectBatcher(SequenceBatcher):
         if not self._delay_ns:
             return None
         times = [self._oldest_ns(row) + self._delay_ns for row in self._rows]
-        # Leave out past times: if its delay is over, a batch waits only for a free instance.
+        # After its delay, a batch waits only for a free instance.
         return min((time for time in times if time > now_ns), default=None)
 
     def _is_due(self, row: SlotRow, now_ns: int) -> bool:
@@ -91,7 +89,6 @@ class DirectBatcher(SequenceBatcher):
         return min(_first(slot).enqueued_ns for slot in row.ready)
 
     def _cut(self, row: SlotRow, now_ns: int) -> Batch:
-        """Find a free instance with ready slots, and return a batch of their requests."""
         key = _first(next(iter(row.ready))).key
         chosen = [slot for slot in row.ready if _first(slot).key == key]
         by_index = {slot.index: self._take(slot) for slot in chosen}
@@ -127,7 +124,6 @@ class DirectBatcher(SequenceBatcher):
 
 
 def _first(slot: Slot) -> Entry:
-    """Return the first waiting request of a ready slot."""
     assert slot.sequence is not None, "a ready slot without a sequence"
     assert slot.sequence.waiting, "a ready slot without a request"
     return slot.sequence.waiting[0]

@@ -1,9 +1,7 @@
 """Iterative sequences: a model may reschedule a request until the request has its last response.
 
-A request without a correlation id is a sequence of its own. A sequence is over, and its slot is
-free, when none of its requests waits or executes; an END alone does not free the slot. States are
-not moved to other instances, because between two iterations there is a state although the request
-has not ended. The module is pure.
+An END alone does not free the slot: all requests must have ended. States are not moved, as they
+exist between two iterations of a request that has not ended.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
     from nereid_scheduler.core.requests.slots import Slot
 
-# Parameter by which an instance recognises a request that it has rescheduled. The value is
-# "number.iteration". Clients cannot send parameters with this prefix.
+# Parameter "number.iteration" by which an instance recognises a rescheduled request. Clients cannot
+# send parameters with this prefix.
 ITERATION: Final = "triton_iteration"
 _ENDED: Final = "the sequence has ended"
 
@@ -49,7 +47,6 @@ class IterativeBatcher(SequenceBatcher):
     ) -> None:
         super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
-        # Numbers from which correlation ids are made for requests that have no id.
         self._ids = count(1)
         self._text_ids = self._controls.has_text_ids
 
@@ -59,8 +56,7 @@ class IterativeBatcher(SequenceBatcher):
         is_alone = not parameters.get("sequence_id")
         if is_alone:
             parameters["sequence_id"] = self._new_id()
-            # Remove the owner: the client has not opened this sequence, so it does not count toward
-            # the client's share of slots.
+            # The client has not opened this sequence: it must not count toward the client's share.
             entry.request.sequence_owner = ""
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
@@ -70,10 +66,7 @@ class IterativeBatcher(SequenceBatcher):
         member_of(entry).alone = is_alone
 
     def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
-        """Queue an executed entry again, because its model has rescheduled it.
-
-        bound: True if the request must not begin anew at another instance.
-        """
+        """Queue an executed entry again; bound: it must not begin anew at another instance."""
         member = member_of(entry)
         sequence = self._executing.pop(entry)
         sequence.executing -= 1
@@ -84,7 +77,6 @@ class IterativeBatcher(SequenceBatcher):
         entry.timeout_ns = None
         self._set_iteration(entry, member.iteration + 1)
         self.pending += 1
-        # Put the entry ahead of the other requests of its sequence.
         sequence.prepend(entry)
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
@@ -97,10 +89,7 @@ class IterativeBatcher(SequenceBatcher):
             self._end(sequence, self._lost_error(member), sequence.split())
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return the error of a lost instance's entry that cannot run again; `None` if it can.
-
-        The first request of a sequence can always run again, unless it is bound to its instance.
-        """
+        """Return a lost entry's error. A first request can run again (`None`) unless bound."""
         member = member_of(entry)
         if member.start and not member.bound:
             return None
@@ -108,7 +97,7 @@ class IterativeBatcher(SequenceBatcher):
         return error and self._lost_error(member, cause)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
-        """Return False: a slot becomes free by itself, without a further request from a client."""
+        """Return False: a slot becomes free without a further request from a client."""
         return False
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
@@ -125,10 +114,7 @@ class IterativeBatcher(SequenceBatcher):
             super()._drop_entries([entry], lost)
 
     def _lost_error(self, member: SequenceMember, cause: str = "") -> Unavailable:
-        """Return the error of a lost instance's request.
-
-        The error does not mention a sequence if the client has not given a correlation id.
-        """
+        """Return a lost request's error; it names a sequence only if the client gave an id."""
         sequence = member.sequence
         if not member.alone:
             return sequence_lost(sequence, self._model_name, cause)
@@ -148,7 +134,6 @@ class IterativeBatcher(SequenceBatcher):
         """Do nothing: after an END, the sequence keeps its slot until the END's last response."""
 
     def _new_id(self) -> CorrelationId:
-        """Return a correlation id that no open sequence has."""
         while True:
             number = next(self._ids)
             correlation_id = str(number) if self._text_ids else number
@@ -156,7 +141,7 @@ class IterativeBatcher(SequenceBatcher):
                 return correlation_id
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
-        """Set an entry's iteration number and START flag. Only the first iteration has START."""
+        """Set an entry's iteration number. Only the first iteration has START."""
         member, request = member_of(entry), entry.request
         member.iteration = iteration
         start = member.start and not iteration

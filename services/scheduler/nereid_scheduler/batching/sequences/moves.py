@@ -1,14 +1,8 @@
 """Moves the implicit states of sequences from one instance to another.
 
-A draining instance exports its states, a few at a time. The scheduler keeps each state until the
-next request of the sequence is sent to a new instance, together with the state. A lost instance
-exports nothing: its sequences continue from their snapshots if the model has snapshots, and are
-lost otherwise.
-
-`Sequence.transfer` is the state of a move: EXPORT until the state has come (`end_export`), RETRY
-until the executed request is queued again (`resume`), FETCH until the snapshot has come
-(`end_fetch`), and `None` if nothing moves. The module is pure and knows no instance, store or batch
-queue. It calls its callbacks for each sequence that can continue or that is lost.
+A draining instance exports its states. After a loss, sequences continue from their snapshots, if
+any. `Sequence.transfer`: EXPORT until `end_export`, RETRY until the executed request is queued
+again (`resume`), FETCH until `end_fetch`, and `None` if nothing moves.
 """
 
 from __future__ import annotations
@@ -25,8 +19,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
 
-# Maximum size of the states and requests of one model version that this process keeps. While it is
-# exceeded no more states are exported, and a model with snapshots makes one with each request.
+# Limit of one version's states and requests in this process. Beyond it, no more states are
+# exported, and a model with snapshots makes one with each request.
 _MAX_KEPT_BYTES: Final = 256 << 20
 
 
@@ -40,35 +34,27 @@ class Moves:
         on_lost: Callable[[Sequence, str], None],
         max_kept_bytes: int = _MAX_KEPT_BYTES,
     ) -> None:
-        """interval: number of requests from one snapshot to the next; 0 means no snapshots.
-
-        on_restored: called with a sequence that can continue at any instance. on_lost: called with
-        a sequence that cannot continue, and with the reason. max_kept_bytes: see _MAX_KEPT_BYTES.
-        """
+        """interval: requests between snapshots; 0: none. on_lost: also gets the reason."""
         self.interval = interval
-        # True if snapshots are kept in a store outside this process, so that they must be fetched.
+        # True if snapshots are in a store outside this process, and must be fetched.
         self.has_store = False
         self.max_kept_bytes = max_kept_bytes
         self.kept_bytes = 0
-        # True if states can be moved to other instances. It is set when an instance is removed.
+        # Set when an instance is removed.
         self.are_possible = False
         # Sequences whose snapshots must be fetched from the store.
         self.to_fetch: list[Sequence] = []
         self._on_restored = on_restored
         self._on_lost = on_lost
-        # Maps a draining instance and a slot number to the sequence whose state is still in that
-        # slot.
+        # Keys: a draining instance, and the number of a slot that still has the state.
         self._exports: dict[Hashable, dict[int, Sequence]] = {}
         self._numbers = count(1)
-        # Number of sequences that have a Recovery although the model has no snapshots: they were
-        # moved from a draining instance.
+        # Number of Recoveries of a model without snapshots, for states from draining instances.
         self._moved = 0
 
     def new_recovery(self) -> Recovery:
         """Return a Recovery with a new number, for a sequence in its initial state."""
         return Recovery(next(self._numbers))
-
-    # ---- requests
 
     def begin_request(self, recovery: Recovery, member: SequenceMember) -> None:
         """Record that a request is sent to the instance in which its sequence has a slot."""
@@ -79,7 +65,7 @@ class Moves:
             and (
                 recovery.needs_snapshot(self.interval)
                 or self.full
-                # A state that came from another instance is not in the store yet.
+                # A state from another instance is not in the store yet.
                 or (self.has_store and recovery.state)
             )
         )
@@ -93,12 +79,7 @@ class Moves:
     def end_batch(
         self, entries: Entries[Entry], failed: Entries[bool], states: Mapping[int, bytes]
     ) -> list[tuple[Recovery, bytes]]:
-        """Record the execution of a batch; return the snapshots to store.
-
-        failed: for each entry, whether its request failed. states: maps a slot number to the state
-        that the instance returned. Each snapshot is a pair of a Recovery and the state after the
-        Recovery's `done` requests.
-        """
+        """Record the execution of a batch; return the snapshots to store. states: by slot."""
         snapshots = []
         for entry, has_failed in zip(entries, failed, strict=True):
             member = entry.member
@@ -117,7 +98,7 @@ class Moves:
                 if self.has_store:
                     snapshots.append((recovery, state))
             elif has_failed:
-                # It is unknown whether the failed request has changed the state.
+                # The failed request may have changed the state.
                 recovery.forget()
             else:
                 recovery.add_request(entry.request)
@@ -126,10 +107,8 @@ class Moves:
             self.kept_bytes += recovery.kept_bytes
         return snapshots
 
-    # ---- draining instances
-
     def is_placed(self, sequence: Sequence) -> bool:
-        """Return whether the instance of a sequence has the sequence's state."""
+        """Return whether the sequence's instance has its state."""
         return sequence.recovery is None or sequence.recovery.placed
 
     def await_export(self, sequence: Sequence, instance: Hashable, slot_number: int) -> None:
@@ -138,10 +117,7 @@ class Moves:
         self._exports.setdefault(instance, {})[slot_number] = sequence
 
     def slots_to_export(self, instance: Hashable) -> list[int]:
-        """Return the numbers of the slots whose states must be exported.
-
-        Slots of sequences with waiting requests come first.
-        """
+        """Return the slots to export; those with waiting requests come first."""
         exports = self._exports.get(instance, {})
         for slot_number, sequence in list(exports.items()):
             if sequence.transfer is not Transfer.EXPORT:
@@ -152,14 +128,11 @@ class Moves:
 
     @property
     def full(self) -> bool:
-        """True if this process keeps as many states and requests as it may."""
+        """True if this process keeps more bytes than allowed."""
         return self.kept_bytes > self.max_kept_bytes
 
     def end_export(self, instance: Hashable, slot_number: int, state: bytes, cause: str) -> None:
-        """Record a state that an instance has exported; an empty state means that it is lost.
-
-        cause: why the sequence is lost in that case.
-        """
+        """Record an exported state; if it is empty, the sequence is lost because of `cause`."""
         sequence = self._exports.get(instance, {}).pop(slot_number, None)
         if sequence is None or sequence.transfer is not Transfer.EXPORT:
             return
@@ -188,19 +161,16 @@ class Moves:
             sequence.transfer = None
         return remaining
 
-    # ---- lost instances
-
     def recover(self, sequence: Sequence) -> bool:
         """Return whether a sequence can continue after its instance was lost.
 
-        If it can, call resume() once the sequence's executing requests are queued again.
+        If so, call resume() once the sequence's executing requests are queued again.
         """
         recovery = sequence.recovery
         if not self.are_possible or recovery is None or not recovery.exact:
             return False
         if recovery.open != sequence.executing:
-            # A request was cancelled while it ran, so it is unknown whether it has changed the
-            # state.
+            # A request that was cancelled while it ran may have changed the state.
             return False
         recovery.open = 0
         recovery.placed = False
@@ -209,7 +179,7 @@ class Moves:
         return True
 
     def resume(self, sequence: Sequence) -> None:
-        """Let a sequence continue now. If its snapshot must be fetched, it continues after that."""
+        """Let a sequence continue now, or once its snapshot is fetched."""
         assert sequence.recovery is not None, "a sequence that cannot go on"
         if sequence.recovery.state is None:
             sequence.transfer = Transfer.FETCH
@@ -219,10 +189,7 @@ class Moves:
             self._on_restored(sequence)
 
     def end_fetch(self, sequence: Sequence, state: bytes | None, cause: str) -> None:
-        """Record a fetched snapshot; `None` means that the store does not have it.
-
-        cause: why the sequence is lost in that case.
-        """
+        """Record a fetched snapshot; without one, the sequence is lost because of `cause`."""
         recovery = sequence.recovery
         if sequence.transfer is not Transfer.FETCH or recovery is None:
             return  # the sequence has ended

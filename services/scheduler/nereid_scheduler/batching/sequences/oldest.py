@@ -1,8 +1,6 @@
 """Strategy "oldest": each sequence of an instance offers one request at a time.
 
-Each instance has a dynamic batcher, which gets the offered requests and forms batches as it does
-for other models. The next request of a sequence is offered when the request before it has ended.
-The module is pure.
+A dynamic batcher for each instance forms batches of these requests.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ class OldestBatcher(SequenceBatcher):
         self._batching = batching.oldest or DynamicBatching()
         self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
-        # Key: the slot row of an instance. Value: maps each entry that is offered to the instance
-        # to its sequence. Rows are in the order in which the instances got an offer.
+        # Key: an instance's row. Value: maps an offered entry to its sequence.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
@@ -76,7 +73,6 @@ class OldestBatcher(SequenceBatcher):
         if slot is None or sequence.waiting or sequence.offered or sequence.executing:
             sequence.append(entry)
         else:
-            # Offer the request at once, as no other request of its sequence is ahead of it.
             self._offer_entry(sequence, slot, entry)
 
     def _offer(self, sequence: Sequence) -> None:
@@ -131,6 +127,6 @@ class OldestBatcher(SequenceBatcher):
 
     def closes_ns(self, now_ns: int) -> int | None:
         """Return the earliest time at which the delay of an instance's batch ends."""
-        # Deadlines are not included: wake_at_ns() has those of all waiting entries.
+        # wake_at_ns() adds the deadlines.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
         return min((time for time in times if time is not None), default=None)

@@ -1,20 +1,15 @@
 """Base class of the two strategies of sequence batching.
 
-The class adds each request to its sequence, and gives sequences their slots. A sequence is in one
-of these states:
+The states of a sequence are:
 
 - in the *backlog*: it waits for a slot;
 - *in a slot*: its requests wait or execute, and one may be *offered* to the next batch;
-- *moving* (`transfer`): its instance drains or was lost, and its state is on the way to another;
+- *moving* (`transfer`): its instance drains or was lost, and its state moves to another;
 - *lost*: its state is gone, so its next request fails unless that is a START;
 - *over*: it had its END, was idle for too long, or ended early.
 
-The events are: a request comes (`enqueue`), is removed, expires or ends; an instance is added,
-retired or removed. If one request of a sequence is cancelled or expires, the sequence ends, because
-the model would miss a step. But a START for an open sequence begins the sequence anew, whatever
-happens to the requests before the START.
-
-The module is pure: it must not know a clock, a socket or what an instance is.
+If a request is cancelled or expires, its sequence ends, because the model would miss a step. A
+START for an open sequence begins it anew, whatever happens to earlier requests.
 """
 
 from __future__ import annotations
@@ -62,8 +57,7 @@ class SequenceBatcher(ABC):
         max_pending: int,
         client_share: float,
     ) -> None:
-        """client_share: maximum fraction of the slots that one client's open sequences may have."""
-        # Number of entries that wait, so that no instance has them.
+        # Number of entries that no instance has.
         self.pending = 0
         self.sequences = SequenceTable(
             config.name, slots_per_instance, batching.max_sequence_idle_us * 1000, client_share
@@ -73,23 +67,17 @@ class SequenceBatcher(ABC):
         self._max_pending = max_pending
         self._controls = ControlTensors(config)
         self._expiries = Expiries()
-        # Maps each entry that an instance has to its sequence.
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Key: a waiting entry of a sequence that ended early. Value: the error with which the entry
-        # fails in the next turn.
+        # Entries of sequences that ended early; they fail in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
-        # Moves of sequences' states from one instance to another.
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
-
-    # ---- implemented by the strategies
 
     @abstractmethod
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch that names a free instance; `None` means that no batch is due."""
 
     def _append(self, sequence: Sequence, entry: Entry) -> None:
-        """Add a request to a sequence with a slot."""
         sequence.append(entry)
         self._offer(sequence)
 
@@ -99,11 +87,7 @@ class SequenceBatcher(ABC):
 
     @abstractmethod
     def _withdraw(self, sequence: Sequence) -> Entry | None:
-        """Take back a sequence's offer, if there is one.
-
-        If the strategy had removed the offered request from the waiting requests, returns the
-        request; otherwise returns `None`.
-        """
+        """Take back a sequence's offer. Return the request if it was no longer waiting."""
 
     @abstractmethod
     def _remove_row(self, row: SlotRow) -> list[Sequence]:
@@ -117,15 +101,8 @@ class SequenceBatcher(ABC):
     def closes_ns(self, now_ns: int) -> int | None:
         """Return when the next queue delay of a batch ends; `None` if no batch is delayed."""
 
-    # ---- requests
-
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Add a request to its sequence.
-
-        Raises:
-            InvalidArgument: the request's batch size is not 1, or it fits no sequence.
-            Unavailable: the queue is full, or the sequence's state is lost.
-        """
+        """Add a request to its sequence; raise InvalidArgument or Unavailable if it is refused."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         if entry.valid.batch_size > 1:
@@ -141,8 +118,7 @@ class SequenceBatcher(ABC):
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):
-            # End the sequence: the response was lost on its way, and the executor no longer has it.
-            # The request has already changed the state, so it cannot run again.
+            # The request has changed the state, and the executor no longer has the response.
             sequence.lost = "a response was lost, and its request cannot run again"
             error = sequence_lost(sequence, self._model_name)
             self._end(sequence, error, sequence.split())
@@ -155,7 +131,7 @@ class SequenceBatcher(ABC):
         entry.enqueued_ns = now_ns
         entry.state = RequestState.QUEUED
         if sequence.slot is None and request.timeout_us:
-            # Requests expire only in the backlog, as on Triton.
+            # As on Triton, requests expire only in the backlog.
             entry.timeout_ns = now_ns + request.timeout_us * 1000
         self.pending += 1
         if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
@@ -182,25 +158,18 @@ class SequenceBatcher(ABC):
                 self._restart(sequence)
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Return the error of a lost instance's entry that cannot run again; `None` if it can.
-
-        cause: why the instance was lost. If the result is `None`, requeue the entry at once.
-        """
+        """Return a lost entry's error. If it is `None`, requeue the entry at once."""
         member = member_of(entry)
         sequence = member.sequence
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
             return None
         if member.end and self.moves.recover(sequence):
-            # After its END was offered, the sequence had no slot. So remove_instance() did not
-            # recover the sequence.
+            # After its END was offered, the sequence had no slot, so remove_instance() missed it.
             return None
         return sequence_lost(sequence, self._model_name, cause)
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has, and end its sequence.
-
-        Returns False if the batcher does not have the entry.
-        """
+        """Remove an entry that no instance has, and end its sequence; return False if unknown."""
         if self._dropped.pop(entry, None) is not None:
             return True
         if entry.holder is None:
@@ -225,8 +194,7 @@ class SequenceBatcher(ABC):
         sequence.executed_id = entry.request.id
         self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
-            # The request's instance was lost, and the request has ended without running again. The
-            # model would miss a step.
+            # The request was lost with its instance and ended, so the model would miss a step.
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
         elif sequence.slot is not None:
@@ -237,7 +205,7 @@ class SequenceBatcher(ABC):
         elif member_of(entry).end:
             self.moves.forget(sequence)
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
-            # The first request of the sequence was lost with its instance and does not run again.
+            # The first request was lost with its instance and does not run again.
             sequence.lost = sequence.lost or "its first request failed"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
 
@@ -272,13 +240,11 @@ class SequenceBatcher(ABC):
         return min((time for time in times if time is not None), default=None)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
-        """Return `None`, as an entry must be enqueued in its sequence, which needs a slot."""
+        """Return `None`, as an entry needs a slot of its sequence."""
         return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
         """Do nothing, as a batch is formed when its instance is free."""
-
-    # ---- instances
 
     def add_instance(self, instance: Hashable) -> None:
         """Add a ready instance, whose slots take sequences from the backlog."""
@@ -287,11 +253,7 @@ class SequenceBatcher(ABC):
             self._offer(sequence)
 
     def retire_instance(self, instance: Hashable) -> None:
-        """Let an instance's slots take no new sequences.
-
-        The instance's sequences continue there. Once has_sequences() returns False, the instance
-        can be removed.
-        """
+        """Give an instance no new sequences; remove it once has_sequences() is False."""
         row = self.sequences.slots.row_of(instance)
         if row is not None:
             self.sequences.slots.close_row(row)
@@ -304,14 +266,9 @@ class SequenceBatcher(ABC):
     def remove_instance(
         self, instance: Hashable, cause: str, *, lost: bool, gives_states: bool = False
     ) -> None:
-        """Give an instance no more batches.
+        """Give an instance no more batches; its sequences move or are lost.
 
-        If the instance has a sequence's state, the sequence is lost, or continues at another
-        instance after its state was moved.
-
-        cause: why the instance is removed. lost: True if the requests that the instance executes
-        get no responses; they are queued again or fail. gives_states: True if the instance can be
-        asked for the states of its sequences (see Moves).
+        lost: executing requests get no responses. gives_states: states can be exported (see Moves).
         """
         self.moves.are_possible = gives_states
         row = self.sequences.slots.remove_row(instance)
@@ -331,7 +288,7 @@ class SequenceBatcher(ABC):
                 if not sequence.executing:
                     self.moves.resume(sequence)
             elif lost and sequence.executing and not sequence.begun:
-                # Keep the waiting requests: if the first request can run again, they run after it.
+                # If the first request can run again, the waiting requests run after it.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
                 # The executing requests must not run again, as the state is lost.
@@ -339,20 +296,17 @@ class SequenceBatcher(ABC):
             else:
                 self._restart(sequence)
 
-    # ---- inside
-
     def _begin(self, entry: Entry, sequence: Sequence) -> None:
-        """Record that an entry is sent to the instance in which its sequence has a slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
         if sequence.executing == 1 and member_of(entry).begins_anew:
-            # The entry begins the sequence anew. So it can run again, unlike earlier requests.
+            # Unlike earlier requests, this entry can run again.
             sequence.begun = False
         if sequence.recovery is not None:
             self.moves.begin_request(sequence.recovery, member_of(entry))
 
     def _lose(self, sequence: Sequence, cause: str) -> None:
-        """Mark a sequence's state as lost, and fail the waiting requests before the next START."""
+        """Mark a state as lost, and fail the waiting requests before the next START."""
         sequence.begun = True
         sequence.lost = cause
         self.moves.forget(sequence)
@@ -362,11 +316,10 @@ class SequenceBatcher(ABC):
         if later:
             self._begin_anew(sequence, later)
         elif failed:
-            # Forget the sequence, as its client learns of the loss from the failed requests.
+            # The client learns of the loss from the failed requests.
             self.sequences.drop(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        """Let a sequence continue at any instance. It waits for a slot ahead of other sequences."""
         sequence.lost = ""
         self.sequences.return_to_backlog(sequence)
         if sequence.slot is not None:
@@ -378,16 +331,12 @@ class SequenceBatcher(ABC):
             self._offer(slot.sequence)
 
     def _begin_anew(self, sequence: Sequence, later: Entries[Entry]) -> None:
-        """Begin a sequence anew after it has ended early.
-
-        later: requests of the new sequence; the first one has the START flag.
-        """
+        """Begin a sequence anew after it has ended early; `later` begins with a START."""
         successor = sequence
         if self.sequences.in_backlog(sequence):
             sequence.begun, sequence.lost = False, ""
         else:
-            # Use a new object: requests that execute, or a state that is being moved, may still
-            # need the ended one.
+            # Requests that execute, or a moving state, may still need the old object.
             successor = self.sequences.successor_of(sequence)
             self.sequences.replace(sequence, successor)
         if self._snapshot_interval:
@@ -398,10 +347,7 @@ class SequenceBatcher(ABC):
         self._offer(successor)
 
     def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
-        """Remove a waiting or offered entry from its sequence.
-
-        Also removes and returns the next request with START and all requests behind it.
-        """
+        """Remove an entry; also remove and return the next START and all requests behind it."""
         if sequence.offered is entry:
             self._withdraw(sequence)
             later = sequence.split()
@@ -439,10 +385,7 @@ def member_of(entry: Entry) -> SequenceMember:
 
 
 def _slot_number(sequence: Sequence) -> int:
-    """Return the number of the sequence's slot.
-
-    When its END was offered, the sequence left the slot. The number is then read from the END.
-    """
+    """Return the slot's number. If a sequence has left its slot, its END has the number."""
     if sequence.slot is not None:
         return sequence.slot.index + 1
     assert sequence.waiting is not None, "a sequence without a slot that had no END"

@@ -1,8 +1,4 @@
-"""Table of a model version's sequences and their slots, by Triton's rules.
-
-The table decides which sequence a request belongs to, and which sequence has which slot. The module
-is pure: the time is an argument. It does not know batches, nor where the states of sequences are.
-"""
+"""Table of a model version's sequences and their slots, by Triton's rules."""
 
 from __future__ import annotations
 
@@ -39,22 +35,16 @@ class SequenceTable:
     def __init__(
         self, model_name: str, slots_per_instance: int, idle_ns: int, client_share: float = 1.0
     ) -> None:
-        """idle_ns: time without a request or response after which a sequence is over.
-
-        client_share: maximum number of open sequences of one owner, as a fraction of the number of
-        slots; 1 means no limit.
-        """
+        """client_share: maximum fraction of the slots for one owner; 1 means no limit."""
         self.slots = SlotTable(slots_per_instance)
         self._model_name = model_name
         self._idle_ns = idle_ns
-        # Sequences that accept requests, sorted by the time at which the last request came or
-        # ended; the earliest is first.
+        # Sequences that accept requests, in the order of their last request or its end.
         self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
-        # Maps the correlation id that models see to the sequence. Only sequences of authenticated
-        # clients (principals) are here, each until its last request has ended.
+        # Key: the id that models see. Only sequences of principals are here.
         self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
         self._client_share = client_share
-        # Number of open sequences of each owner; empty if the number is not limited.
+        # Number of open sequences; empty without a limit.
         self._by_owner: Counter[str] = Counter()
         self._backlog = Backlog()
 
@@ -74,15 +64,7 @@ class SequenceTable:
         return sequence in self._backlog
 
     def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
-        """Return the sequence of a request; a new sequence gets a slot or waits in the backlog.
-
-        owner: principal or address that the request comes from.
-
-        Raises:
-            InvalidArgument: the request has no correlation id, or its sequence was not started.
-            Unavailable: the sequence's state is lost, so that the sequence must be started again;
-                or the owner has too many open sequences.
-        """
+        """Return a request's sequence; raise InvalidArgument or Unavailable if it is refused."""
         if not flags.id:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify a non-zero or"
@@ -128,18 +110,13 @@ class SequenceTable:
         return successor
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
-        """Choose the correlation id that models see for a sequence.
-
-        Models may keep data by correlation id. So sequences of two owners must not have the same id
-        at the same time.
-        """
+        """Choose the id that models see. They may keep data by id, so each owner gets its own."""
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
             sequence.visible_id = other_id(sequence.id, sequence.owner)
         self._visible[sequence.visible_id] = sequence
 
     def _check_share(self, owner: str) -> None:
-        """Raise Unavailable if this owner already has the maximum number of open sequences."""
         if self._client_share >= 1 or not is_limited(owner):
             return
         limit = max(1, int(self._client_share * self.slots.capacity))
@@ -151,7 +128,6 @@ class SequenceTable:
             )
 
     def _close(self, sequence: Sequence) -> None:
-        """Close a sequence, so that it accepts no more requests."""
         if self._open.get(sequence.key) is not sequence:
             return
         del self._open[sequence.key]
@@ -167,10 +143,7 @@ class SequenceTable:
             self._open.move_to_end(sequence.key)
 
     def next_in_slot(self, slot: Slot) -> None:
-        """Give the slot of a sequence that is over to the next sequence in the backlog.
-
-        If no sequence waits, or if the slot takes no new sequences, the slot is released.
-        """
+        """Give a slot to the next sequence in the backlog, or release the slot."""
         if slot.sequence is not None:
             slot.sequence.slot = None
             slot.sequence = None
@@ -189,10 +162,7 @@ class SequenceTable:
         return slot
 
     def replace(self, sequence: Sequence, successor: Sequence) -> None:
-        """Give a sequence's id and slot to the successor of the sequence.
-
-        If the slot takes no new sequences, the successor gets another slot or waits in the backlog.
-        """
+        """Give a sequence's id and slot to its successor; a closed slot is not passed on."""
         if self._open.get(sequence.key) is sequence:
             self._open[sequence.key] = successor
             successor.seen_ns = sequence.seen_ns
@@ -205,10 +175,7 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """Give a sequence a free slot; if no slot is free, put the sequence into the backlog.
-
-        If the sequence has waiting requests, it goes ahead of all others in the backlog.
-        """
+        """Give a sequence a free slot. Without one it waits, and is first if it has requests."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
@@ -239,13 +206,12 @@ class SequenceTable:
                 idle.append(sequence)
                 self._close(sequence)
             else:
-                # A sequence with waiting or executing requests is not idle.
                 sequence.seen_ns = now_ns
                 self._open.move_to_end(sequence.key)
         return idle
 
     def next_expiry_ns(self) -> int | None:
-        """Return a time that is not after the next sequence's expiry; `None` without sequences."""
+        """Return a time not after the next sequence's expiry; `None` without sequences."""
         for sequence in self._open.values():
             return sequence.seen_ns + self._idle_ns
         return None
@@ -263,10 +229,7 @@ class SequenceTable:
 
 
 def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
-    """Return the error for the next request of a sequence whose state is lost.
-
-    cause: why the state is lost. It is used if `sequence.lost` is empty.
-    """
+    """Return the error of a lost sequence. cause: used if `sequence.lost` is empty."""
     return Unavailable(
         f"the state of sequence {sequence.id} of model '{model_name}' is lost:"
         f" {sequence.lost or cause};"

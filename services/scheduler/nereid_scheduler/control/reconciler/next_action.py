@@ -1,7 +1,6 @@
 """Decides what to do next for a model: compares what is desired with what is served.
 
-The module changes nothing. If a client loads an ensemble, the ensemble waits for the models of its
-steps, which are loaded first, as in Triton; cycles are refused. Error texts are Triton's.
+The module changes nothing. As in Triton, the models of an ensemble's steps are loaded first.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
-# Actions after which the next action for the model is decided again.
 FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
 
 
@@ -49,11 +47,8 @@ class Action(NamedTuple):
     """The next action for a model, with its arguments."""
 
     do: Do
-    # Names of models to find.
     names: tuple[str, ...] = ()
-    # Models of an ensemble's steps that have to be loaded.
     steps: tuple[FoundModel, ...] = ()
-    # Reason why the model is refused.
     error: NereidError | None = None
 
 
@@ -78,7 +73,7 @@ def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogu
     if model.files_pending:
         return Action(Do.READ_FILES)
     if model.why is Why.STEP and not found.exists:
-        # The ensemble reports the missing step as the ensemble's own error.
+        # The ensemble reports the missing step.
         return Action(Do.KEEP)
     if found.error is not None:
         return Action(Do.REFUSE, error=_refusal(model, found, found.error))
@@ -110,11 +105,7 @@ def is_unload_remembered(
     *,
     brought: bool,
 ) -> bool:
-    """Return whether to record an unload, because a later start would or might load the model.
-
-    brought: True if a load request brought the model's files. Only a record of that load could
-    bring the model back.
-    """
+    """Return whether to record an unload, because a later start would or might load the model."""
     if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
         return True
     if catalogue.model(name) is None and name not in desired.awaited:
@@ -129,7 +120,6 @@ def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
 
 
 def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
-    """Return whether a model is in service and has not changed since it was loaded."""
     if desired.has_failed(found.name) or desired.has_changed(found):
         return False
     states = {version.life.state for version in catalogue.running(found.name)}
@@ -163,7 +153,6 @@ def _compose(
         return Action(Do.FIND, names=tuple(missing))
 
     def composed_of(name: str) -> list[str]:
-        """Return the models of a model's steps, in its pending load or else as it is served."""
         if name in models:
             return step_models(models[name].draft)
         return [step for draft in catalogue.drafts(name, "") for step in step_models(draft)]
@@ -171,8 +160,7 @@ def _compose(
     def pending_in(name: str) -> Iterable[str]:
         return model.steps if name == found.name else desired.pending_steps(name)
 
-    # Two concurrent loads with overridden configurations could wait for each other, so look for a
-    # cycle among pending loads too.
+    # Two concurrent loads with overrides could wait for each other: check pending loads too.
     cycle = cycle_error(found.name, composed_of) or cycle_error(found.name, pending_in)
     if cycle:
         text = f"load failed for model '{found.name}': {cycle}\n"

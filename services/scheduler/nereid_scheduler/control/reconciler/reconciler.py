@@ -1,10 +1,6 @@
 """Makes served models match desired ones: carries out actions, one at a time per model.
 
-Events are changes of what is desired, and ends of actions. On each event `reconcile` asks
-next_action.py which action is due, begins the action, and later reports its result to
-DesiredModels. The reconciler reads repositories in threads, and has the loader load and unload.
-Nothing else changes which models the catalogue has. If a load fails, the old versions stay in
-service. What is desired is decided elsewhere.
+Nothing else changes which models the catalogue has. If a load fails, the old versions stay.
 """
 
 # layout: not pure, uses asyncio
@@ -57,17 +53,12 @@ _log = logging.getLogger(__name__)
 
 # Reasons for loads whose failures are neither logged nor returned elsewhere.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# Reasons after which a model is no longer loaded and unloaded on demand: a client has loaded or
-# unloaded it.
+# After these requests of clients, a model is no longer loaded and unloaded on demand.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
 class Sources(NamedTuple):
-    """Collaborators that only some schedulers have.
-
-    They are the models that are loaded on demand, the records of what clients load and unload, and
-    the moves of models between the schedulers of the mesh.
-    """
+    """Collaborators that only some schedulers have."""
 
     on_demand: OnDemand = NO_ON_DEMAND
     recorded: RecordedModels = NO_RECORDED_MODELS
@@ -96,14 +87,10 @@ class Reconciler:
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._load_writes = LoadWrites()
-        # Maps a desired model to its load in progress.
         self._reloads: dict[DesiredModel, ModelReload] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in a task that `close` cancels; log unexpected errors.
-
-        If `close` has been called already, the task is cancelled at once.
-        """
+        """Run `work` in a task; log unexpected errors. After `close`, cancel the task at once."""
         task = asyncio.get_running_loop().create_task(work)
         if self._closed:
             task.cancel()
@@ -131,8 +118,6 @@ class Reconciler:
         self.reconcile()
         if self._hand_overs:
             await asyncio.wait(self._hand_overs, timeout=limit_s)
-
-    # ---- actions
 
     def reconcile(self) -> None:
         """Begin all actions that are due."""
@@ -195,7 +180,6 @@ class Reconciler:
                 self._desired.end(model)
 
     def _end_unexpectedly(self, model: DesiredModel) -> None:
-        """End a generation with an internal error; log the exception that is being handled."""
         _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
@@ -205,8 +189,6 @@ class Reconciler:
     def _notify_if_awaited_changed(self) -> None:
         if self._desired.take_awaited_changed():
             self._loader.notify_change()
-
-    # ---- what is to be loaded
 
     async def _find(self, model: DesiredModel, action: Action) -> None:
         def find() -> list[FoundModel]:
@@ -220,19 +202,18 @@ class Reconciler:
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
     async def _find_recorded(self, models: list[DesiredModel]) -> None:
-        """Find models as records of other schedulers describe them, or else in the repository."""
         names = [model.name for model in models]
         try:
             records = await self._recorded.records.read_again()
             known = [records[name] for name in names if name in records]
             found = await self._recorded.find_outlines(record for record in known if record.loaded)
-            # A model whose record says that it was unloaded is not searched for: a client's unload
-            # may have been the last thing that the lost scheduler did.
+            # Do not search for a model whose record says that it was unloaded: a client's unload
+            # may be the last act of the lost scheduler.
             others = [name for name in names if name not in records]
             found |= await asyncio.to_thread(
                 lambda: {name: self._repositories.require(name) for name in others}
             )
-            # Clients may have loaded or unloaded some of the models during the search.
+            # Clients may have loaded or unloaded some models meanwhile.
             pending = {model.name: model for model in models if not model.superseded}
             wanted = [found[name] for name in pending if name in found]
             for chosen in refuse_cycles(in_load_order(self._moves.select(wanted))):
@@ -262,10 +243,7 @@ class Reconciler:
             _log_failure(model, found.error)
         raise error
 
-    # ---- loads and unloads
-
     def _end_deferring(self, model: DesiredModel) -> None:
-        """Stop loading a model on demand if a client loads or unloads it."""
         if model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 
@@ -317,8 +295,8 @@ class Reconciler:
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
-            # Another scheduler owns the model now. Only versions that were loading have not been
-            # handed over, and the result of their loads does not matter.
+            # Another scheduler owns the model now. Only versions that were still loading are left
+            # here.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
@@ -346,19 +324,13 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        # The model may have been handed over while it was loaded. `requested` still says then
-        # whether a client or a flag named it.
+        # `requested` still says who named the model, even if the model moved during the load.
         by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
     def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
-        """Stop accepting requests for a model; return a coroutine for the rest of the unload.
-
-        The coroutine writes the model's record or, for a model that makes way for others, waits
-        until its memory is released.
-        """
         name = model.name
-        # Decide this before the versions end, since the result depends on them.
+        # Decide before the versions end, since the result depends on them.
         remembered = is_unload_remembered(
             name,
             self._desired,
@@ -398,19 +370,17 @@ class Reconciler:
         self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
     ) -> None:
         await asyncio.gather(*ends)
-        # Remove the model only if nothing has changed meanwhile: it may be in service again, or a
-        # client whose view is old may be loading it.
+        # Do not remove a model that is in service again, or that a client with an old view loads.
         current = self._catalogue.model(model.name) is model
         if current and model.unloaded and not self._owns(model.name):
             self._catalogue.remove_model(model)
 
 
 class _ReportedError(InvalidArgument):
-    """A failed load whose reason has already been logged."""
+    """The reason of the failed load has already been logged."""
 
 
 def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:
-    """Return a model that cannot be loaded, with the reason for the index."""
     model = ServedModel(
         found.name, reason=reason_of(error.code, error.message), namespace=found.namespace
     )

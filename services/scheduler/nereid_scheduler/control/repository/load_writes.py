@@ -1,10 +1,6 @@
 """Recognises files that a model's own loads write, such as a cache that the model's code makes.
 
-A file that changes while a model is loaded may have been changed by the load or by a user, and
-looking once does not show which. Therefore the model counts as changed at first, and is loaded
-again. Files that nobody touches between the two loads and that change again during the second one
-are written by the loads themselves, and belong to what was loaded. The module does no I/O: it
-compares states of files that the caller has read.
+A file is the loads' own if it changes during two loads in a row, but not between them.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ if TYPE_CHECKING:
 
 
 class _Load(NamedTuple):
-    # Paths that changed during the load, and whether some of these files were new.
     changed: frozenset[str]
     had_new: bool
     after: frozenset[FileState]
@@ -42,8 +37,7 @@ class LoadWrites:
             return False
         watched = changed | last.changed
         if any(path in watched for path, _ in last.after ^ found.files):
-            # These files changed between the loads, so something other than a load writes them as
-            # well.
+            # These files changed between the loads, so something else writes them as well.
             return False
         # A load may write a file under another name each time.
         return all(path in last.changed or (last.had_new and path in new) for path in changed)

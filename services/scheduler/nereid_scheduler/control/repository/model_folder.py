@@ -1,7 +1,4 @@
-"""Reads a model's directory for its configuration and versions, wherever the directory is.
-
-The module knows names and bytes of files, not what a configuration means.
-"""
+"""Reads a model's directory for its configuration and versions, wherever the directory is."""
 
 from __future__ import annotations
 
@@ -21,11 +18,9 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.models.revision import FileState
 
-# Files that MLflow and Hugging Face's Optimum write beside the model.onnx that they export.
 EXPORT_MARKS: Final = ("MLmodel", "config.json")
 _EXPORTED: Final = "model.onnx"
-# Folders in which such an export may have model.onnx: the directory itself, or "onnx", as for
-# Transformers.js.
+# Folders of an export that may have model.onnx. Transformers.js has it in "onnx".
 _EXPORT_PLACES: Final = (".", "onnx")
 _MAX_VERSION: Final = (1 << 63) - 1
 
@@ -112,8 +107,7 @@ def version_numbers(names: Iterable[str]) -> list[int]:
 def find_export(folder: LocalFolder) -> str:
     """Return the folder with an export's files; empty if the directory is not an export.
 
-    An MLflow model with ONNX, or a Hugging Face export, is a model with one version and without a
-    configuration. A directory that has any part of Triton's layout is never an export.
+    A directory that has any part of Triton's layout is never an export.
     """
     if not any(map(folder.has_file, EXPORT_MARKS)) or folder.has_file(CONFIG_FILE):
         return ""

@@ -1,8 +1,6 @@
 """Finds models that clients had loaded, so that they can be loaded again as their records say.
 
-There are two steps, because this scheduler may own only some of the models. First the composition
-of all models is read. Then the files that the last load request brought are read, but only for the
-models that this scheduler loads.
+The files that load requests brought are read only for models that this scheduler owns.
 """
 
 from __future__ import annotations
@@ -45,20 +43,13 @@ class RecordedModels:
         self._files_allowed = files_allowed
 
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
-        """Return the models by name.
-
-        If a load request brought a model's files, the model is returned as an outline, which says
-        only of which models it is composed. `find` reads the rest.
-        """
+        """Return the models by name. If a load request brought its files, return an outline."""
         chosen = list(records)
         outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])
         return {outline.name: outline for outline in outlines}
 
     async def find(self, record: ModelRecord) -> FoundModel:
-        """Return a model with the files that its last load request brought.
-
-        Waits until these files can be read.
-        """
+        """Wait until the files of a model's last load request can be read; return the model."""
         try:
             override = await self.records.read_override(record)
             require_allowed_files(override, allowed=self._files_allowed)

@@ -1,8 +1,6 @@
 """Reads model repositories: the models in them, with their versions and configurations.
 
-File systems may be slow, so once requests are served, the methods must be called in a thread. A
-model that cannot be used is reported with its error and does not affect the others. The module does
-not decide which models are served.
+File systems may be slow: once requests are served, call the methods in a thread.
 """
 
 from __future__ import annotations
@@ -61,7 +59,6 @@ _log = logging.getLogger(__name__)
 # Namespace of models whose files a load request brings. No repository has this name.
 _OVERRIDES: Final = "load-request"
 _EXPORTED_VERSION: Final = 1
-# Reason that is Triton's text in the index.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
@@ -71,24 +68,19 @@ class _Place(NamedTuple):
     plain_name: str
     namespace: str
     folders: list[ModelFolder]
-    # Reason why the folders may be out of date.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """Model repositories, in directories or object stores.
-
-    With `namespacing` each repository is a namespace, and all names in this class are qualified.
-    """
+    """Model repositories. With `namespacing`, each is a namespace and all names are qualified."""
 
     paths: Sequence[str]
-    # Value of --model-config-name: configuration that is preferred in each model's directory.
     config_name: str = ""
     namespacing: bool = False
-    # Maps the path of a repository in an object store to the repository.
+    # Repositories in object stores. Key: a repository's path.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
-    # Maps a repository's path to the reason why its last listing failed.
+    # Reason why a repository's last listing failed. Key: the repository's path.
     problems: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
@@ -101,11 +93,7 @@ class Repositories:
         }
 
     def scan(self) -> list[FoundModel]:
-        """Return all models, sorted by name.
-
-        If a name is in two repositories, both models are refused, unless repositories are
-        namespaces.
-        """
+        """Return all models, sorted by name. A name that is not unique is refused."""
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
@@ -132,20 +120,13 @@ class Repositories:
         return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
-        """Return the outline of a model that a load request brings: of which models it consists.
-
-        Only `config`, the override's configuration, is needed, not the files. Raises
-        InvalidArgument if the configuration is not valid.
-        """
+        """Return the model that `config` describes, without files; may raise InvalidArgument."""
         namespace = _OVERRIDES if self.namespacing else ""
         found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
         return self._in_namespace(found, namespace, {})
 
     def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
-        """Return the qualified names of the models that a load request names; there may be none.
-
-        A model that consists of an override's files is in a namespace of its own.
-        """
+        """Return the qualified names of the models that a load request names; there may be none."""
         if not self.namespacing:
             return [name]
         if override is not None and override.files:
@@ -187,24 +168,18 @@ class Repositories:
         return models
 
     def _places_of(self, name: str) -> dict[str, _Place]:
-        """Return the places that matter for one model.
-
-        Other directories are read only if they may matter, since a load on demand must not cost
-        more in a repository with many models.
-        """
+        """Return the places that matter for one model. If possible, list no repositories."""
         if self.namespacing or self.stored:
             return self._places()
         paths = [Path(repository) / name for repository in self.paths]
-        # The name comes from a client, so it must not lead to a directory outside the repository.
+        # The name comes from a client: it must not lead to a directory outside the repository.
         found: list[ModelFolder] = [
             LocalFolder(path) for path in paths if path.name == name and _is_model(path)
         ]
-        # If nothing was found, the listing tells whether the model does not exist or a repository
-        # cannot be read.
+        # If nothing was found, a listing shows whether a repository cannot be read.
         return {name: _Place(name, "", found)} if found else self._places()
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
-        """Return a model that consists only of the files in a load request; write the files."""
         namespace = _OVERRIDES if self.namespacing else ""
         try:
             directory = write_files(override.files, override.directory)
@@ -223,7 +198,7 @@ class Repositories:
     ) -> FoundModel:
         plain, namespace, folders, _ = places[name]
         if len(folders) > 1:
-            # Clients see this error, so it does not contain paths.
+            # Clients see this error: it contains no paths.
             return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
         found = _ModelReader(plain, folders[0], self.config_name, override).read()
         return self._in_namespace(found, namespace, places)
@@ -231,10 +206,6 @@ class Repositories:
     def _in_namespace(
         self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
     ) -> FoundModel:
-        """Give a model that was read under its plain name its qualified name, and return it.
-
-        As in Triton, namespaces in the model's configuration are ignored.
-        """
         if is_ensemble(found.draft):
             having: dict[str, dict[str, None]] = {}
             for place in places.values():
@@ -272,8 +243,6 @@ def _is_model(path: Path) -> bool:
 
 
 class _ModelReader:
-    """Reads the directory of one model."""
-
     def __init__(
         self, name: str, folder: ModelFolder, config_name: str, override: Override | None
     ) -> None:
@@ -287,7 +256,6 @@ class _ModelReader:
         self._export = ""
 
     def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
-        """Return the model. If it cannot be read, return it with an error at its latest version."""
         error: NereidError
         draft = config_pb.ModelConfig()
         try:
@@ -315,8 +283,7 @@ class _ModelReader:
         except Exception:
             _log.exception("model '%s' cannot be read", self._name)
             error = Internal(INTERNAL_MESSAGE)
-        # The index shows the error at the latest available version, since the version policy may be
-        # unknown.
+        # The index shows the error at the latest version, since the version policy may be unknown.
         return self._found(config_pb.ModelConfig(), self._available[-1:], error, directory)
 
     def _found(
@@ -349,8 +316,7 @@ class _ModelReader:
                 self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
                 return
         self._available = tuple(version_numbers(self._folder.subfolders()))
-        # Digests are made before the load, so that a file that is written during the load counts as
-        # a change at the next poll.
+        # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
         if self._custom_config and self._folder.has_file(self._custom_config):
@@ -377,13 +343,11 @@ class _ModelReader:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
-        # Completing the configuration finds errors that do not depend on the model file. An
-        # ensemble has no model file.
+        # Completing finds errors that do not depend on the model file.
         complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:
-        """Return the names of the latest version's files, which may show what the backend is."""
         if not self._available:
             return []
         return self._folder.names_in(self._export or str(self._available[-1]))

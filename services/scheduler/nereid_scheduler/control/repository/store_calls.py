@@ -1,7 +1,6 @@
 """Bounds how long callers wait for an object store, whatever the store's library does.
 
-Each call runs in a thread of its own, since the scheduler's threads are for all repositories and
-for other work. The states of a store are:
+Each call runs in a thread of its own, since other work needs the scheduler's threads.
 
     state   event                                               next state
     normal  fewer than _STUCK_CALLS calls are overdue           normal; calls run
@@ -10,8 +9,6 @@ for other work. The states of a store are:
                                                                 once, but the call runs as a probe
     stuck   a call is made, and some running one is in time     stuck; the call fails at once
     stuck   a call succeeds                                     normal
-
-The module does not know what the calls do.
 """
 
 from __future__ import annotations
@@ -31,35 +28,24 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which a call is logged as slow.
 _SLOW_S: Final = 10.0
-# Maximum number of calls that run at the same time.
 _MAX_CALLS: Final = 16
 # Number of overdue calls from which the store is considered stuck.
 _STUCK_CALLS: Final = 2
 
 
 class StoreCalls:
-    """Runs the calls to one repository's store.
-
-    Errors name the repository's URL. Several threads may use one object.
-    """
+    """Runs the calls to one repository's store. Several threads may use one object."""
 
     def __init__(self, url: str, most_calls: int = _MAX_CALLS) -> None:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()
-        # Maps a running call to the time at which it is overdue.
         self._deadlines: dict[Future[object], float] = {}
-        # Time of the last call that succeeded.
         self._succeeded_s = 0.0
 
     def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
-        """Return the result of a call. If the call takes too long, it goes on without its caller.
-
-        Raises:
-            StoreError: the call raised it, or the store did not respond in time.
-        """
+        """Return a call's result or raise StoreError; a slow call goes on without its caller."""
         now = time.monotonic()
         deadline = now + limit_s
         with self._lock:

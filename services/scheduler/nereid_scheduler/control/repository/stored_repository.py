@@ -1,9 +1,7 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
-If a listing fails, nothing changes: the models of the last successful listing remain. If a listing
-is empty but there were models before, it counts only when the next listing of the same kind is
-empty too, because stores and proxies that are being repaired also list nothing. Model files are not
-read: executors fetch them.
+If a listing fails, the last successful one counts. A listing that is suddenly empty counts only if
+the next one is empty too: a store that is being repaired may list nothing.
 """
 
 from __future__ import annotations
@@ -30,20 +28,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum bytes of a configuration or labels file, which is read into memory.
 _MAX_FILE_BYTES: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# Seconds to wait for the store. `_LIMIT_S`: for one model. `_NAMES_LIMIT_S`: for the names of all
-# models, if an earlier listing had names; each load of any model asks for the names.
-# `_LISTING_LIMIT_S`: for all objects, of which there may be any number.
+# Seconds to wait for one model, for all names (each load asks for them), and for all objects.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
-# Maximum number of reasons that are logged between two successful listings.
 _MAX_REASONS: Final = 16
 
-# A collection of models: either models by name, or names alone.
 _Models = TypeVar("_Models", bound="Collection[str]")
 
 
@@ -53,12 +46,9 @@ class _Content(NamedTuple):
 
 
 class _LastListing(Generic[_Models]):
-    """The last listing that counts."""
-
     def __init__(self) -> None:
-        # Models of the listing; `None` until a listing has succeeded.
         self.models: _Models | None = None
-        # True if the last listing was empty, so that `models` are those of an earlier listing.
+        # True if the last listing was empty, and `models` are those of an earlier one.
         self.doubted = False
 
 
@@ -70,7 +60,6 @@ class StoredFolder:
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:
-        """Read this model's `listing`. If it is `None`, list the model once that is needed."""
         self._repository = repository
         self._known = listing
         self.path = Path(name)
@@ -112,12 +101,6 @@ class StoredRepository:
     def __init__(
         self, store: ObjectStore, config_name: str = "", limit_s: float = _LIMIT_S
     ) -> None:
-        """Read the repository in `store`.
-
-        config_name: value of --model-config-name, for configurations that are read in advance.
-        limit_s: seconds to wait for the store when a client's request, or all other repositories,
-        must wait too.
-        """
         self.store = store
         self._calls = StoreCalls(str(store.url))
         self._limit_s = limit_s
@@ -127,12 +110,9 @@ class StoredRepository:
         self._lock = threading.Lock()
         self._models: _LastListing[dict[str, ModelListing]] = _LastListing()
         self._names: _LastListing[list[str]] = _LastListing()
-        # Reason why the last listing failed; empty if it succeeded.
+        # Empty if the last listing succeeded.
         self._problem = ""
-        # Reasons that were logged since the last successful listing. Reasons may alternate, so all
-        # are kept.
         self._logged: set[str] = set()
-        # Maps a key to the content of a small file that was read.
         self._contents: dict[str, _Content] = {}
 
     @property
@@ -141,11 +121,7 @@ class StoredRepository:
         return self._problem
 
     def list_all(self) -> dict[str, StoredFolder]:
-        """Return all models with all of their files, from one listing.
-
-        Raises:
-            StoreError: this listing and all earlier ones failed.
-        """
+        """Return all models with all files, from one listing. May raise StoreError."""
         before = self._models.models or {}
         models = self._list(self.store.list_models, self._models, _LISTING_LIMIT_S)
         if models is not before:
@@ -181,11 +157,7 @@ class StoredRepository:
     def _list(
         self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float
     ) -> _Models:
-        """Return a new listing, or the last one if listing fails.
-
-        Raises:
-            StoreError: listing has failed, and there is no earlier listing.
-        """
+        """Return a new listing; if listing fails, return the last one or raise StoreError."""
         try:
             models = self._calls.run(list_, limit_s)
         except StoreError as error:
@@ -227,11 +199,6 @@ class StoredRepository:
             _log.info("model repository %s can be listed again", self.store.url)
 
     def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
-        """Read the configurations of models that have changed, several at a time.
-
-        A configuration that cannot be read is read again together with its model, which then
-        reports the error.
-        """
         with self._lock:
             for key in [key for key in self._contents if key.partition("/")[0] not in models]:
                 del self._contents[key]

@@ -1,8 +1,4 @@
-"""Loads ensembles on demand: first the models of their steps, on the executors where they fit.
-
-A model that waits for memory is not known to the reconciler. The residency policy decides where the
-model is loaded, or that the models of an ensemble do not fit into memory together.
-"""
+"""Loads ensembles on demand: first the models of their steps, on the executors where they fit."""
 
 from __future__ import annotations
 
@@ -28,12 +24,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds between checks whether an ensemble's models still fit into memory together.
 _RETRY_S: Final = 0.05
 
 
 class AwaitedModels:
-    """Names of models whose loads are awaited by calls or by ensembles."""
+    """Names of the models that calls or ensembles are waiting for."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -57,8 +52,7 @@ class AwaitedModels:
 class EnsembleLoads:
     """Loads ensembles together with the models of their steps.
 
-    With budgets, only one ensemble at a time gets memory for its models. Otherwise two ensembles
-    that each had half of their models would wait for each other.
+    With budgets, only one ensemble at a time gets memory, since two could wait for each other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
@@ -70,17 +64,6 @@ class EnsembleLoads:
         awaited: AwaitedModels,
         timeout_s: float,
     ) -> None:
-        """Load ensembles of `desired.on_demand`.
-
-        Args:
-            desired: Receives the requests for loads of ensembles.
-            residency: Decides which models wait for memory, and what fits.
-            use: Reads which models are ready.
-            want: Has a model loaded and returns the load's outcome; returns `None` if the model is
-                in service.
-            awaited: Receives the names of the steps' models while an ensemble waits.
-            timeout_s: Seconds that an ensemble waits for the models of its steps.
-        """
         self._desired = desired
         self._models = desired.on_demand
         self._residency = residency
@@ -134,11 +117,7 @@ class EnsembleLoads:
         return None
 
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
-        """Return the parts of an ensemble that are loaded on demand.
-
-        The first result maps the name of each part that is no ensemble to the part. The second
-        result has the names of the ensembles, innermost first, including this one.
-        """
+        """Return an ensemble's models by name, and the names of its ensembles, innermost first."""
         parts, pending = {name: self._models[name].found}, [name]
         while pending:
             for step in step_models(parts[pending.pop()].draft):

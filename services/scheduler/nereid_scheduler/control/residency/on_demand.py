@@ -1,9 +1,6 @@
 """Loads models at their first requests, and unloads models that make way for others.
 
-policy.py decides, and the reconciler loads and unloads. A request whose model is in service does
-not reach this module. When a decision needs the time of a model's last use, or whether it is in
-use, these are read from the model's statistics and queue. The module does not know how a model is
-loaded.
+A request whose model is in service does not reach this module.
 """
 
 from __future__ import annotations
@@ -44,21 +41,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Model parameter that can make a model load at the start, as without --lazy-loading.
 PARAMETER: Final = "lazy_loading"
-# Seconds between checks of models in use while others wait for their memory.
 _RETRY_S: Final = 0.05
-# If nothing was loaded or unloaded for this many seconds, popular models that are idle may make way
-# even though less popular models are in use.
+# If nothing was loaded or unloaded for this many seconds, popular idle models may make way even
+# though less popular ones are in use.
 _STALLED_S: Final = 2.0
-# Seconds during which a failed load is not tried again. Each attempt may take seconds of an
-# executor's time.
+# Pause after a failed load, since each attempt costs an executor seconds.
 _FAILED_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class OnDemandCounts:
-    """Numbers of loads that requests have started, and of unloads that made way for models."""
+    """Loads that requests have started, and unloads that made way for models."""
 
     loads: int = 0
     unloads: int = 0
@@ -80,19 +74,7 @@ class OnDemand:
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
         timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
-        """Load and unload models on demand.
-
-        Args:
-            desired: Receives the requests for loads and unloads.
-            catalogue: Models that are served.
-            loader: Executors and their instances.
-            residency: Decides which models are in memory.
-            popularity: Counts requests of models on demand.
-            timeout_s: Seconds that an ensemble waits for the models of its steps.
-            held_models: Returns the models of requests that wait for a load, once for each request.
-            record_sizes: Stores measured sizes for the next scheduler.
-            timeline: Records waits for memory.
-        """
+        """held_models: returns the model of each request that waits for a load."""
         self._desired = desired
         self._models = desired.on_demand
         self._catalogue = catalogue
@@ -105,21 +87,17 @@ class OnDemand:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
-        # Maps the name of a model whose load is pending to the load's outcome.
         self._loads: dict[str, Outcome] = {}
-        # Models whose loads are awaited by calls and ensembles. Requests wait in the load queue.
+        # Models that calls and ensembles are waiting for. Requests wait in the load queue.
         self._awaited = AwaitedModels()
         self._ensembles = EnsembleLoads(
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # Monotonic time of the latest of these events: a load ended, an unload ended, or a model
-        # began to wait for memory while no other model waited. Loads are stalled some time after
-        # it.
+        # Monotonic time of the last load or unload, or of the start of the first wait for memory.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
-        # Maps a model that waits for memory to the time when its wait began.
         self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
@@ -133,8 +111,6 @@ class OnDemand:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
         """Leave a model to its first request; return False if the model must be loaded now."""
@@ -158,7 +134,6 @@ class OnDemand:
         self._desired.end_deferring(name)
         actions = self._residency.forget(name, self._usages())
         if name in self._loads:
-            # Requests that wait for the model check again what its state is.
             self._end_load(name, None)
         self._act(actions)
 
@@ -172,16 +147,10 @@ class OnDemand:
         for name in [known for known in self._models if known not in names]:
             self.forget(name)
 
-    # ---- requests
-
     def request(self, name: str, number: int) -> bool:
-        """Return whether a request for a model that is not in service waits for a load.
+        """Begin a load if a request needs it; return whether the request waits for a load.
 
-        Unless the load is pending already, it begins now. `number` is the version's number; -1
-        means the latest version.
-
-        Raises:
-            NereidError: the model's load has failed a short time ago.
+        number: -1 is the latest version. Raises NereidError if a load has failed a short time ago.
         """
         known = self._catalogue.find_on_demand(name)
         if known is None or not known.has(number):
@@ -194,13 +163,7 @@ class OnDemand:
         return True
 
     async def ensure(self, name: str, number: int) -> None:
-        """Wait until a model is in service, if its first request would load it.
-
-        Clients ask for the model's metadata and configuration before they can make a request.
-
-        Raises:
-            NereidError: the model cannot be loaded.
-        """
+        """Load a model on demand and wait for it; raise NereidError if that fails."""
         model = self._catalogue.find_on_demand(name)
         if model is None or self._use.is_ready(model.name) or not self.request(name, number):
             return
@@ -215,10 +178,7 @@ class OnDemand:
         """Update the set of executors, since some have joined or left."""
         self._sync_executors()
 
-    # ---- loads and unloads
-
     def _want(self, known: OnDemandModel) -> Outcome | None:
-        """Have a model loaded and return the load's outcome; `None` if the model is in service."""
         name = known.name
         if name in self._loads:
             return self._loads[name]
@@ -243,7 +203,7 @@ class OnDemand:
             paths = [known.found.version_path(version) for version in known.found.versions]
             file_bytes = await asyncio.to_thread(_file_bytes, paths)
         if name not in self._models:
-            # The model was forgotten while its files were measured.
+            # The model was forgotten meanwhile.
             return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
@@ -252,10 +212,7 @@ class OnDemand:
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
-        """Return the bytes that a model needs, by executor and device; empty without budgets.
-
-        file_bytes: size of the files of all versions of the model.
-        """
+        """Return the bytes that a model needs, by executor and device; empty without budgets."""
         if not self._budgets:
             return {}
         found = self._models[name].found
@@ -283,13 +240,12 @@ class OnDemand:
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
         self._moved_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
-            # The model was forgotten, or its executor was lost and another executor will load it.
+            # The model was forgotten, or its executor was lost and another one will load it.
             return
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
-            # Release the model. Otherwise an executor that joins would load it without regard to
-            # memory.
+            # Otherwise an executor that joins would load the model without regard to memory.
             self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
@@ -308,7 +264,6 @@ class OnDemand:
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
             load.set_result(None if known is None else known.error)
-        # Requests that wait for the model check its state again.
         self._loader.notify_change()
 
     def _begin_unload(self, name: str) -> None:
@@ -337,7 +292,6 @@ class OnDemand:
             self._retry = loop.call_later(_RETRY_S, self._on_retry)
 
     def _record_waits(self) -> None:
-        """Record the waits for memory that have ended, and note the waits that have begun."""
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
         for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
@@ -351,8 +305,7 @@ class OnDemand:
         self._retry = None
         held = self._use.held()
         for name in self._residency.waiting:
-            # Only models with a load are considered: a model whose executor was lost may still be
-            # in service, and have requests but no load.
+            # A model whose executor was lost may still be in service, with requests but no load.
             if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
@@ -373,8 +326,7 @@ class OnDemand:
         joined, left = names - self._executors, self._executors - names
         self._executors = names
         if joined:
-            # A load that failed on other executors, or without any executor, may succeed on the new
-            # one.
+            # A load that failed before may succeed on the new executor.
             for known in self._models.values():
                 known.error = None
         for name in sorted(joined):
@@ -389,14 +341,11 @@ class OnDemand:
             ]
             self._act(self._residency.remove_executor(name, self._usages()))
             for model in lost:
-                # If requests wait for the model, load it on another executor. Otherwise the next
-                # request does.
+                # If no request waits for the model, the next request loads it.
                 if model in self._loads or self._use.in_use(model):
                     self._spawn(self._place_model(model))
                 else:
                     self._desired.add(model, Why.RELEASED)
-
-    # ---- what is known
 
     def _usages(self) -> dict[str, Usage]:
         """Return the use of all models in service, including models that are loaded for good."""
@@ -414,7 +363,6 @@ class OnDemand:
         return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
-        """Return a model's bytes by executor and device; keep its sizes for the next decision."""
         memory = self._use.memory(name)
         by_device: dict[str, list[int]] = {}
         for devices in memory.values():
@@ -482,7 +430,6 @@ NO_ON_DEMAND: Final = NoOnDemand()
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
-    """Return whether a model is loaded on demand. One of its parameters may prevent that."""
     if PARAMETER not in draft.parameters:
         return True
     text = draft.parameters[PARAMETER].string_value
@@ -494,7 +441,6 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
 
 
 def _file_bytes(versions: Iterable[str]) -> int:
-    """Return the size of the versions' files in bytes. The call blocks."""
     total = 0
     for version in versions:
         for directory, _, names in os.walk(version):

@@ -1,7 +1,4 @@
-"""Reads the use of the models in service, and the memory that they take, when that is needed.
-
-Nothing is recorded per request: each model's queue and statistics have what is needed.
-"""
+"""Reads the use of the models in service, and the memory that they take, when that is needed."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelUse:
-    """Reads the use of one scheduler's models.
-
-    The cost of every method grows with the models in service, not with the models in the
-    repository.
-    """
+    """Reads the use of one scheduler's models. The cost grows with the models in service only."""
 
     def __init__(
         self,
@@ -39,15 +32,6 @@ class ModelUse:
         held_models: Callable[[], Iterable[str]],
         popularity: Popularity,
     ) -> None:
-        """Read from these sources.
-
-        Args:
-            catalogue: Models that are served.
-            loader: Versions with their executors.
-            on_demand: Models that are loaded on demand, by name.
-            held_models: Returns the models of requests that wait for a load, once for each request.
-            popularity: Counts of the models on demand, which `usages` updates.
-        """
         self._catalogue = catalogue
         self._loader = loader
         self._on_demand = on_demand

@@ -1,9 +1,4 @@
-"""Moves models among schedulers: serves those that this one owns, hands over the others.
-
-The module finds out which models belong together, from the repositories and from what peers have in
-service. It asks for loads and hand-overs through desired_models.py. It does not handle streams, and
-does not decide when changes of the members are acted on.
-"""
+"""Moves models among schedulers: serves those that this one owns, hands over the others."""
 
 from __future__ import annotations
 
@@ -33,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class ModelMoves:
-    """The models of one of several schedulers.
-
-    The class implements shard.ShardModels, and selects the models that the reconciler and model
-    control load.
-    """
+    """The models of one of several schedulers. Implements shard.ShardModels."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
         self,
@@ -51,11 +42,6 @@ class ModelMoves:
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
     ) -> None:
-        """Collect models from these sources.
-
-        mode: mode of model control. on_regrouped: called when the groups of models that belong
-        together have changed, so that owners may have changed.
-        """
         self._owned = owned
         self._membership = membership
         self._repositories = repositories
@@ -65,12 +51,9 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
-        # Qualified names of models with a load request that has not ended.
         self._loading: set[str] = set()
-        # Models of lost members which other members own now but have not announced yet. The other
-        # members may have stood still, and wait for their peers.
+        # Models of lost members that their new owners have not announced yet.
         self._unclaimed: set[str] = set()
-        # Maps a qualified name to the model that the last scan found.
         self._found: dict[str, FoundModel] = {}
 
     async def scan(self) -> None:
@@ -92,9 +75,9 @@ class ModelMoves:
         return self._owned.owner(self._names(plain_name)[0])
 
     def _names(self, plain_name: str) -> list[str]:
-        """Return the models that clients may mean by a name; they all have one owner.
+        """Return the qualified names that a plain name may mean, or else the plain name itself.
 
-        If there is no such model, return the name itself.
+        All of these models have one owner.
         """
         if not self._repositories.namespacing:
             return [plain_name]
@@ -123,10 +106,7 @@ class ModelMoves:
         return held or here or not self._expected_models().isdisjoint(names)
 
     def location(self, plain_name: str) -> str | None:
-        """Return the member to call about a model, or `None` if there is no member.
-
-        This is the model's owner, unless another member still has the model.
-        """
+        """Return the member to call about a model: another one that still has it, or its owner."""
         owner = self.owner(plain_name)
         holder = self._holder(plain_name)
         has_it = owner in (self._membership.name, holder)
@@ -143,14 +123,8 @@ class ModelMoves:
             *(peer.models for peer in peers)
         )
 
-    # ---- load requests
-
     async def learn_model(self, plain_name: str, override: Override | None) -> None:
-        """Read a model that will be loaded: it may be new, or composed differently than before.
-
-        Raises:
-            NereidError, OSError: the model cannot be read.
-        """
+        """Read a model that will be loaded, or raise NereidError or OSError."""
         if self._mode != EXPLICIT:
             return
         found = await asyncio.to_thread(self._find, plain_name, override)
@@ -166,7 +140,7 @@ class ModelMoves:
         names = self._repositories.qualified_names(plain_name, override)
         if override is None:
             return self._find_qualified(names)
-        # The override's files are ignored here; the load itself writes them.
+        # Ignore the override's files here: the load itself writes them.
         draft = parse_override(override.config)
         namespaces = [name.removesuffix(plain_name).removesuffix("::") for name in names]
         return [
@@ -199,8 +173,6 @@ class ModelMoves:
         if self.update_groups():
             self._on_regrouped()
 
-    # ---- selection of models
-
     def select(self, found: list[FoundModel]) -> list[FoundModel]:
         """Return those of the found models that this scheduler owns."""
         if self._mode != EXPLICIT:
@@ -214,8 +186,6 @@ class ModelMoves:
     def owns(self, name: str) -> bool:
         """Return whether this scheduler owns a model."""
         return self._owned.owns(name)
-
-    # ---- ShardModels
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Ask for loads of the models that this scheduler owns now; hand over the others."""
@@ -246,7 +216,6 @@ class ModelMoves:
             self._desired.add(name, Why.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:
-        """Note that these models move between live schedulers."""
         new = self._desired.begin_moves(names)
         if new:
             loop = asyncio.get_running_loop()
@@ -254,8 +223,7 @@ class ModelMoves:
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names
-        # The models may have been unloaded. No member will announce them then, so stop waiting
-        # after a time.
+        # If the models were unloaded, no member will announce them: stop waiting after a time.
         if names:
             loop = asyncio.get_running_loop()
             loop.call_later(self._times.claim_s, self._unclaimed.difference_update, names)
@@ -298,8 +266,6 @@ class ModelMoves:
         """Prepare for requests of lost members: clients may send them again to this scheduler."""
         self._loader.begin_takeover(self._membership.lost_models)
 
-    # ---- inside
-
     def _has(self, model: ServedModel) -> bool:
         return self._owned.owns(model.name)
 
@@ -335,11 +301,7 @@ NO_MOVES: Final = NoMoves()
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the names that belong together, according to the repositories.
-
-    An ensemble belongs together with the models of its steps. So do models of one name in several
-    namespaces.
-    """
+    """Group an ensemble with its steps' models, and models of one plain name with each other."""
     found = list(found)
     compositions = [(model.name, tuple(step_models(model.draft))) for model in found]
     by_plain_name: dict[str, list[str]] = {}
@@ -350,7 +312,6 @@ def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, 
 
 
 def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the compositions of served ensembles. Load requests may have changed them."""
     return [
         (version.name, tuple(step_models(version.draft)))
         for version in catalogue.versions()

@@ -1,7 +1,4 @@
-"""Streams among schedulers: each scheduler dials one stream to each address, and accepts others.
-
-The streams carry states. Other modules decide who is a member, and what follows from that.
-"""
+"""Streams among schedulers: each scheduler dials one stream to each address, and accepts others."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class PeerStream:
         self.address = address
         self.channel = channel
         self.link: Link[pb.PeerState] | None = None
-        # True while a scheduler is at the other end. It may be this scheduler itself.
+        # True while a scheduler, perhaps this one, is at the other end.
         self.connected = False
 
     def send(self, state: pb.PeerState) -> None:
@@ -105,8 +102,6 @@ class PeerLinks:
             self._hang_up(stream)
         await asyncio.gather(*self._closing)
 
-    # ---- inside
-
     def _dial(self, address: str) -> PeerStream:
         channel = self._open_channel(address)
         stream = PeerStream(address, channel)
@@ -139,8 +134,7 @@ class PeerLinks:
 
 
 async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
-    # The link sends its last state in this turn of the event loop, so the channel is closed in the
-    # next.
+    # The link sends its last state in this turn of the event loop: close the channel in the next.
     if link is not None:
         await link.drain()
     await asyncio.sleep(0)
@@ -148,18 +142,14 @@ async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
 
 
 class _PeerCodec:
-    """Codec of frames with one state each. If several states are pending, the last one counts."""
-
     def size_bytes(self, item: pb.PeerState) -> int:  # noqa: ARG002 (a frame has one item)
         """Return 0, so that pending states share a frame. The frame holds the last state."""
         return 0
 
     def encode(self, items: list[pb.PeerState]) -> bytes:
-        """Return a frame with the last state."""
         return items[-1].SerializeToString()
 
     def decode(self, frame: bytes) -> list[pb.PeerState]:
-        """Return the state of a frame."""
         return [pb.PeerState.FromString(frame)]
 
 

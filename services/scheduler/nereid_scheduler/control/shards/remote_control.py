@@ -1,10 +1,7 @@
 """Handles control calls in a mesh with several schedulers, where a call may go to any of them.
 
-A call about one model is passed on to the scheduler that has it. A call about all models is made to
-all schedulers, and their responses are merged. A call that was passed on carries FORWARDED_KEY and
-is not passed on again. If a scheduler does not respond in time, the mesh does not count as ready,
-the index shows the scheduler's models as unavailable, and the other pages omit them. The module
-knows how calls are distributed, not what they do.
+A call about one model is passed on once. A call about all models is made to all schedulers. If one
+does not respond, the mesh is not ready, and the index shows its models as unavailable.
 """
 
 from __future__ import annotations
@@ -47,8 +44,6 @@ _FORWARDED: Final = ((FORWARDED_KEY, "1"),)
 
 
 class _OneModel(NamedTuple):
-    """A call about one model, whose name is in the request's field `field`."""
-
     request_type: type[Message]
     field: str
 
@@ -58,8 +53,7 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
-# Seconds to wait for counts. Gateways show no counter before they have the counts. A scheduler that
-# hangs is left out meanwhile, and its earlier counts are kept.
+# Short: gateways show no counter before they have counts. A scheduler that hangs is left out.
 _COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
@@ -80,10 +74,6 @@ class RemoteControl:
         own: Mapping[str, Respond],
         reply_limit_s: float,
     ) -> None:
-        """Pass calls to `own`, which respond for this scheduler's models, and to other schedulers.
-
-        reply_limit_s: seconds that another scheduler has to respond.
-        """
         self._reply_limit_s = reply_limit_s
         self._shard = shard
         self._moves = moves
@@ -111,8 +101,7 @@ class RemoteControl:
         merging = self._merging.get(path)
 
         async def handle(call: Call, message: bytes) -> bytes:
-            # Accepting the call shows the caller that this scheduler is live, however long models
-            # take.
+            # Accepting the call shows that this scheduler is live, however long models take.
             call.accept()
             if path == _SERVER_READY and not self.started.is_set():
                 return kserve_pb2.ServerReadyResponse().SerializeToString()
@@ -132,13 +121,10 @@ class RemoteControl:
         return handle
 
     def _is_takeover_due(self) -> bool:
-        """Return whether nobody has a lost scheduler's models yet, as far as this one knows."""
+        """Return whether a lost scheduler's models seem to be at no other scheduler yet."""
         return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
-    # ---- one model
-
     def _channel_to(self, model: str) -> Channel | None:
-        """Return a channel to the scheduler that has or will have a model; `None` for this one."""
         name = self._moves.location(model)
         if name is None or name == self._shard.name:
             return None
@@ -166,14 +152,12 @@ class RemoteControl:
         return await channel.unary(path, message, metadata=_FORWARDED)
 
     async def _load_here(self, message: bytes) -> bytes:
-        """Load a model that this scheduler owns, in its own view or in another scheduler's."""
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
             return await self._own[_LOAD](message)
 
     async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """Learn how a model is composed: it may be new, or its composition may have changed."""
         try:
             override = read_override(request.parameters)
             await self._moves.learn_model(request.model_name, override)
@@ -189,13 +173,10 @@ class RemoteControl:
         parsed = map(kserve_pb2.ModelStatisticsResponse.FromString, responses)
         return merge_statistics(parsed).SerializeToString()
 
-    # ---- settings, which all schedulers share
-
     async def _trace_setting(self, path: str, message: bytes) -> bytes:
         request = _parsed(kserve_pb2.TraceSettingRequest, message)
         model = request.model_name
-        # Call the scheduler that has the model first: the others do not know whether the model is
-        # ready.
+        # Only the scheduler that has the model knows whether it is ready: call that one first.
         first = (self._moves.location(model) if model else None) or self._shard.name
         return await self._change(path, message, first, changes=bool(request.settings))
 
@@ -212,8 +193,6 @@ class RemoteControl:
             names = {self._shard.name, *self._shard.membership.members} - {first}
             await asyncio.gather(*(self._call(name, path, message) for name in names))
         return response
-
-    # ---- all schedulers
 
     async def _server_ready(self, path: str, message: bytes) -> bytes:
         ready = self._moves.all_named()
@@ -245,8 +224,7 @@ class RemoteControl:
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
 
     async def _metrics(self, path: str, message: bytes) -> bytes:
-        # Every scheduler's page has the devices of all executors. The devices are taken from the
-        # page of this scheduler, which comes first.
+        # Every page has the devices of all executors. This scheduler's page comes first and counts.
         responses = await self._call_all(path, message)
         pages = {
             name: nereid_pb.MetricsResponse.FromString(response).exposition
@@ -256,8 +234,7 @@ class RemoteControl:
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
 
     async def _counts(self, path: str, message: bytes) -> bytes:
-        # In protobuf, concatenated messages parse as one merged message, so the result has the
-        # schedulers of all responses.
+        # Concatenated protobuf messages parse as one merged message.
         limit_s = min(self._reply_limit_s, _COUNTS_LIMIT_S)
         return b"".join(_responses(await self._call_all(path, message, limit_s)))
 
@@ -272,9 +249,8 @@ class RemoteControl:
         return merge_facts(parsed, silent)
 
     async def _drain_executor(self, path: str, message: bytes) -> bytes:
-        # The executor has joined several schedulers. The first of them by name decides, whichever
-        # scheduler was asked: of two concurrent calls, the second is then decided with knowledge of
-        # the first. The executor leaves all schedulers if one of them asks it to.
+        # The first scheduler by name decides, so that the second of two concurrent calls is decided
+        # with knowledge of the first. The executor leaves all schedulers if one asks it to.
         outcome: bytes | RpcError = b""
         for name in sorted({*self._shard.membership.members, self._shard.name}):
             outcome = await self._call(name, path, message)
@@ -287,7 +263,6 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """Return the responses by scheduler, this one's first. limit_s: replaces the usual one."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(

@@ -1,10 +1,7 @@
 """One scheduler as a member of a mesh with several schedulers.
 
-The module holds the streams to peers, and acts on changes of the members (member_changes.py decides
-when). Models of a lost member are taken over at once. A member that joins gets models only after a
-short time without other changes, so that schedulers that start together do not pass models to one
-another. A scheduler that starts owns nothing until it knows its peers and has as many executors and
-gateways as they have. `ShardModels` loads models and hands them over.
+A scheduler that starts owns nothing until it knows its peers and has as many executors and gateways
+as they have.
 """
 
 from __future__ import annotations
@@ -40,8 +37,7 @@ class ShardModels(Protocol):
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Load what this scheduler owns now, and hand over the rest.
 
-        lost_models: models that were in service at members that were lost or are leaving.
-        leaving: the part of `lost_models` whose members are leaving.
+        lost_models: models of lost or leaving members. leaving: only those of leaving members.
         """
 
     def update_groups(self) -> bool:
@@ -72,18 +68,6 @@ class Shard:
         count_links: Callable[[], int] = lambda: 0,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """Have models move when the members change.
-
-        Args:
-            membership: Members as this scheduler sees them.
-            owned: Models that this scheduler owns.
-            models: Loads models and hands them over.
-            addresses: Addresses of the other schedulers; they may include this one's.
-            open_channel: Opens a channel to another scheduler.
-            send_notice: Sends a notice to all gateways.
-            count_links: Returns how many links gateways have opened.
-            times: Delays and limits.
-        """
         self._count_links = count_links
         self.membership = membership
         self.owned = owned
@@ -102,8 +86,6 @@ class Shard:
         self._sent_notice: Ownership | None = None
         self._update_due = False
 
-    # ---- the start and the end
-
     async def start(self) -> None:
         """Find the peers; return once this scheduler owns models."""
         self._send_state()
@@ -112,8 +94,7 @@ class Shard:
         await self._wait_until(self._is_prepared)
         self.membership.start()
         self._send_state()
-        # Wait: other schedulers that start at about the same time may not have announced themselves
-        # yet.
+        # Other schedulers that start at about the same time may not have announced themselves yet.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self.changes.start()
         self._set_members()
@@ -151,8 +132,6 @@ class Shard:
         stream = self.membership.stream_of(name, self.links.dialled)
         return stream.channel if isinstance(stream, PeerStream) else None
 
-    # ---- what this scheduler announces
-
     @property
     def name(self) -> str:
         """Name of this scheduler."""
@@ -183,8 +162,7 @@ class Shard:
     def update(self) -> None:
         """Announce everything that has changed since the last announcement."""
         self._update_due = False
-        # Send to gateways first: they must know the new owners before requests are returned to
-        # them.
+        # Send to gateways first: they must know the new owners before requests return to them.
         notice = self.notice()
         if notice != self._sent_notice:
             self._sent_notice = notice
@@ -206,8 +184,6 @@ class Shard:
             self._sent_state = peer
             self._states_sent += 1
             self.links.set_state(state_of(peer._replace(number=self._states_sent)))
-
-    # ---- peers (PeerEvents)
 
     def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
         """Store a peer's state, and act on the change."""
@@ -272,10 +248,7 @@ class Shard:
     def _set_members(self) -> None:
         self.owned.set_members(self.membership.members)
 
-    # ---- inside
-
     def _is_prepared(self) -> bool:
-        """Return whether all peers are known, and enough executors and gateways are connected."""
         connected = bool(self.links.dialled) and self.links.all_connected
         if not connected:
             return False

@@ -1,8 +1,4 @@
-"""Turns requests of clients, flags and repository scans into loads and unloads.
-
-The mode of model control (none, explicit or poll) decides which of these sources count.
-Repositories are read in threads. The reconciler loads and unloads models. Error texts are Triton's.
-"""
+"""Turns requests of clients, flags and repository scans into loads and unloads."""
 
 from __future__ import annotations
 
@@ -65,16 +61,14 @@ class ModelControl:
         self._first_loads: list[Outcome] = []
         self._step_rights = StepRights(repositories, catalogue)
 
-    # ---- the start and the end
-
     def await_records(self) -> None:
-        """Note that `restore` will say later which models clients had loaded."""
+        """Expect a later call of `restore`, which says which models clients had loaded."""
         self._desired.await_records(awaited=True)
 
     async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
         """Begin the first loads and, in poll mode, polling.
 
-        records: maps a model's name to its record, if it was loaded or unloaded before the start.
+        records: maps the name of a model that was loaded or unloaded before to the model's record.
         """
         recorded = await self._find_recorded(records)
         unloaded = {name for name, record in records.items() if not record.loaded}
@@ -104,10 +98,7 @@ class ModelControl:
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
-        """Load and unload models as their records say; return when the loads have begun.
-
-        Called if the records become known only after the start.
-        """
+        """Begin the loads and unloads of records that could be read only after the start."""
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
             self._ask_for_first_load(found, records)
@@ -118,10 +109,7 @@ class ModelControl:
         self._desired.await_records(awaited=False)
 
     async def first_loads(self) -> bool:
-        """Wait for the first loads; return whether all succeeded.
-
-        Models that clients had loaded before are not waited for.
-        """
+        """Wait for the first loads; return whether all succeeded. Recorded models do not count."""
         return not any(await asyncio.gather(*self._first_loads))
 
     def _defers(self, found: FoundModel) -> bool:
@@ -137,7 +125,6 @@ class ModelControl:
         await asyncio.sleep(0)
 
     async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Return models that were loaded before, with their overrides, but without the files."""
         loaded = [record for record in records.values() if record.loaded]
         if not loaded:
             return {}
@@ -179,15 +166,12 @@ class ModelControl:
                 if name not in found:
                     found[name] = self._repositories.require(name)
                 pending += step_models(found[name].draft)
-        # If the model of a step is missing, its ensemble reports that, so no model is returned for
-        # it.
+        # If a step's model is missing, the ensemble reports it, so do not return that model.
         return [
             model
             for name, model in found.items()
             if name not in unloaded and (name in requested or name in recorded or model.exists)
         ]
-
-    # ---- requests of clients
 
     async def load(
         self,
@@ -197,10 +181,8 @@ class ModelControl:
     ) -> None:
         """Serve a model as it is in its repository now, or as the override says.
 
-        permitted: models that may be steps of the model; `None` permits all.
-
-        Raises:
-            NereidError: the model cannot be served. What was served before is still served.
+        permitted: models that may be steps; `None` permits all. If the load fails, NereidError is
+        raised and the old versions stay in service.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -214,7 +196,6 @@ class ModelControl:
         await self._carry_out(self._load_all(name, override))
 
     async def _load_all(self, name: str, override: Override | None) -> None:
-        """Load all models of this plain name."""
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
@@ -224,14 +205,13 @@ class ModelControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: True to unload the models of its steps too, except models that were loaded by
-        name or that other ensembles use.
+        dependents: unload steps' models too, unless they were loaded by name or other ensembles use
+        them.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
 
     async def _unload_all(self, name: str, *, dependents: bool) -> None:
-        """Unload all models of this plain name."""
         names = self._catalogue.qualified_names(name)
         steps = {
             step
@@ -254,7 +234,7 @@ class ModelControl:
         try:
             await task
         finally:
-            # This breaks the same reference cycle as in `_fulfil`.
+            # Break the reference cycle, as in `_fulfil`.
             del task, work
 
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
@@ -263,8 +243,8 @@ class ModelControl:
             try:
                 raise error
             finally:
-                # The error's traceback refers to this frame. The reference cycle would keep files
-                # that a load request brought.
+                # The error's traceback refers to this frame. The cycle would keep a load request's
+                # files.
                 del error, rest
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
@@ -279,8 +259,6 @@ class ModelControl:
         if self._rules.mode != EXPLICIT:
             raise Unavailable(_NOT_ALLOWED)
 
-    # ---- polling
-
     async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._rules.poll_interval_s)
@@ -293,14 +271,13 @@ class ModelControl:
             self._ask_for_changes(found)
 
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
-        """Load models that are new or have changed, and unload those that were deleted."""
         desired = self._desired
         for model in self._select(found):
             if desired.is_busy(model.name) or not desired.has_changed(model):
                 continue
             if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
-                # As in Triton, neither of two models with one name is served. The next poll refuses
-                # the name.
+                # As in Triton, serve neither of two models with one name. The next poll refuses the
+                # name.
                 self._desired.add(model.name, Why.UNLOADED)
                 continue
             if not self._defers(model):

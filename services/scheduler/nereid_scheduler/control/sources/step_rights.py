@@ -1,7 +1,4 @@
-"""Checks whether a principal may use the models of the steps in a load request's configuration.
-
-The check is needed because a principal that may use an ensemble also uses the models of its steps.
-"""
+"""Checks whether a principal may use the models of the steps in a load request's configuration."""
 
 from __future__ import annotations
 
@@ -27,12 +24,9 @@ class StepRights:
         self._catalogue = catalogue
 
     async def check(self, name: str, override: Override | None, permitted: PermittedModels) -> None:
-        """Check the steps of the model of this plain name, and in turn of the steps' models.
+        """Raise PermissionDenied if a model's steps, or their steps, are not permitted.
 
         A model that cannot be read counts as having no steps; its load will fail.
-
-        Raises:
-            PermissionDenied: the model of a step is not one of the permitted models.
         """
         drafts = await asyncio.to_thread(self._read_drafts, name, override)
         pending = [(name, step) for draft in drafts for step in step_models(draft)]

@@ -1,7 +1,6 @@
 """Runs blocking calls one after another in a thread; if it hangs, the process can still end.
 
-The interpreter waits at its end for the threads of the standard library's executors. With them, a
-disk that hangs would keep the process from ending. The module does not know what the calls do.
+At its end, the interpreter waits for the threads of the standard library's executors.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a call, or raise its exception.
-
-        The call goes on if the caller is cancelled.
-        """
+        """Return a call's result or raise its error. If `run` is cancelled, the call goes on."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 

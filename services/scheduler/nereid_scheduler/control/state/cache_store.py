@@ -25,7 +25,6 @@ class CacheStore:
     max_files_bytes: int | None = _MAX_FILES_BYTES
 
     def __init__(self, channel: Channel, mesh: str, limit_s: float = DEFAULT_TIMES.state_s) -> None:
-        """Keep records under the name `mesh` in Redis. Each call may take `limit_s` seconds."""
         self._channel = channel
         self._mesh = mesh
         self._limit_s = limit_s

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class CallQueue(Protocol):
-    """Queue that runs blocking calls one after another. BlockingThread has this interface."""
+    """Queue that runs blocking calls one after another, such as BlockingThread."""
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a call, or raise its exception."""
@@ -32,7 +32,6 @@ class FileStore:
     max_files_bytes: int | None = None
 
     def __init__(self, files: StateFiles, calls: CallQueue | None = None) -> None:
-        """Use `files` only through the queue `calls`, which by default is a thread of its own."""
         self._files = files
         self._calls: CallQueue = BlockingThread("state files") if calls is None else calls
 

@@ -7,8 +7,7 @@
 A file is written under another name, synchronised and renamed. The files that a record names are
 written before the record; files that no record names any more are deleted after the record was
 written. If the process or the machine ends in between, the record and its files are therefore
-either all old or all new. All calls of this module block: FileStore makes them in a thread. The
-module knows names and bytes, not what records say.
+either all old or all new. All calls of this module block: FileStore makes them in a thread.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class StateFiles:
     """One directory of records. Each call may raise StateError."""
 
     def __init__(self, path: str, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """path: directory of the records. on_step: for tests; it is called before each step."""
         self._path = Path(path)
         self._records = self._path / "records"
         self._files = self._path / "files"
@@ -167,7 +165,6 @@ class StateFiles:
             os.close(descriptor)
 
     def _drop_files(self, name: str, kept: Collection[str]) -> None:
-        """Delete files that the record does not name any more."""
         self._on_step("drop files")
         folder = self._files / name
         if not kept:

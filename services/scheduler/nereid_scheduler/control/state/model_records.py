@@ -1,8 +1,4 @@
-"""Records of what clients have loaded and unloaded: one record for each model.
-
-A scheduler that owns a model therefore reads and writes only the record of that model. The module
-knows what records say, not where they are stored.
-"""
+"""Records of what clients have loaded and unloaded: one record for each model."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
-    """Return a model's record, or `None` if the record is not about a model.
-
-    Raises:
-        DamagedRecord: a value in the document has the wrong type.
-    """
+    """Return a model's record, or `None` for another one. May raise DamagedRecord."""
     if not key.startswith(MODEL_PREFIX):
         return None
     record = ModelRecord(
@@ -61,17 +53,13 @@ class ModelRecords:
     """Reads and writes the records of models. Use it in one event loop."""
 
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
-        """retry_s: seconds to wait after the store could not be read."""
         self._recorder = recorder
         self._retry_s = retry_s
-        # Maps a model's name to its record as it will be once all pending changes are written.
+        # The record as it will be once all pending changes are written.
         self._known: dict[str, ModelRecord] = {}
 
     def parse(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelRecord]:
-        """Return the records of models among these documents, by the model's name.
-
-        Records that have changed since the recorder read the documents are left out.
-        """
+        """Return the models' records among documents, except records that changed meanwhile."""
         records = {}
         for key, document in documents.items():
             try:
@@ -90,10 +78,7 @@ class ModelRecords:
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
-        """Return all records as they are now: other schedulers write them too.
-
-        Waits until the store can be read.
-        """
+        """Wait until the store can be read; return all records. Other schedulers write them too."""
         waiting = "models that are taken over wait for the state"
         return self.parse(await self._read_patiently(self._recorder.read, waiting))
 
@@ -105,10 +90,7 @@ class ModelRecords:
     async def read_override(self, record: ModelRecord) -> Override | None:
         """Return the override of a model's last load, or `None` if it had none.
 
-        Waits until the store can be read.
-
-        Raises:
-            Internal: some of the files are missing or damaged.
+        Waits until the store can be read. Raises Internal if files are missing or damaged.
         """
         if record.lost:
             raise record.loss()
@@ -141,10 +123,7 @@ class ModelRecords:
             await self.record_load(name, None, by_name=True)
 
     async def record_unload(self, name: str, *, kept: bool) -> None:
-        """Record an unload.
-
-        kept: keep a record of the unload, since otherwise the next start would load the model.
-        """
+        """Record an unload. `kept`: keep the record, or else the next start loads the model."""
         key = model_key(name)
         if kept:
             self._put(ModelRecord(name, loaded=False))
@@ -154,7 +133,6 @@ class ModelRecords:
         await self._recorder.written(key)
 
     async def _read_patiently(self, read: Callable[[], Awaitable[_T]], waiting: str) -> _T:
-        """Read until the store responds. `waiting` is a text for the log that says what waits."""
         logged = False
         while True:
             try:

@@ -11,8 +11,7 @@
                                                                       document if it has one
 
 If the store hangs, only the recorder's own task hangs: a caller waits a limited time for its record
-to be written, and does not wait while an earlier write still hangs. The module does not know what
-the records say.
+to be written, and does not wait while an earlier write still hangs.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of attempts to write a record over those of other schedulers.
 _ATTEMPTS: Final = 3
 
 
@@ -53,8 +51,7 @@ class _Change:
     key: str
     document: Mapping[str, Any] | None
     files: Mapping[str, bytes]
-    # Document to write if writing `document` fails. It names no files, because files must not wait
-    # in memory.
+    # Written if `document` cannot be. It names no files: files must not wait in memory.
     fallback: Mapping[str, Any] | None
     over_others: bool
     # Set when the change has been written, or an attempt to write it has failed.
@@ -62,11 +59,7 @@ class _Change:
 
 
 class StateRecorder:
-    """Reads and writes the records of one scheduler.
-
-    Call `read` first: nothing is written until it has succeeded. `failures` counts the reads and
-    writes that failed, for the metrics.
-    """
+    """Reads and writes one scheduler's records. Writes begin once `read` has succeeded."""
 
     def __init__(
         self,
@@ -77,29 +70,18 @@ class StateRecorder:
         retry_s: float = 5.0,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """Keep records in `store`.
-
-        Args:
-            store: Stores records by name.
-            secret: The `secret` argument of `records.encode_record`.
-            wait_s: Maximum seconds that a caller waits for its record.
-            retry_s: Seconds to wait after a failure.
-            max_record_bytes: Maximum bytes of one record without its files.
-        """
         self._store = store
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # Maps a record's name to the head that the next write expects; `None` if the record must be
-        # read first.
+        # Key: a record's name. The next write expects this head; `None`: read the record first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._disabled = False
-        # True if a caller has waited in vain. Then no other caller waits before a write has
-        # returned.
+        # True if a caller has waited in vain. Then no caller waits before a write returns.
         self._stalled = False
         self._failing = False
         self.failures = 0
@@ -110,14 +92,9 @@ class StateRecorder:
         return self._store.max_files_bytes
 
     async def read(self) -> dict[str, Mapping[str, Any]]:
-        """Return all documents, by key.
+        """Return all documents, by key, or raise StateError. Damaged records are set aside.
 
-        Damaged records are set aside. If a newer scheduler has written a record, no documents are
-        returned and nothing will be written. Call it again when other schedulers may have written
-        records that belong to this scheduler now.
-
-        Raises:
-            StateError: the store cannot be read; nothing has changed.
+        If a newer scheduler has written a record, nothing is returned and nothing will be written.
         """
         before = dict(self._heads)
         try:
@@ -174,12 +151,8 @@ class StateRecorder:
     ) -> None:
         """Queue a record for writing.
 
-        Args:
-            key: Key of the record.
-            document: What the record says.
-            files: All files that the document names, by digest.
-            fallback: Document to write if the files cannot be written.
-            over_others: Write even if another scheduler has written the record since it was read.
+        fallback: document to write if the files cannot be written. over_others: overwrite what
+        another scheduler has written since the last read.
         """
         self._add(_Change(key, document, files or {}, fallback, over_others))
 
@@ -217,7 +190,7 @@ class StateRecorder:
             return
         earlier = self._pending.pop(change.key, None)
         if earlier is not None:
-            # The earlier change will not be written, so end the waits for it.
+            # The earlier change will not be written: end the waits for it.
             earlier.tried.set()
         self._pending[change.key] = change
         self._changed.set()
@@ -260,8 +233,7 @@ class StateRecorder:
         name = record_name(change.key)
         for attempt in range(1, _ATTEMPTS + 1):
             expected = self._heads.get(name, b"")
-            # If a write fails, it is unknown whether the store has done it, so the record must be
-            # read before the next write.
+            # After a failed write the store's content is unknown: read it before the next write.
             self._heads[name] = None
             if expected is None:
                 expected = head_of(await self._store.read(name))
@@ -284,11 +256,7 @@ class StateRecorder:
         return head_of(data)
 
     async def _fall_back(self, change: _Change) -> None:
-        """Delete the store's record, which is now wrong, and drop the files of the change.
-
-        If the new record cannot be stored, there should be no record at all. Deleting works even on
-        a full disk.
-        """
+        """Delete the store's record, which is now wrong. That works even on a full disk."""
         if change.fallback is not None:
             change.document, change.files, change.fallback = change.fallback, {}, None
         if not change.over_others:
@@ -297,7 +265,6 @@ class StateRecorder:
                 await self._store.delete(name, head_of(await self._store.read(name)))
 
     def _disable(self) -> None:
-        """Stop writing for ever."""
         self._disabled = True
         for change in self._pending.values():
             change.tried.set()

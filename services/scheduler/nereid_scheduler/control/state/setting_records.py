@@ -1,7 +1,4 @@
-"""Records of the trace and log settings that clients have changed, for the whole mesh.
-
-Any scheduler writes them. The last change counts, as it does for clients.
-"""
+"""Records of the trace and log settings that clients have changed, for the whole mesh."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 TRACE: Final = "settings/trace"
 LOG: Final = "settings/log"
-# Key of the measured memory of models, so that the next scheduler need not measure it again.
+# Key of the measured memory of models.
 SIZES: Final = "models/sizes"
 
 
@@ -27,7 +24,6 @@ class SettingRecords:
     """Writes settings, and has settings applied once they have been read."""
 
     def __init__(self, recorder: StateRecorder | None) -> None:
-        """Write records with `recorder`; without it nothing is recorded."""
         self._recorder = recorder
 
     async def record(self, key: str, document: Mapping[str, Any]) -> None:
@@ -48,5 +44,5 @@ class SettingRecords:
         try:
             restore(documents[key])
         except (NereidError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # For example, trace settings are refused if the server is now started without tracing.
+            # For example, a server without tracing refuses trace settings.
             _log.warning("%s as clients had changed them are not restored: %s", key, error)

@@ -35,14 +35,6 @@ class SchedulerState:
         start_s: float = DEFAULT_TIMES.state_s,
         retry_s: float = _RETRY_S,
     ) -> None:
-        """Keep records in `store`. Without a store nothing outlives this scheduler.
-
-        Args:
-            store: Stores records by name.
-            secret: The `secret` argument of `records.encode_record`.
-            start_s: Seconds that the start waits for the store.
-            retry_s: Seconds to wait after a failed read.
-        """
         self._recorder = None if store is None else StateRecorder(store, secret)
         self._start_s = start_s
         self._retry_s = retry_s
@@ -58,10 +50,9 @@ class SchedulerState:
         return None if self._recorder is None else self._recorder.failures
 
     async def read(self, on_read_after: Callable[[Documents], Awaitable[None]]) -> Documents | None:
-        """Return all documents, by key.
+        """Return all documents, by key; `None` if the store cannot be read now.
 
-        Returns `None` if the store cannot be read now. `on_read_after` is then called as soon as
-        the store has been read.
+        `on_read_after` is then called as soon as the store has been read.
         """
         recorder = self._recorder
         if recorder is None:

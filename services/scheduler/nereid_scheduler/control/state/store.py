@@ -19,12 +19,11 @@ class StateConflict(StateError):
 class StateStore(Protocol):
     """A store of records. Each call may raise StateError.
 
-    A write is done completely or not at all, even if the process or the machine ends meanwhile. It
-    is done only if the stored record still has the head `expected` (see `head_of`); if `expected`
-    is empty, there must be no record.
+    A write is all or nothing, and requires that the stored record has the head `expected` (see
+    `head_of`). An empty head means no record.
     """
 
-    # Maximum bytes of the files of one record; `None` means no limit.
+    # `None` means no limit.
     max_files_bytes: int | None
 
     async def read_all(self) -> dict[str, bytes]:

@@ -1,8 +1,7 @@
 """Reads responses in Executed messages without a parser, if they resemble an earlier response.
 
-A protobuf message is the concatenation of its parts. So two responses with the same head and the
-same payload sizes differ only in the bytes of the payloads. Reading such responses through message
-objects takes several times as long.
+Responses with the same head and payload sizes differ only in payload bytes. A parser takes several
+times as long.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nereid.core.wire.response_prefixes import response_prefixes
 if TYPE_CHECKING:
     from nereid.core.wire.messages import Payload
 
-# Maximum size of a response's head. Responses with longer heads are always read by the parser.
+# Longer heads are always parsed.
 _MAX_HEAD_BYTES: Final = 8192
 
 
@@ -26,18 +25,14 @@ class RepeatedResponses:
 
     def __init__(self) -> None:
         self._head = b""
-        # Bytes before the first payload (empty until a response was parsed), and that payload's
-        # size.
+        # Bytes before the first payload (empty until a response was parsed), and its size.
         self._first = b""
         self._first_size = 0
-        # For each further payload, the bytes before it and its size.
+        # Bytes before each further payload, and its size.
         self._others: list[tuple[bytes, int]] = []
 
     def read(self, message: bytes) -> tuple[list[InferResponse], int]:
-        """Return the responses at the start of an Executed message and the position after them.
-
-        Reading stops at the first response whose head or sizes differ from the learned response.
-        """
+        """Return the responses that fit at the start of a message, and the position after them."""
         responses: list[InferResponse] = []
         first, others, head = self._first, self._others, self._head
         if not first:
@@ -67,7 +62,7 @@ class RepeatedResponses:
         if not sizes or len(sizes) < len(payloads) or len(head) > _MAX_HEAD_BYTES:
             return
         prefixes = response_prefixes(head, sizes)
-        # Remember nothing if the response has other fields than head and payloads.
+        # Other fields than head and payloads cannot be learned.
         for prefix, size in zip(prefixes, sizes, strict=True):
             if not message.startswith(prefix, position):
                 return

@@ -1,9 +1,8 @@
 """State machine of the batches that one instance was sent, from dispatch to the last response.
 
-This is the scheduler's side of the instance stream (docs/protocols.md). It is pure: it knows no
-stream, clock or queue, and it alone writes a sent batch's state. Batches have increasing numbers,
-and an instance executes them in that order. An instance has one first batch, at most one batch that
-waits behind it, and any number that have been executed and still owe responses.
+This is the scheduler's side of the instance stream (docs/protocols.md). An instance executes its
+batches in the order of their numbers. It has a first batch, at most one that waits behind the
+first, and any number that still owe responses.
 
     state        event                                         next state
     (new)        sent to an instance without a batch           EXECUTING
@@ -22,8 +21,7 @@ waits behind it, and any number that have been executed and still owe responses.
     RESPONDING   the last response of its last member          ENDED
     any          the instance is lost                          ENDED
 
-Every other event breaks the protocol and ends the stream: the instance is lost, and ordinary crash
-recovery runs its batches again.
+Every other event breaks the protocol: the instance is lost, and its batches run again.
 """
 
 # layout: not pure, uses time
@@ -63,10 +61,7 @@ ENDED: Final = BatchState.ENDED
 
 
 class Member:
-    """Request of a sent batch whose responses may come one by one.
-
-    If the client cancels, the member's entry ends before the member does.
-    """
+    """Request of a sent batch whose responses come one by one; its entry may end earlier."""
 
     __slots__ = ("ended_ns", "entry", "failed", "index", "rescheduled", "responded_ns", "responses")
 
@@ -75,15 +70,14 @@ class Member:
         self.index = index
         self.responses = 0
         self.responded_ns = now_ns
-        # Time at which the last response came; 0 before.
         self.ended_ns = 0
         self.failed = False
-        # True if the instance has rescheduled the request, to execute it again.
+        # True if the instance will execute the request again.
         self.rescheduled = False
 
 
 class SentBatch:
-    """Batch that was sent to an instance, with its state, times and members."""
+    """Batch that was sent to an instance."""
 
     __slots__ = (
         "batch",
@@ -112,19 +106,15 @@ class SentBatch:
         self.id = number
         self.batch = batch
         self.state: BatchState = EXECUTING
-        # Time at which the batch was sent; if it waited at the instance, the time at which it
-        # began.
+        # Time at which the batch was sent, or began after it waited at the instance.
         self.started_ns = started_ns
-        # Time at which the batch was sent if it waited at the instance; otherwise 0.
+        # When the batch was sent, if it waited at the instance; otherwise 0.
         self.waited_since_ns = 0
-        # Revision, GPU and name of the instance.
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
-        # Time from which the instance had no batch. It equals `started_ns` if the instance had a
-        # batch until this one began.
+        # Time from which the instance had no batch; `started_ns` if it was busy before.
         self.idle_since_ns = started_ns
-        # `None` until the instance has executed the batch.
         self.execution: Execution | None = None
         # `None` if the batch gets one reply, with a response to each of its entries.
         self.members: list[Member] | None = None
@@ -167,7 +157,7 @@ class SentBatch:
         return members[index]
 
     def end_execution(self, reply: Executed, finished_ns: int) -> Execution:
-        """Create the batch's Execution, from times that the instance and the scheduler measured."""
+        """Create the Execution from times that the instance and the scheduler measured."""
         self.execution = execution = Execution(
             self.started_ns,
             finished_ns,
@@ -182,8 +172,7 @@ class SentBatch:
             self.idle_since_ns,
         )
         if self.waited_since_ns:
-            # Correct the start time: the reply to the batch before may have been read long after
-            # the instance sent it.
+            # The reply to the batch before may have been read long after it was sent.
             began_ns = min(self.started_ns, finished_ns - execution.compute_ns)
             self.started_ns = execution.started_ns = max(self.waited_since_ns, began_ns)
         return execution
@@ -204,18 +193,16 @@ class InstanceBatches:
     )
 
     def __init__(self) -> None:
-        # Number of the last message to the instance that expects a reply.
+        # Number of the last message that expects a reply.
         self.last_id = 0
         self.first: SentBatch | None = None
         # Time from which the instance had no batch, or from which it was ready.
         self.idle_since_ns = 0
-        # Batch that waits at the instance behind the first one.
         self.waiting: SentBatch | None = None
-        # Executed batches, by number, with members whose last response has not come.
+        # Executed batches by number that lack responses.
         self.responding: dict[int, SentBatch] = {}
-        # Number of the pending request to export states of sequences; 0 if there is none.
+        # Number of the pending request for states; 0 without one.
         self.exporting = 0
-        # Slots whose states the pending request asks for.
         self._exported_slots: frozenset[int] = frozenset()
         # Batches up to this number were lost with an earlier stream.
         self._lost_through = 0
@@ -241,13 +228,7 @@ class InstanceBatches:
         return self.exporting
 
     def end_export(self, number: int, slots: Sequence[int]) -> bool:
-        """End the pending request for states if this reply has the request's number.
-
-        Returns whether the reply has that number. A reply with another number is for a batch.
-
-        Raises:
-            ProtocolError: the reply has a slot that was not asked for, or has one twice.
-        """
+        """End the pending request if this reply is for it; raise ProtocolError for wrong slots."""
         if number != self.exporting or not number:
             return False
         given = {*slots}
@@ -258,10 +239,7 @@ class InstanceBatches:
         return True
 
     def withdraw_waiting(self) -> SentBatch | None:
-        """Mark the waiting batch as WITHDRAWING and return it; the caller asks the instance for it.
-
-        Returns `None` if there is no waiting batch, or if the instance was asked for it already.
-        """
+        """Mark the waiting batch as WITHDRAWING and return it; `None` if none is WAITING."""
         waiting = self.waiting
         if waiting is None or waiting.state is not WAITING:
             return None
@@ -269,12 +247,9 @@ class InstanceBatches:
         return waiting
 
     def end_withdrawal(self, number: int) -> SentBatch | None:
-        """Remove and return a batch that the instance gives back and will never execute.
+        """Remove and return a batch that the instance gives back; `None` after a lost stream.
 
-        Returns `None` if the batch was lost with an earlier stream.
-
-        Raises:
-            ProtocolError: the instance does not have the batch, or was not asked for it.
+        Raises ProtocolError if the instance does not have the batch, or was not asked for it.
         """
         if number <= self._lost_through:
             return None
@@ -327,10 +302,9 @@ class InstanceBatches:
             del self.responding[sent.id]
 
     def lose_begun(self, begun: int) -> list[SentBatch]:
-        """Remove and return the batches that must not run again, oldest first.
+        """Remove and return the batches that respond or have numbers up to `begun`.
 
-        They are the responding batches, and the first and the waiting batch if their numbers are
-        at most `begun`. Call this before the instance is removed as lost.
+        They must not run again. Call this before the instance is removed as lost.
         """
         lost = [*self.responding.values()]
         self.responding.clear()
@@ -343,11 +317,7 @@ class InstanceBatches:
         return _ended(lost)
 
     def lose_all(self) -> tuple[list[SentBatch], SentBatch | None]:
-        """Remove all batches, since the stream is lost.
-
-        Returns two values: the batches that may have begun, oldest first, and the batch that waited
-        behind another one and so has not begun (`None` if no batch waited).
-        """
+        """Remove all batches of a lost stream; return the begun ones and the waiting one."""
         lost = [*self.responding.values()]
         waiting, self.waiting = self.waiting, None
         if self.first is not None:
@@ -366,17 +336,14 @@ class InstanceBatches:
         return self.first is not None or bool(self.responding)
 
     def entries(self) -> list[Entry]:
-        """Return the entries of batches that have begun, if their last response has not come."""
+        """Return the entries without a last response, of batches that have begun."""
         batches = [*self.responding.values()]
         if self.first is not None:
             batches.append(self.first)
         return [entry for sent in batches for entry in sent.open_entries()]
 
     def place_of(self, entry: Entry) -> tuple[int, int] | None:
-        """Return the number of the batch that has an entry, and the entry's index in the batch.
-
-        Returns `None` if no batch that has begun has the entry.
-        """
+        """Return an entry's batch number and index, or `None` if no begun batch has the entry."""
         for sent in self.responding.values():
             if entry in sent.batch.entries:
                 return sent.id, sent.batch.entries.index(entry)

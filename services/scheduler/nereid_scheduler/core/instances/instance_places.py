@@ -1,8 +1,4 @@
-"""Decides which instances of a model an executor must load, by the model's instance groups.
-
-The module is pure: the model's configuration and the executor's hello are arguments, and the
-instances to load are the result. It knows no session and sends no command.
-"""
+"""Decides which instances of a model an executor must load, by the model's instance groups."""
 
 # layout: not compiled, off the hot path
 
@@ -43,10 +39,7 @@ def require_backend(backend: str, hello: pb.Hello) -> None:
 
 
 def require_agents(config: config_pb.ModelConfig, hello: pb.Hello) -> None:
-    """Raise InvalidArgument if the executor lacks one of the model's repository agents.
-
-    The model must not load without the agent, which may be there to check its files.
-    """
+    """Raise InvalidArgument if the executor lacks a repository agent, which may check the files."""
     for agent in config.model_repository_agents.agents:
         if agent.name not in hello.repository_agents:
             raise InvalidArgument(
@@ -68,19 +61,12 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
 
 
 def device_of(slot: Slot, hello: pb.Hello) -> Device:
-    """Return the device of an instance. All instances on a device share its resources.
-
-    Instances of several executors share a device if the executors are on the same host.
-    """
+    """Return an instance's device, which executors on the same host share."""
     return Device(hello.host, slot.device_id)
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """Return the instances that an executor must load. A group's count applies to each executor.
-
-    Raises:
-        NereidError: this executor cannot host the model; the text gives the reason.
-    """
+    """Return the instances that an executor must load; raise NereidError if it cannot."""
     require_backend(config.backend, hello)
     require_agents(config.proto, hello)
     groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
@@ -91,7 +77,7 @@ def _slots(group: InstanceGroup) -> list[Slot]:
     if group.kind == "GPU":
         devices = [(pb.Device.GPU, gpu) for gpu in group.gpus for _ in range(group.count)]
     else:
-        # With KIND_MODEL the backend chooses the devices; count the instance as one on the CPU.
+        # With KIND_MODEL the backend chooses the devices; the instance counts as one on the CPU.
         devices = [(pb.Device.CPU, 0)] * group.count
     return [
         Slot(f"{group.name}_{index}", kind, device_id, group.rate_limit, group.passive)

@@ -1,20 +1,14 @@
-"""Measures how long one instance executes a batch, and how long it is idle between two batches.
-
-From these times it decides whether a second batch may be sent to an instance that is executing. The
-module is pure: times are arguments.
-"""
+"""Measures an instance's executions and idle times, to decide whether a second batch may wait."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# If an execution takes more than this many round trips, no batch waits at the instance. Waiting
-# there would save little time, and would bind the batch's requests to this instance for long.
+# If executions take more round trips, waiting saves little and binds requests for long.
 _MAX_ROUND_TRIPS: Final = 4
-# A waiting batch is withdrawn when the batch before it takes this many times as long as expected.
-# It is not withdrawn before _MIN_PATIENCE_NS, as an event loop is often late by some milliseconds.
+# A waiting batch is withdrawn when the batch before it takes this many times the expected time, but
+# not before _MIN_PATIENCE_NS, as an event loop is often late by milliseconds.
 _PATIENCE: Final = 4
 _MIN_PATIENCE_NS: Final = 10_000_000
 
@@ -25,21 +19,14 @@ class Pace:
     __slots__ = ("execution_ns", "patience_ns", "round_trip_ns")
 
     def __init__(self) -> None:
-        # Average execution time; 0 until an execution was measured.
         self.execution_ns = 0.0
-        # Average time from sending a batch to its response, without the execution. The instance is
-        # idle for this long if its next batch is sent after the response.
+        # Time from sending a batch to its response, less the execution.
         self.round_trip_ns = 0.0
-        # A batch that executes for longer than this is overdue: no batch is sent behind it, and a
-        # waiting batch is withdrawn.
+        # A longer batch is overdue: no batch is sent behind it, and a waiting one is withdrawn.
         self.patience_ns = _MIN_PATIENCE_NS
 
     def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
-        """Add the times of an executed batch to the averages.
-
-        total_ns: time from dispatching the batch to its response; `None` if the batch waited at the
-        instance.
-        """
+        """Add a batch's times; total_ns: from dispatch to response, `None` if the batch waited."""
         if not self.execution_ns:
             self.execution_ns = float(execution_ns)
         else:
@@ -54,10 +41,7 @@ class Pace:
         self.patience_ns = max(int(_PATIENCE * expected_ns), _MIN_PATIENCE_NS)
 
     def may_send(self, elapsed_ns: int) -> bool:
-        """Return whether a batch that is sent now would arrive about when the instance needs it.
-
-        `elapsed_ns` is the time for which the instance has been executing its current batch.
-        """
+        """Return whether a batch sent now arrives about when the instance needs it."""
         execution_ns, round_trip_ns = self.execution_ns, self.round_trip_ns
         return (
             0 < execution_ns <= _MAX_ROUND_TRIPS * round_trip_ns

@@ -1,8 +1,4 @@
-"""The scheduler's end of a model instance: a stream that executes one batch at a time, in order.
-
-The module writes batches to the stream and reads the replies. It does not decide which batch is
-sent, nor how a reply is handled, and it knows no queue.
-"""
+"""The scheduler's end of a model instance: a stream that executes one batch at a time, in order."""
 
 # layout: not pure, uses asyncio
 # layout: not covered, has a stream
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class BatchStream(Protocol):
-    """Interface for the scheduler's end of an Execute stream; nereid.rpc.Call implements it."""
+    """The scheduler's end of an Execute stream; nereid.rpc.Call implements it."""
 
     def send(self, message: bytes) -> None:
         """Write a message; do nothing if the stream is broken."""
@@ -58,15 +54,11 @@ class BatchStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ReadinessQuestion:
-    """Question to an instance whether its model is ready.
-
-    A new stream needs a new question, since the model may run in another process then.
-    """
+    """Question whether a model is ready. A new stream may have another process: ask again."""
 
     number: int
     stream: BatchStream
     response: asyncio.Future[bool]
-    # True while the model is being asked.
     asked: bool = False
 
 
@@ -81,7 +73,7 @@ def _cannot_withdraw(batch: int) -> None:
 class CrashReport(NamedTuple):
     """Report of an executor that an instance's process has crashed."""
 
-    # Number of the last batch that the model had begun to execute.
+    # Last batch that the model had begun to execute.
     begun: int
     error_status: ErrorStatus
     # Number of the stream that ended with the process; 0 stands for the open stream.
@@ -90,46 +82,37 @@ class CrashReport(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RemoteInstance:
-    """Instance on an executor. It is loading while it has no stream, and ready when it has one.
-
-    Only the instance's model version changes `batches`.
-    """
+    """Instance on an executor, ready when it has a stream. Only its version changes `batches`."""
 
     id: int
     name: str
     executor: str
     stream: BatchStream | None = None
     batches: InstanceBatches = field(default_factory=InstanceBatches)
-    # Revision of the model files that the instance loads; empty without a response cache.
+    # Revision of the model's files; empty without a response cache.
     revision: bytes = b""
-    # UUID of the GPU that the instance is on; empty if it is on the CPU.
+    # Empty on the CPU.
     gpu_uuid: str = ""
-    # Called when the instance has no work left; unloads the instance if it is retiring.
+    # Called when the instance has no work left; a retiring instance is then unloaded.
     on_idle: Callable[[], None] = _nothing
-    # True if the model reads MemberControl messages: cancellations and flow control.
     accepts_controls: bool = False
-    # Number by which the executor's crash reports name the stream; 0 if it sends no reports.
+    # Number by which the executor's crash reports name the stream; 0 without reports.
     crash_stream: int = 0
-    # Crash reports that came before the scheduler saw the end of the stream, by stream number.
+    # Reports that came before the end of their stream, by stream number.
     crash_reports: dict[int, CrashReport] = field(default_factory=dict)
-    # True if the executor can open the shared memory of requests, and may put responses into
-    # shared memory of its own.
+    # True if requests and responses may be in shared memory.
     shares: bool = True
-    # True if the model can be asked whether it is ready; `question` is the last such question.
     reports_readiness: bool = False
     question: ReadinessQuestion | None = None
-    # True if the instance can be asked for the states of its sequences. `handing_over` is True
-    # while it exports them; afterwards it is unloaded.
+    # `has_states`: states can be exported. `handing_over`: an export is in progress.
     has_states: bool = False
     handing_over: bool = False
     # True if the instance keeps its sequences until they are over, and is then unloaded.
     keeps_sequences: bool = False
-    # True if a batch may wait at the instance; `pace` measures how long its batches take.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
-    # Reads responses without a parser if they are like an earlier one.
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
-    # Takes a batch's number, and asks the executor to give the batch back if it has not begun.
+    # Asks the executor for a batch (by number) that has not begun.
     request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
     @property
@@ -143,17 +126,13 @@ class RemoteInstance:
         return self.batches.at_work or self.handing_over or self.keeps_sequences
 
     def send_batch(self, batch: Batch, now_ns: int) -> SentBatch:
-        """Send a batch, which the instance executes at once or after the batch that it has.
-
-        A serialisation error is raised before anything is sent.
-        """
+        """Send a batch. A serialisation error is raised before anything is sent."""
         assert self.stream is not None, "a batch for an instance without a stream"
         number = self.batches.last_id + 1
         message = plain_batch_frame(number, batch, now_ns)
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
-        # Send the batch now, so that the instance executes while the rest of this turn (mostly
-        # responses to other requests) is done.
+        # Send now, so that the instance executes during the rest of this turn.
         self.stream.send_now(message)
         sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
         self.batches.add_batch(sent)
@@ -166,10 +145,7 @@ class RemoteInstance:
             self.request_withdrawal(waiting.id)
 
     def export_states(self, slot_numbers: Sequence[int]) -> None:
-        """Ask the instance for the states of the sequences in these slots.
-
-        The reply may leave out slots at the end of the list.
-        """
+        """Ask for the states in these slots; the reply may leave out the last slots."""
         assert self.stream is not None, "an instance without a stream"
         message = pb.Batch(id=self.batches.begin_export(slot_numbers), exported_slots=slot_numbers)
         self.stream.send(message.SerializeToString())
@@ -188,10 +164,9 @@ class RemoteInstance:
         return reply
 
     def read_responses(self, message: bytes) -> tuple[Executed, list[InferResponse]]:
-        """Read a message about a batch; return it with its responses.
+        """Read a message about a batch and its responses; raise ProtocolError if malformed.
 
-        If further responses are to come (`partial`), the list is empty and the responses are only
-        in the message. Raises ProtocolError if the message is malformed.
+        If `partial` is set, the list is empty and the responses are only in the message.
         """
         responses, position = self.repeated_responses.read(message)
         times = read_executed_times(message, position) if position else None
@@ -208,10 +183,7 @@ class RemoteInstance:
         return reply, responses
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
-        """Send a control (cancel, pause or resume) for an executing request.
-
-        Does nothing if the model does not read controls.
-        """
+        """Send a cancel, pause or resume for an executing request, if the model reads controls."""
         if self.accepts_controls and self.stream is not None:
             message = pb.Batch()
             message.controls.add(batch=batch, member=member, kind=kind)
@@ -250,10 +222,7 @@ def _write_sequence(place: SequenceMember, member: pb.BatchMember) -> None:
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
-    """Serialise a batch, with the heads and payloads of its members as the clients sent them.
-
-    inline: True if the message must contain the bytes of payloads that are in shared memory.
-    """
+    """Serialise a batch; inline: copy payloads out of shared memory."""
     message = pb.Batch(id=number)
     add = message.members.add
     for entry in batch.entries:

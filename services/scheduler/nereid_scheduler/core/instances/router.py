@@ -1,7 +1,4 @@
-"""Chooses an instance of a model version for the next batch: the one that became free first.
-
-The module is pure and knows neither batches nor streams. An instance is any hashable object.
-"""
+"""Chooses an instance of a model version for the next batch: the one that became free first."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ T = TypeVar("T")
 
 
 class Router(Generic[T]):
-    """Instances of one model version, each free or busy.
-
-    `free_instances` has the free instances in the order in which they became free. Hot code reads
-    it directly, without the cost of a call.
-    """
+    """Instances of one model version. `free_instances`: in order of becoming free."""
 
     def __init__(self) -> None:
         self._all: set[T] = set()

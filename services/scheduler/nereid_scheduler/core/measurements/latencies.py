@@ -1,7 +1,4 @@
-"""Histograms and summaries of request latencies, if --metrics-config asks for them.
-
-The module is pure: times are arguments.
-"""
+"""Histograms and summaries of request latencies, if --metrics-config asks for them."""
 
 # layout: not compiled, has a constant tuple of floats
 
@@ -60,16 +57,12 @@ def parse_metrics_config(settings: Iterable[str]) -> MetricsConfig:
 
 
 def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
-    """Parse one name=value of --metrics-config.
-
-    Raises:
-        ValueError: the name or the value is unknown.
-    """
+    """Parse one name=value of --metrics-config; raise ValueError if either is unknown."""
     name, equals, value = text.partition("=")
     if equals and name in _SETTINGS and value.lower() in ("true", "false", "1", "0"):
         return name, value.lower() in ("true", "1")
     if equals and name == "summary_quantiles":
-        # Check the allowed errors but do not use them: quantiles are exact for their time window.
+        # Quantiles are exact for their time window, so the allowed errors are not used.
         try:
             quantiles = tuple(float(pair.partition(":")[0]) for pair in value.split(","))
         except ValueError:
@@ -80,7 +73,6 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
-    """Return the histogram's bounds from the model's model_metrics, or else Triton's bounds."""
     for control in config.proto.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE.name:
             return sorted(set(control.histogram_options.buckets)) or DEFAULT_BOUNDS_MS
@@ -144,10 +136,7 @@ class Latencies:
                 self.record_exemplar(entry, now_ns)
 
     def record_exemplar(self, entry: Entry, now_ns: int) -> None:
-        """Add an exemplar for a request's first response to the histogram if the request is traced.
-
-        The response must have been recorded before.
-        """
+        """Add an exemplar if the request is traced; its first response must have been recorded."""
         if self.first_response is not None and entry.trace is not None:
             trace_id = entry.trace.context[TRACE_ID]
             took_ms = (now_ns - entry.received_ns) / 1e6

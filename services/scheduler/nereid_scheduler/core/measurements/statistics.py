@@ -1,7 +1,6 @@
 """Counters of a model version, for Triton's statistics extension and the metrics page.
 
-The module is pure: times are arguments. Requests that were never queued (refused by validation or
-by a full queue) do not count, as in Triton.
+As in Triton, requests that were never queued do not count.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.execution import Execution
 
-# Maximum number of responses of one request that are counted separately: readers of the statistics
-# always get the whole list.
+# Later responses are not counted separately, as readers always get the whole list.
 MAX_RESPONSES: Final = 1024
 
 
@@ -41,7 +39,7 @@ class Duration:
 
     def write(self, message: kserve_pb2.StatisticDuration) -> None:
         """Write the count and the sum to a message."""
-        # Set the message even if all values are zero, as readers expect it.
+        # Set even if all values are zero, as readers expect it.
         message.SetInParent()
         message.count = self.count
         message.ns = self.ns
@@ -130,8 +128,7 @@ class ModelStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        # Monotonic time of the last cache hit; 0 means none. As in Triton, a hit does not count as
-        # an inference, but as a use of the model.
+        # Monotonic; 0 before the first hit. As in Triton, a hit is a use, but not an inference.
         self.last_cache_hit_ns = 0
         self.success = Duration()
         self.fail = Duration()
@@ -140,17 +137,15 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = Compute()
         self.compute_by_batch_size: dict[int, Compute] = {}
-        # Counters that only the metrics page shows.
+        # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
-        # Number of requests that were refused because the queue was full.
         self.refused = 0
         self._drain = DrainEstimate()
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
-        # Counters of a decoupled model's responses: element n is for the n-th responses of all
-        # requests.
+        # For decoupled models: element n counts the n-th responses of all requests.
         self.responses: list[_Responses] = []
-        # Maps the UUID of a GPU, which is a label of metrics, to the counters of its instances.
+        # Key: the UUID of a GPU, which is a label of metrics.
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
         # `None` if --metrics-config asks for neither histograms nor summaries.
         self.latencies = latencies
@@ -166,10 +161,7 @@ class ModelStatistics:
         return sum(counts) + sum(self.batches_closed.values())
 
     def record_refusal(self, pending: int, now_ns: int) -> int:
-        """Count a refusal by a full queue.
-
-        Returns the estimated milliseconds until the queue's pending requests are completed.
-        """
+        """Count a refusal by a full queue; return the milliseconds until the queue has drained."""
         self.refused += 1
         return self.foresee_drain(pending, now_ns)
 
@@ -220,7 +212,7 @@ class ModelStatistics:
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
-        # Include slots without a request, as Triton does.
+        # As on Triton, slots without a request are included.
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
@@ -242,10 +234,7 @@ class ModelStatistics:
             self.latencies.record_phases(entry, execution, ended_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
-        """Count a request's response. index: its position among the request's responses, from 0.
-
-        took_ns: time since the response before it.
-        """
+        """Count a request's response number `index`; took_ns: time since the response before."""
         responses = self.responses
         if index >= len(responses):
             if index >= MAX_RESPONSES:

@@ -1,8 +1,4 @@
-"""Records timelines of a scheduler: batches, requests without a batch, and waits.
-
-A batch is recorded after its responses were sent. Events are recorded when they happen. The module
-knows how records are packed, but not who reads them.
-"""
+"""Records timelines of a scheduler: batches, requests without a batch, and waits."""
 
 from __future__ import annotations
 
@@ -25,13 +21,10 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
 
-# Fields of a batch: time at which it finished; version of its model; number of the batch; time from
-# which the instance had been idle; time at which the batch was sent to wait at the instance, and
-# time at which it began; durations of inputs, model and outputs; size, number of members, and
-# whether there is an error. The members follow, each with its number, times and retries.
+# Finish; version; number; start of idleness; sent; start; durations of inputs, model and outputs;
+# size, number of members, and whether there is an error. The members follow.
 _BATCH: Final = Struct("<10q2i")
 _MEMBER: Final = Struct("<Q2qi")
-# Maximum length of an error's text.
 _MAX_TEXT: Final = 512
 # Largest number that compiled code can keep in a register.
 _MAX_SHORT: Final = (1 << 62) - 1
@@ -41,7 +34,6 @@ class SchedulerTimeline:
     """Record the timeline of one scheduler in rings of fixed size."""
 
     def __init__(self, recorder: Recorder) -> None:
-        # `None` if no timeline is recorded.
         self.recorder: Recorder | None = recorder
         self._record_event: RecordEvent = recorder.record_event
         self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
@@ -74,17 +66,16 @@ class SchedulerTimeline:
             write_i32_le(piece, 1 if error else 0)
             for entry in entries:
                 number = entry.request.id
-                # Write large numbers as signed numbers: in the number of an ensemble's step, the
-                # highest bit may be set.
+                # The highest bit may be set in the number of an ensemble's step.
                 write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
                 write_i64_le(piece, entry.received_ns)
                 write_i64_le(piece, entry.enqueued_ns)
                 write_i32_le(piece, entry.retries)
         except ValueError:
-            # Drop the record if a number does not fit: an executor may report any durations.
+            # An executor may report durations that do not fit.
             ring.drop()
             return
-        # Store only the name, not the tuple `model`: compiled code would create a new tuple.
+        # Storing `model` itself would let compiled code create a new tuple.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)

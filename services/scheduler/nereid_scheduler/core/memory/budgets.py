@@ -1,7 +1,4 @@
-"""Memory budgets, as flags set them.
-
-The module is pure. The settings import it, so it imports only what every start needs.
-"""
+"""Memory budgets, as flags set them. All settings import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ class Budget(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse a value such as 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB.
-
-        Raises ValueError for a value of any other form.
-        """
+        """Parse a value such as 4GiB, cpu=4GiB or gpu:1=8GiB; raise ValueError for another form."""
         device, equals, size = text.rpartition("=")
         kind, colon, number = device.partition(":")
         numbered = bool(colon) and number.isdecimal() and kind == GPU
@@ -41,10 +35,7 @@ class Budget(NamedTuple):
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that a text such as 4GiB, 4GB, 512MiB or 1000 stands for.
-
-    Raises ValueError for any other text.
-    """
+    """Return the bytes that 4GiB, 4GB, 512MiB or 1000 stands for; raise ValueError otherwise."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected a number of bytes, such as 4GiB or 512MB")
@@ -56,10 +47,7 @@ def parse_size(text: str) -> int:
 
 
 def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Return budgets by device.
-
-    A budget for all devices applies to CPUs if CPUs have no budget, and likewise to GPUs.
-    """
+    """Return budgets by device; one for all devices applies to CPUs and GPUs without their own."""
     budgets = dict(given)
     for_all = budgets.pop("", None)
     if for_all is not None:

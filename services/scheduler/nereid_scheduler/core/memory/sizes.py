@@ -1,7 +1,4 @@
-"""Stores how much memory loaded models take. Before a model's first load, the size is guessed.
-
-The module is pure. Each size is for one instance on one kind of device (CPU or GPU).
-"""
+"""Stores how much memory one instance of each model takes. Before its first load, it is guessed."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Guessed size of a loaded model, as a multiple of the size of its files. Loaded models are larger:
-# they have buffers, and copies of weights in another layout.
+# Loaded models are larger than their files, by buffers and copies of weights.
 _GUESS_FACTOR: Final = 1.5
 _MIN_GUESS: Final = 16 << 20
 
@@ -27,10 +23,7 @@ def device_name(gpu: int | None) -> str:
 
 
 def read_sizes(text: object) -> dict[str, int]:
-    """Return bytes by device from "cpu=10,gpu 0=5" (core.methods.MEMORY_KEY).
-
-    Malformed parts are left out.
-    """
+    """Return bytes by device from "cpu=10,gpu 0=5"; malformed parts are left out."""
     sizes = {}
     for part in text.split(",") if isinstance(text, str) else ():
         device, _, size = part.partition("=")
@@ -43,7 +36,7 @@ class ModelSizes:
     """Measured sizes in bytes of one instance of each model, by the kind of device."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Start with sizes that saved() returned earlier. Malformed parts are left out."""
+        """Start with sizes from saved(); malformed parts are left out."""
         self._sizes: dict[str, dict[str, int]] = {}
         for model, sizes in (saved or {}).items():
             if isinstance(sizes, dict):
@@ -56,16 +49,12 @@ class ModelSizes:
         return {model: dict(sizes) for model, sizes in self._sizes.items()}
 
     def measured(self, model: str, taken: Mapping[str, Sequence[int]]) -> bool:
-        """Store the measured sizes of a model's instances; return whether a size has changed.
-
-        taken: maps a device to the bytes that each instance takes there.
-        """
+        """Store the bytes of each instance by device; return whether a size has changed."""
         by_kind: dict[str, list[int]] = {}
         for device, sizes in taken.items():
             by_kind.setdefault(device.partition(" ")[0], []).extend(sizes)
         known = self._sizes.get(model)
-        # Take the mean of all instances: they may share memory, which is measured for the first
-        # instance only.
+        # Instances may share memory, which is measured for the first one only. So take the mean.
         now = {kind: -(-sum(sizes) // len(sizes)) for kind, sizes in by_kind.items() if sizes}
         if not now or now == known:
             return False
@@ -79,24 +68,14 @@ class ModelSizes:
     def needs(
         self, model: str, config: model_config_pb2.ModelConfig, gpus: Sequence[int], file_bytes: int
     ) -> dict[str, int]:
-        """Return the bytes by device that a model needs on an executor with these GPUs.
-
-        Args:
-            model: Name of the model.
-            config: Configuration of the model, as written.
-            gpus: Ids of the executor's GPUs.
-            file_bytes: Size of the version's files, from which an unknown size is guessed.
-
-        Raises:
-            InvalidArgument: the model cannot be on such an executor.
-        """
+        """Return the bytes that a model needs by device; unknown sizes come from file_bytes."""
         known = self._sizes.get(model, {})
         guess = max(_MIN_GUESS, int(file_bytes * _GUESS_FACTOR))
         needs: dict[str, int] = {}
         for group in normalise_instance_groups(config, gpu_ids=gpus):
             devices = [device_name(gpu) for gpu in group.gpus] or [CPU]
             for device in devices:
-                # An instance on a GPU also takes host memory, which is included if it was measured.
+                # An instance on a GPU also takes host memory.
                 for used in {device, CPU}:
                     kind = used.partition(" ")[0]
                     size = known.get(kind, guess if used == device else 0)

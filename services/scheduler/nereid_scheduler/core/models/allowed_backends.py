@@ -11,16 +11,13 @@ from nereid.core.errors import InvalidArgument
 class AllowedBackends:
     """Set of allowed backends: all, only the named ones, or all but the excluded ones."""
 
-    # `None` means that all backends but the excluded ones are allowed.
+    # `None`: all but the excluded ones.
     named: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> AllowedBackends:
-        """Parse a value such as onnxruntime,openvino or -python,-pytorch; empty means all backends.
-
-        Raises ValueError.
-        """
+        """Parse onnxruntime,openvino or -python,-pytorch; empty allows all. Raises ValueError."""
         names = [name.strip() for name in text.split(",") if name.strip()]
         excluded = [name[1:] for name in names if name.startswith("-")]
         if not excluded:

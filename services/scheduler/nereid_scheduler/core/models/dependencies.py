@@ -1,8 +1,4 @@
-"""Models that an ensemble's steps use, and the names of models with --model-namespacing.
-
-The module is pure: configurations are arguments, and names are the result. It knows no state of a
-model.
-"""
+"""Models that an ensemble's steps use, and the names of models with --model-namespacing."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# An arbitrary large odd number. Ids are multiplied by this number to spread neighbouring ids.
+# Arbitrary, large and odd: multiplying spreads neighbouring ids.
 _ODD: Final = 0x9E3779B97F4A7C15
 _MAX_ID: Final = (1 << 64) - 1
 
@@ -27,10 +23,7 @@ def is_ensemble(draft: config_pb.ModelConfig) -> bool:
 
 
 def qualified_name(namespace: str, name: str) -> str:
-    """Return a model's name in the catalogue, which begins with its namespace if it has one.
-
-    With --model-namespacing the namespace of a model is its repository.
-    """
+    """Return a model's name in the catalogue, with its namespace if it has one."""
     return f"{namespace}::{name}" if namespace else name
 
 
@@ -54,9 +47,8 @@ def resolve_steps(
 ) -> None:
     """Write the namespace of each step's model into an ensemble's configuration.
 
-    If the ensemble's own namespace has a model with the step's name, the step gets that
-    namespace. Otherwise it gets the only namespace that has such a model; if there are several
-    or none, it gets an empty one. namespaces: maps a model's name to the namespaces that have it.
+    That is the ensemble's own namespace if it has the model, or else the only one that has it.
+    namespaces: maps a model's name to its namespaces.
     """
     for step in draft.ensemble_scheduling.step:
         candidates = namespaces.get(step.model_name, ())
@@ -65,18 +57,12 @@ def resolve_steps(
 
 
 def step_request_id(request_id: int, step: int) -> int:
-    """Return the id of a step's request, made from the id of the ensemble's request and the step.
-
-    So the id is the same if the ensemble's request is sent again.
-    """
+    """Return a step's request id, which is the same if the ensemble's request is sent again."""
     return ((request_id + step + 1) * _ODD + step) & _MAX_ID if request_id else 0
 
 
 def cycle_error(name: str, models_in: Callable[[str], Iterable[str]]) -> str:
-    """Return Triton's error text if an ensemble contains itself, otherwise an empty text.
-
-    models_in: takes an ensemble's name and returns the models of its steps.
-    """
+    """Return Triton's error text if an ensemble contains itself; models_in: its steps' models."""
     seen: set[str] = set()
     pending = [name]
     while pending:

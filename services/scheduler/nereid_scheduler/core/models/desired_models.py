@@ -1,8 +1,7 @@
 """State machine of the models that are to be served, without clock or event loop.
 
-Flags, records, repositories, clients, other schedulers and requests ask for models. Each change of
-a model's desired state is a *generation*. The generations of one model form a queue and take effect
-one after another:
+Each change of a model's desired state is a *generation*. The generations of one model form a
+queue and take effect one after another:
 
     state      event                                             next state
     queued     all earlier generations of the model have ended   due
@@ -12,10 +11,8 @@ one after another:
     searching  the model is not to be loaded any more            superseded, and due
     acted on   the action has ended                              ended, with an error or without
 
-A generation that moves a model to another scheduler does not queue: it takes effect at once, even
-while another action on the model is in progress. next_action.py decides on the action for a
-generation that is due. The reconciler carries the action out and reports it here. This module knows
-neither repositories nor executors.
+A generation that moves a model to another scheduler takes effect at once. next_action.py decides
+on the action for a generation that is due; the reconciler carries it out and reports here.
 """
 
 from __future__ import annotations
@@ -56,11 +53,10 @@ class Why(Enum):
     MOVED = "another scheduler has it now"
 
 
-# If a load has one of these reasons, it waits for executors without a time limit.
+# Loads with these reasons wait for executors without a time limit.
 PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
-# If a load has one of these reasons, it continues the model's counters, since no client has loaded
-# the model anew. A model that is loaded on demand may have been served by a scheduler that has
-# ended.
+# Loads with these reasons continue the model's counters. A model on demand may have been served by
+# a scheduler that has ended.
 CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
 
 
@@ -70,26 +66,22 @@ class DesiredModel:
 
     name: str
     why: Why
-    # Model to load; `None` until it has been found.
     found: FoundModel | None = None
     override: Override | None = None
-    # Names of the only executors that load the model; `None` means all executors.
+    # The only executors that load the model; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Record of how a client has loaded the model.
     record: ModelRecord | None = None
     # True until the files that the record names have been read.
     files_pending: bool = False
-    # Models of an ensemble's steps that are not served, including steps of inner ensembles.
+    # Models of an ensemble's steps that are not served, including those of inner ensembles.
     steps: dict[str, FoundModel] = field(default_factory=dict)
     # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
-    # True once an action that changes something has begun.
     acted_on: bool = False
-    # True if this generation is obsolete, so that it does not load the model.
     superseded: bool = False
     ended: bool = False
-    # Called when the generation ends: with an error, or with `None` if the model is as desired.
+    # The argument is `None` if the model is as desired.
     on_end: Callable[[NereidError | None], None] | None = None
 
     @property
@@ -104,11 +96,10 @@ class OnDemandModel:
     """Model that is loaded when the first request for it comes. It may be loaded already."""
 
     found: FoundModel
-    # True while a load is pending.
     wanted: bool = False
     # Error of the last load, until a request begins another load.
     error: NereidError | None = None
-    # Time of the error, on the monotonic clock.
+    # On the monotonic clock.
     failed_s: float = 0.0
     # Time of the load, on the clock of the statistics.
     since_ms: float = 0.0
@@ -136,41 +127,31 @@ class DesiredModels:
     def __init__(
         self, requested: Iterable[str] = (), on_due: Callable[[], None] = lambda: None
     ) -> None:
-        """Start with the models that the flags name.
-
-        requested: names of these models. on_due: called when an action may be due.
-        """
+        """Start with the models that the flags name. on_due: called when an action may be due."""
         self._on_due = on_due
-        # Names of models that were loaded by name; they are not unloaded together with an ensemble.
+        # Models that were loaded by name, and are not unloaded together with an ensemble.
         self.requested: set[str] = set(requested)
-        # Models that requests wait for because they will be loaded; maps a qualified name to the
-        # plain name.
+        # Models that requests wait for. Key: qualified name. Value: plain name.
         self.awaited: dict[str, str] = {}
-        # Key: a model. Value: why its last load was not possible, as the repository index shows it.
+        # Why a model's last load was not possible, for the repository index.
         self.refusals: dict[str, str] = {}
         # Models that were in service when the scheduler last ended, and that are missing now.
         self.unrestored: set[str] = set()
         # True until it is known which models were in service when the scheduler last ended.
         self.restoring = False
-        # Models that move from one live scheduler to another. The server is ready without them, as
-        # requests for them wait only for a moment.
+        # Models that move between live schedulers. The server is ready without them.
         self.moving: set[str] = set()
-        # Models that are loaded on demand; the server is ready without them.
+        # The server is ready without these models.
         self.on_demand: dict[str, OnDemandModel] = {}
         self._queues: dict[str, deque[DesiredModel]] = {}
-        # Names of models whose next action may have changed.
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
-        # Generations of ensembles and of their steps; each waits for the models of its own steps.
+        # Ensembles and their steps, each of which waits for the models of its own steps.
         self._composing: dict[DesiredModel, None] = {}
-        # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed or has not ended. They may be loaded again even if their
-        # files have not changed.
+        # Models whose last load failed or has not ended. They may be loaded again unchanged.
         self._failed: set[str] = set()
         self._awaited_changed = False
-
-    # ---- changes of the desired state
 
     def add(  # noqa: PLR0913 (by keyword)
         self,
@@ -186,12 +167,11 @@ class DesiredModels:
     ) -> DesiredModel:
         """Add a generation after all earlier ones of the model, and return it.
 
-        An unload, or a load with an override, is queued before generations that still wait for a
-        record. awaited_as: plain name by which requests wait for the model from now on.
+        An unload, or a load with an override, goes before generations that wait for a record.
+        awaited_as: plain name by which requests wait for the model.
         """
         model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
         if why is Why.MOVED:
-            # A move takes effect at once, beside any other action on the model.
             self._moved.append(model)
             self._forget(name)
             self.requested.discard(name)
@@ -204,17 +184,14 @@ class DesiredModels:
         queue = self._queues.setdefault(name, deque())
         place = len(queue)
         if why is Why.UNLOADED or override is not None:
-            # Do not wait for the model's record, as it no longer matters how the model was loaded.
+            # Do not wait for the model's record: how it was loaded no longer matters.
             place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
         self._set_due(name)
         return model
 
     def add_steps(self, model: DesiredModel, steps: Iterable[FoundModel]) -> list[DesiredModel]:
-        """Add and return loads for the models of an ensemble's steps; the ensemble waits for them.
-
-        steps: models in the order of the loads; an ensemble comes after the models of its steps.
-        """
+        """Add and return loads for an ensemble's steps, inner ensembles after their own steps."""
         added: dict[str, DesiredModel] = {}
         for found in steps:
             step = added[found.name] = self.add(found.name, Why.STEP, found)
@@ -233,14 +210,14 @@ class DesiredModels:
             self._end_awaiting(name)
 
     def require(self, names: Iterable[str]) -> None:
-        """Add models to `requested`, which has models loaded by name. names: qualified names."""
+        """Count models as loaded by name. names: qualified names."""
         self.requested.update(names)
 
     def defer(self, found: FoundModel) -> None:
         """Let the first request load this model. Call this whenever the model is found."""
         known = self.on_demand.setdefault(found.name, OnDemandModel(found))
         if known.found.digest != found.digest or found.url:
-            # Forget the error: the files have changed, or the object store may have them by now.
+            # The files have changed, or the object store may have them by now.
             known.error = None
         known.found = found
 
@@ -262,13 +239,8 @@ class DesiredModels:
         """Remove models whose move is over, or should be over by now."""
         self.moving.difference_update(names)
 
-    # ---- reports of actions
-
     def unwanted_loads(self) -> list[DesiredModel]:
-        """Return loads in progress that an unload of the same model follows.
-
-        Only models whose next action may have changed are examined.
-        """
+        """Return loads in progress that an unload follows, of models that may have changed."""
         queues = [self._queues[name] for name in self._due if name in self._queues]
         return [
             queue[0]
@@ -310,10 +282,7 @@ class DesiredModels:
     def on_record(
         self, model: DesiredModel, found: FoundModel | None, record: ModelRecord | None
     ) -> None:
-        """Store the record of a model that is taken over from another scheduler.
-
-        found: the model; `None` if this scheduler must not load it.
-        """
+        """Store a taken-over model's record. Without `found`, this scheduler must not load it."""
         if model.superseded:
             return
         model.busy = False
@@ -331,20 +300,14 @@ class DesiredModels:
         self._end_awaiting(model.name)
 
     def on_load_ended(self, model: DesiredModel, *, failed: bool, retried: bool) -> None:
-        """Record the end of a load.
-
-        retried: True if the next poll loads the model again, even without a change of its files.
-        """
+        """Record the end of a load; retried: the next poll loads even unchanged files."""
         if retried:
             self._digests.pop(model.name, None)
         if not failed:
             self._failed.discard(model.name)
 
     def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """Record that a load has changed the model's files. The changed files count as loaded.
-
-        found: the model before the load. after: the model after the load.
-        """
+        """Record that a load has changed the model's files, which count as loaded."""
         if self._digests.get(found.name) == found.digest:
             self._digests[found.name] = after.digest
 
@@ -357,7 +320,6 @@ class DesiredModels:
         if model.why not in PATIENT:
             self._note_load(found)
         elif model.record is not None and not found.exists:
-            # Show in the index that the model is missing.
             self.unrestored.add(model.name)
             self.refusals[model.name] = reason_of(found.error.code, found.error.message)
         elif found.exists and not isinstance(found.error, NotUnique):
@@ -388,8 +350,6 @@ class DesiredModels:
         if model.on_end is not None:
             model.on_end(error)
 
-    # ---- views
-
     def is_busy(self, name: str) -> bool:
         """Return whether an action on a model is in progress or is to follow."""
         return name in self._queues
@@ -416,8 +376,6 @@ class DesiredModels:
         changed, self._awaited_changed = self._awaited_changed, False
         return changed
 
-    # ---- inside
-
     def _set_due(self, *names: str) -> None:
         if not self._due:
             self._on_due()
@@ -436,16 +394,14 @@ class DesiredModels:
         self._note_refusal(found)
 
     def _note_refusal(self, found: FoundModel) -> None:
-        """Set the reason that the index shows for a model that cannot be loaded, or remove it."""
         self.refusals.pop(found.name, None)
         if found.error is None:
             self.unrestored.discard(found.name)
         elif found.digest:
-            # Keep no reason for a name that is in no repository: clients may send any names.
+            # Clients may send any names, so keep no reason for a name that is in no repository.
             self.refusals[found.name] = reason_of(found.error.code, found.error.message)
 
     def _forget(self, name: str) -> None:
-        """Forget the results of a model's last load."""
         self._digests.pop(name, None)
         self._failed.discard(name)
         self.refusals.pop(name, None)
@@ -457,6 +413,5 @@ class DesiredModels:
             self._on_due()
         for generation in self._queues.get(name, ()):
             if generation.searching:
-                # The search goes on, but its result is ignored.
                 generation.superseded, generation.busy = True, False
                 self._set_due(name)

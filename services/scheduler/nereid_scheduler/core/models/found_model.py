@@ -1,7 +1,4 @@
-"""A model as it was found in a repository, with the data that are needed to load it.
-
-The data do not include whether the model is served, or is to be served.
-"""
+"""A model as it was found in a repository, with the data that are needed to load it."""
 
 from __future__ import annotations
 
@@ -44,32 +41,28 @@ class NotUnique(InvalidArgument):
 class FoundModel:
     """Model in a repository. If it has an error, it cannot be loaded, with or without versions."""
 
-    # Qualified name with --model-namespacing.
+    # Qualified with --model-namespacing.
     name: str
     path: Path = field(default_factory=Path)
-    # Configuration as the file has it, with name and backend filled in.
+    # Configuration file, with name and backend filled in.
     draft: config_pb.ModelConfig = field(default_factory=config_pb.ModelConfig)
-    # Versions that the version policy selects, and a digest of each one's files.
     versions: tuple[int, ...] = ()
     file_digests: dict[int, bytes] = field(default_factory=dict)
-    # Digest of the whole model, by which changes are noticed; empty if no repository has the model.
+    # Changes with the model; empty if no repository has the model.
     digest: bytes = b""
     error: NereidError | None = None
-    # Reference that keeps the directory of an override from being deleted. The directory was made
-    # for one load.
+    # Keeps the directory of an override for one load from being deleted.
     override_directory: OverrideDirectory | None = None
-    # Namespace of the model's repository.
     namespace: str = ""
-    # Names of the only executors that load the model; `None` means all.
+    # The only executors that load the model; `None` means all.
     hosts: frozenset[str] | None = None
-    # URL of the model's directory in an object store; empty if it is at `path`.
+    # Directory in an object store; empty if the model is at `path`.
     url: str = ""
-    # Path of the only version in the directory, if the model is an export; empty if the versions
-    # have numbered folders.
+    # Path of an export's only version; empty if versions have numbered folders.
     export: str = ""
     # Labels of an ensemble in an object store; executors read the labels of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # States of the files from which `file_digests` was computed; empty for an object store.
+    # Files from which `file_digests` was computed; empty for an object store.
     files: frozenset[FileState] = frozenset()
 
     @property

@@ -1,12 +1,6 @@
 """Life cycle of a model version: its state, computed from executors' reports about loading it.
 
-The states are VersionState, and TRANSITIONS has all valid transitions. The events are: the load
-begins (`await_executor`); an executor reports its progress (`report`) or leaves
-(`forget_executor`); the configuration is refused; an unload begins or ends. After a refusal, or
-once an unload has begun, the life cycle is final: reports no longer change the state.
-
-The module is pure: executors' reports are arguments, and a state with its reason is the result. It
-knows no stream, configuration or clock.
+After a refusal, or once an unload has begun, reports no longer change the state.
 """
 
 from __future__ import annotations
@@ -57,10 +51,8 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-# All valid transitions. A version never goes from READY back to LOADING: it stays READY when its
-# instances are lost. Unless its life cycle is final, a version leaves UNAVAILABLE when another
-# executor joins (an ensemble: when a step's model is loaded again). A version that is loaded after
-# an unload has a new VersionLife.
+# Unless it is final, a version leaves UNAVAILABLE when another executor joins, or for an ensemble
+# when a step's model is loaded again.
 TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
     VersionState.UNKNOWN: frozenset({VersionState.LOADING, VersionState.UNAVAILABLE}),
     VersionState.LOADING: frozenset(
@@ -86,16 +78,14 @@ class LoadStatus(Enum):
 class VersionLife:
     """State of one version, computed from the last report of each executor.
 
-    A version stays READY if all executors are lost: requests then wait for one. It stops being
-    READY when an executor reports a failure while no other has the version or is loading it.
+    A version stays READY if all executors are lost: requests then wait. It is no longer READY if an
+    executor fails while no other has or loads the version.
     """
 
     def __init__(self) -> None:
         self.state = VersionState.UNKNOWN
-        # True if reports of executors no longer change the state.
         self.final = False
-        # Error of the last change of the instance groups, which failed while the version stays
-        # ready; empty without an error.
+        # Error of a failed change of the instance groups; the version stays ready.
         self.update_error = ""
         self._reason = ""
         self._reports: dict[Hashable, tuple[LoadStatus, str]] = {}
@@ -159,7 +149,7 @@ class VersionLife:
         self._set_state(VersionState.LOADING)
 
     def begin_unload(self) -> None:
-        """Begin the unload: accept no more requests. Accepted requests still need the executors."""
+        """Accept no more requests. Accepted requests still need the executors."""
         self.final = True
         self._set_state(VersionState.UNLOADING)
 
@@ -194,7 +184,7 @@ class VersionLife:
             if self.state is not VersionState.READY:
                 self._set_state(VersionState.LOADING)
         else:
-            # Show the first failure: it is nearest to the cause, and later ones may follow from it.
+            # The first failure is nearest to the cause, and later ones may follow from it.
             self._set_state(VersionState.UNAVAILABLE, next(iter(self._reports.values()))[1])
 
     def _set_state(self, state: VersionState, reason: str = "") -> None:

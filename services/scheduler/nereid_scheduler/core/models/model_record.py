@@ -17,19 +17,18 @@ MODEL_PREFIX: Final = "model/"
 class ModelRecord:
     """Record of how a model was last loaded or unloaded."""
 
-    # Qualified name with --model-namespacing.
+    # Qualified with --model-namespacing.
     name: str
     loaded: bool
-    # True if the model was loaded by name, not only as a step of an ensemble.
+    # False if the model was loaded only as a step of an ensemble.
     by_name: bool = True
-    # Configuration of the override; `None` if there was no override.
+    # Configuration of the override; `None` without one.
     config: str | None = None
     # Maps the path of a file of the override to its digest.
     files: Mapping[str, str] = field(default_factory=dict)
-    # Reason why the override's files were not kept, so that the model cannot be loaded again; empty
-    # if they were kept.
+    # Why the override's files were not kept, so that the model cannot be loaded again.
     lost: str = ""
-    # Directory to which the scheduler has written the files for executors.
+    # Where the scheduler has written the files for executors.
     directory: str = ""
 
     @property

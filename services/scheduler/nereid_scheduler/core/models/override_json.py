@@ -1,11 +1,8 @@
 """Parses the JSON of a configuration override as leniently as Triton does (by protobuf's parser).
 
-It accepts, beyond JSON: keys without quotes, single quotes, a comma behind the last element,
-control characters in strings, escapes of characters that need none, numbers such as `3.` without
-digits behind the point. For values it accepts: one value where a list is expected, null in lists,
-"true", names of enums in any case and with dashes. Comments are not accepted. All this was measured
-on the real server. The module is pure and knows no field of a configuration. Its time is linear in
-the length of the text.
+Beyond JSON it accepts, as measured on the real server: keys without quotes, single quotes, a comma
+behind the last element, control characters, needless escapes, `3.`, one value for a list, null in
+lists, "true", and enums in any case and with dashes. Time is linear.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-# Maximum length of a text that is not plain JSON: Python code reads it, which is slow.
+# Python code reads text that is not plain JSON, which is slow.
 _MAX_LENIENT: Final = 256 << 10
 # Each alternative consumes all characters that it has examined, so none is examined twice.
 _TOKEN: Final = re.compile(
@@ -40,13 +37,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Return the object that the text holds.
-
-    Raises:
-        ValueError: the text holds no object, or is too long for text that is not plain JSON; the
-            message gives the place.
-        RecursionError: the object is nested too deeply.
-    """
+    """Return the text's object; raise ValueError, or RecursionError if it is too deep."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -95,7 +86,7 @@ def _element(value: Any, field: FieldDescriptor) -> Any:
 
 def _parse_lenient(text: str) -> Any:
     parts: list[str] = []
-    # Position after each token: `made` in the text that is built, `read` in the original text.
+    # Positions after each token: in the text that is built, and in the original text.
     made, read = [0], [0]
     size = end = 0
     for token in _TOKEN.finditer(text):
@@ -115,10 +106,7 @@ def _parse_lenient(text: str) -> Any:
 
 
 def _strict(token: re.Match[str]) -> str:
-    """Return plain JSON for a token.
-
-    This is an equivalent of the token, the token itself, or an empty string if it has to go.
-    """
+    """Return plain JSON for a token; empty if the token has to go."""
     kind = token.lastgroup
     if kind in ("double_end", "single_end"):
         if not token[kind]:

@@ -1,9 +1,7 @@
 """Overrides of a load request: a configuration and files in place of those in the repository.
 
-The files are written to a directory that only this user may enter. Executors on this machine find
-it by its path. It is deleted when no reference to its OverrideDirectory is left and no executor has
-a model loaded from it. If a scheduler is killed, the next one uses the directory for as long as an
-executor has such a model. The error texts are Triton's.
+Their directory is deleted when no OverrideDirectory refers to it and no executor has a model from
+it. If a scheduler is killed, the next one uses the directory.
 """
 
 # layout: not pure, uses threading
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
-# Maximum numbers of files of an override, and of folders in their paths. A file needs only a few
-# bytes of a request, but takes time of the disk, which all models share.
+# Each small file costs time of the disk, which all models share.
 _MAX_FILES: Final = 1024
 _MAX_DEPTH: Final = 16
 
@@ -46,7 +43,7 @@ class Override:
 
     config: str
     files: Mapping[str, bytes] = field(default_factory=dict)
-    # Directory to which an earlier scheduler has written the files; empty if there is none.
+    # Where an earlier scheduler has written the files; empty without one.
     directory: str = ""
 
 
@@ -64,20 +61,14 @@ def _begin_removal(directory: TemporaryDirectory) -> None:
     try:
         removal.start()
     except RuntimeError:
-        # No thread can be started, as the interpreter is shutting down.
+        # The interpreter is shutting down.
         directory.release()
 
 
 def read_override(
     parameters: Mapping[str, kserve_pb2.ModelRepositoryParameter],
 ) -> Override | None:
-    """Return the override in a load request's parameters.
-
-    Returns `None` if the model is to be loaded from its repository.
-
-    Raises:
-        InvalidArgument: a parameter is unknown, or of the wrong kind.
-    """
+    """Return a load request's override, if any; raise InvalidArgument for a bad parameter."""
     config: str | None = None
     files: dict[str, bytes] = {}
     for name, parameter in sorted(parameters.items()):
@@ -111,20 +102,16 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
         document = as_declared(parse_object(text), cast("Descriptor", config.DESCRIPTOR))
         return json_format.ParseDict(document, config)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        # Use only the first line, as the others have the names of all fields.
+        # The other lines have the names of all fields.
         text = str(error).partition("\n")[0]
         raise InvalidArgument(f"Invalid config override: {text}") from error
 
 
 def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirectory:
-    """Write the files of an override to a directory of their own, or reuse `former`.
+    """Write an override's files to a directory of their own; reuse `former` if it has these files.
 
-    `former` is a directory to which a killed scheduler may have written the files. Executors that
-    still have the model loaded from it need not load the model again.
-
-    Raises:
-        InvalidArgument: a path leads out of the model's directory; no files are left behind.
-        OSError: the disk is full, or a path is both a file and a directory.
+    Executors need not reload a model from `former`. Raises InvalidArgument if a path leads out of
+    the model's directory, and OSError.
     """
     if len(files) > _MAX_FILES:
         raise InvalidArgument(f"a load request has at most {_MAX_FILES} files, not {len(files)}")
@@ -150,13 +137,11 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
 
 
 def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
-    """Return the former directory if it has these files; `None` if the files must be written."""
     path = Path(former)
     if not is_temporary(path, OVERRIDE):
         return None
     try:
-        # Create this object even if the directory turns out to have other files: the directory
-        # is then deleted together with the object. Nothing else would delete it.
+        # Even if the files differ, this object deletes the directory. Nothing else would.
         directory = OverrideDirectory(TemporaryDirectory(path))
         same = all(_has_content(path / name, content) for name, content in files.items())
         return directory if same else None

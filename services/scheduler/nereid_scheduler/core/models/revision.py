@@ -1,10 +1,8 @@
 """Revision of a version: a digest of its configuration and files, by which changes are noticed.
 
-Of each file the digest includes the name, size and times, but not the content: reading it would
-take as long as a load. The inode's change time is one of the times, since a copy may keep a file's
-size and modification time. The digest covers the version's directory and the files that all
-versions share: labels and environments. It does not cover instance groups and the version policy,
-which do not change responses.
+Files count by name, size and times: reading them would take as long as a load. The inode's change
+time is included, as a copy may keep the other times. Instance groups and the version policy do not
+count, as they do not change responses.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# Names of configurations in a model's directory. The digest has their fields, not the files.
+# The digest has the fields of configurations, not their files.
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIG_FOLDER: Final = "configs"
-# Folder that Python writes when it loads a model.py.
+# Python writes it when it loads a model.py.
 _COMPILED: Final = "__pycache__"
 _SIZE_BYTES: Final = 16
 
@@ -46,25 +44,19 @@ FileState = tuple[str, str]
 
 
 def digest_files(version_path: str, *, beside: bool = True) -> bytes:
-    """Return a digest of 16 bytes of a version's files on the disk.
-
-    beside: whether to include the files that all versions share.
-    """
+    """Return a 16-byte digest of a version's files. beside: with files that versions share."""
     return digest_states(version_path, file_states(version_path, beside=beside))
 
 
 def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
-    """Return the states of a version's files on the disk, sorted by path.
-
-    beside: whether to include the files that all versions share.
-    """
+    """Return the states of a version's files, by path. beside: with files that versions share."""
     states: list[FileState] = []
     root = Path(version_path)
     for path in sorted(_files(root, root.parent if beside else root)):
         try:
             status = path.stat()
         except OSError:
-            # Skip the file: it was just deleted or is unreadable, which the load will report.
+            # The file was just deleted or is unreadable, which the load will report.
             continue
         text = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns};"
         states.append((str(path), text))
@@ -81,10 +73,7 @@ def digest_states(version_path: str, states: Iterable[FileState]) -> bytes:
 
 
 def _files(version: Path, top: Path) -> Iterator[Path]:
-    """Yield the files of a version and those that all versions share.
-
-    top: the version's parent, or the version itself to leave out the shared files.
-    """
+    """Yield the files of a version, and those that all versions share if `top` is its parent."""
     seen: set[str] = set()
     for directory, below, names in os.walk(top, followlinks=True):
         if directory == str(version.parent):
@@ -92,7 +81,7 @@ def _files(version: Path, top: Path) -> Iterator[Path]:
             names[:] = [name for name in names if name != CONFIG_FILE]
         real = os.path.realpath(directory)
         if real in seen:
-            # Skip a directory that was seen before: a symbolic link leads to it.
+            # A symbolic link leads to a directory that was seen before.
             below.clear()
             continue
         seen.add(real)

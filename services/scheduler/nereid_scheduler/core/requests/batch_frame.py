@@ -1,8 +1,6 @@
 """Serialises batches of plain requests by joining bytes, without protobuf message objects.
 
-A protobuf message is the concatenation of its parts, and the bytes before each payload are the
-same for all requests with the same head. Building the same frame from message objects takes twice
-the time per member. A member (a request of the batch) that has more than a head and payloads is
+Message objects take twice the time per member. Members that have more than a head and payloads are
 left to `batch_message` in remote_instance.py.
 """
 
@@ -38,10 +36,7 @@ class MemberLayout(NamedTuple):
 
 
 def member_layout(head: bytes, sizes: Sequence[int | None]) -> MemberLayout | None:
-    """Return the layout of a member whose payloads have these sizes.
-
-    Returns `None` if there are no payloads or if some size is not known.
-    """
+    """Return the layout of a member with these payload sizes; `None` if any is not known."""
     known = [size for size in sizes if size is not None]
     if not known or len(known) < len(sizes):
         return None
@@ -68,7 +63,7 @@ _REMAINING_US: Final = _tag(pb.BatchMember.REMAINING_US_FIELD_NUMBER, _VARINT)
 _TIMEOUT_US: Final = _tag(pb.BatchMember.TIMEOUT_US_FIELD_NUMBER, _VARINT)
 
 _ids = VarintSequence()
-# Maps the size of a member to the bytes before the member (tag and length).
+# Key: size of a member. Value: tag and length before it.
 _starts = BoundedCache[int, bytes](1024)
 
 

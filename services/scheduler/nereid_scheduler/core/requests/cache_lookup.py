@@ -25,8 +25,7 @@ class CacheLookup:
         waiting   the entry is cancelled, or its deadline has passed         ended
         queued    the entry has its response, or is cancelled                ended
 
-    The leader of a flight waits for the lookup, and a follower waits for its leader. Until an
-    entry's digest is computed, the entry is in a flight of its own, which is not in the table.
+    Until its digest is computed, an entry has a flight of its own, which is not in the table.
     """
 
     __slots__ = (
@@ -47,9 +46,8 @@ class CacheLookup:
         self.waiting = True
         # True if the response is to be stored in the cache when it comes.
         self.admitted = True
-        # Nanoseconds from the entry's arrival until it was queued. This is what the lookup cost.
+        # Nanoseconds that the lookup cost: from the entry's arrival until it was queued.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
-        # Called when the leader of the flight is queued. It raises NereidError if this entry must
-        # not wait for the leader's response.
+        # Called when the leader is queued; raises NereidError if this entry must not wait for it.
         self.on_queued: Callable[[], None] | None = None

@@ -1,8 +1,6 @@
 """Entry, which is a request inside the scheduler, and Batch, the entries of one execution.
 
-The states of an entry are RequestState, and TRANSITIONS has all valid transitions. Only
-validation.Validator.make_entry creates entries, so that only requests that fit their model can be
-queued. Times are nanoseconds of one monotonic clock. The module knows no socket and no clock.
+Only Validator.make_entry creates entries, so that they fit their model. Times are monotonic.
 """
 
 # layout: compiled
@@ -43,8 +41,7 @@ class RequestState(Enum):
     RESPONDED = 6  # its last response was sent, or its client cancelled it
 
 
-# Reading an attribute of an Enum class costs as much as a small call, so the states that every
-# request goes through are constants of this module as well.
+# Reading an attribute of an Enum class costs as much as a small call.
 RECEIVED: Final = RequestState.RECEIVED
 QUEUED: Final = RequestState.QUEUED
 BATCHED: Final = RequestState.BATCHED
@@ -75,21 +72,18 @@ TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
 class ValidHead:
     """Result of checking one head; shared by all requests with that head."""
 
-    # Number of rows, which counts toward max_batch_size; 1 for a model without a batch dimension.
-    # It is 0 if the shapes have a batch dimension of 0, which Validator.check_sizes refuses.
+    # Rows that count toward max_batch_size; 1 without a batch dimension; 0 is refused later.
     batch_size: int
-    # Key that is equal for two requests if and only if their shapes and inputs allow them to share
-    # a batch.
+    # Two requests may share a batch if and only if their keys are equal.
     shape_key: Hashable
-    # Size of each payload in bytes, computed from its shape, in the order of the head; `None`
-    # if the size varies (BYTES).
+    # Bytes of each payload; `None` if the size varies (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
-    # Size of the payload if there is only one; `None` if there are more, or if the size varies.
+    # Size of the only payload; `None` if there are more, or if the size varies.
     lone_bytes: int | None = None
-    # Indexes of the shape tensors. Their bytes must be equal for all requests of a batch.
+    # Their bytes must be equal for all requests of a batch.
     shape_tensors: tuple[int, ...] = ()
-    # Layout of a batch member on the wire; `None` if the payload sizes vary.
+    # `None` if the payload sizes vary.
     layout: MemberLayout | None = None
 
 
@@ -175,28 +169,22 @@ class Entry:
         self.received_ns = received_ns
         # Two entries may share a batch if and only if their keys are equal.
         self.key = key
-        # Priority level; 1 is the most urgent. Models without priorities have only level 1.
+        # 1 is the most urgent level.
         self.level = level
-        # `timeout_ns`: time at which the entry expires by the model's queue policy. `deadline_ns`:
-        # deadline that the client has set.
+        # By the model's queue policy; `deadline_ns` comes from the client.
         self.timeout_ns = timeout_ns
         self.deadline_ns = deadline_ns
         self.enqueued_ns = enqueued_ns
         # Number of instances that were lost while they executed the entry.
         self.retries = retries
         self.state = state
-        # Queue or formed batch that has the entry; `None` if the entry is not in a batcher.
         self.holder = holder
-        # `None` if the entry is not looked up in the response cache.
         self.cache_lookup = cache_lookup
         # Set only if the request is sampled.
         self.trace = trace
-        # Execution of the batch that had the entry; `None` until the batch was executed.
         self.execution = execution
-        # Revision of the model that computed the response; set if the entry was looked up in the
-        # response cache.
+        # Revision of the model that computed the response; set only after a cache lookup.
         self.revision = revision
-        # The entry's place in its sequence; `None` if the model has no sequences.
         self.member = member
 
     def cancel(self) -> None:
@@ -209,10 +197,7 @@ class Entry:
 
     @property
     def has_begun(self) -> bool:
-        """True if an instance has the entry, or had the entry for an earlier iteration.
-
-        An entry that has not begun can be returned to its gateway and run at another scheduler.
-        """
+        """True if an instance has the entry or had an iteration of it, so that it must stay."""
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property
@@ -235,10 +220,7 @@ class Entry:
 
 
 class Batch:
-    """Entries that execute together; `size` is their number of rows.
-
-    reason: why the batch was closed: full, preferred, shape, shared, delay, immediate or single.
-    """
+    """Entries that execute together. size: in rows. reason: why the batch was closed."""
 
     __slots__ = (
         "entries",
@@ -263,9 +245,9 @@ class Batch:
         self.reason = reason
         # True if any entry is sampled; set when the batch is sent.
         self.traced = traced
-        # Instance that must execute the batch; `None` means any free instance.
+        # `None` means any free instance.
         self.instance = instance
-        # Number of entries that stand for slots without a request; their batch size is 0.
+        # Number of entries for slots without a request; their batch size is 0.
         self.nulls = nulls
 
 

@@ -36,21 +36,6 @@ class Execution:
         batch_size: int = 0,
         idle_since_ns: int = 0,
     ) -> None:
-        """Keep the facts of an execution.
-
-        Args:
-            started_ns: Time at which the instance was sent the batch, or began it.
-            finished_ns: Time at which the responses arrived.
-            epoch_ms: Time of the wall clock at the end, in milliseconds.
-            compute_input_ns: Time for preparing the inputs, as the instance reports it.
-            compute_infer_ns: Time for running the model, as the instance reports it.
-            compute_output_ns: Time for preparing the outputs, as the instance reports it.
-            revision: Revision of the model that the instance had loaded; empty without a cache.
-            gpu_uuid: UUID of the instance's GPU; empty if the instance is not on a GPU.
-            instance: Name of the instance; empty if it is not known.
-            batch_size: Number of rows in the batch.
-            idle_since_ns: Time from which the instance had no batch before this one.
-        """
         self.started_ns = started_ns
         self.finished_ns = finished_ns
         self.epoch_ms = epoch_ms

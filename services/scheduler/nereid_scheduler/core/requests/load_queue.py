@@ -1,7 +1,4 @@
-"""Queue of requests that wait for their model's first load, each for a limited time.
-
-The module knows no model version: admission decides when a request may leave the queue.
-"""
+"""Queue of requests that wait for their model's first load, each for a limited time."""
 
 # layout: not pure, uses asyncio and time
 # layout: not covered, waits in an event loop
@@ -24,8 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
-    # Called when a request has moved to another queue, with the request's id and the new
-    # PendingRequest, by which the request can be cancelled.
+    # Called with a request's id and its PendingRequest in another queue.
     OnQueued = Callable[[int, PendingRequest], None]
     # Called with a request whose model was not loaded in time, and with the error.
     OnFailed = Callable[["HeldRequest", NereidError], None]

@@ -1,11 +1,7 @@
 """Data with which a sequence can continue at another instance.
 
-The data are the sequence's implicit state after some request, and the requests that were executed
-after that one. The new instance executes these again without sending responses.
-
-A state is kept in this process if it was moved from a draining instance. A snapshot is kept in a
-store, or in this process. A sequence continues only if its state after the last response is known
-exactly; otherwise it must be started again. The module is pure, and knows no instance and no store.
+That is a state, and the later requests, which the new instance executes again without responses. A
+sequence continues only if its state after the last response is known exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest
 
-# Maximum size of the requests that are kept for one sequence; above it a snapshot is due.
+# Limit of the requests that are kept for one sequence; above it a snapshot is due.
 _MAX_REQUEST_BYTES: Final = 1 << 20
 
 
@@ -31,7 +27,7 @@ class Transfer(Enum):
 class Restore(NamedTuple):
     """Data that an instance needs for a sequence that comes from another instance."""
 
-    # Opaque bytes; empty for the initial state.
+    # Opaque; empty for the initial state.
     state: bytes
     # Requests to execute on top of that state, without responses.
     requests: tuple[InferRequest, ...]
@@ -53,21 +49,20 @@ class Recovery:
     )
 
     def __init__(self, number: int) -> None:
-        """Keep the initial state. number: number that identifies the sequence in its version."""
+        """Keep the initial state. number: identifies the sequence in its version."""
         self.number = number
-        # `state` is the sequence's state after `base` requests. It is empty for the initial state,
-        # and `None` if the state is in the store.
+        # State after `base` requests; empty for the initial state, `None` if it is in the store.
         self.base = 0
         self.state: bytes | None = b""
-        # The sequence's requests number `base` + 1 to `done`, all of which were executed.
+        # Executed requests number `base` + 1 to `done`.
         self.requests: list[InferRequest] = []
         self.request_bytes = 0
         self.done = 0
         # True if `state` and `requests` together give the state after `done` requests.
         self.exact = True
-        # True if the instance of the sequence has the sequence's state already.
+        # True if the sequence's instance has the state already.
         self.placed = True
-        # Number of the sequence's requests that were sent to an instance and have not ended.
+        # Requests that were sent to an instance and have not ended.
         self.open = 0
 
     @property
@@ -84,16 +79,13 @@ class Recovery:
         return Restore(self.state, tuple(self.requests))
 
     def set_base(self, state: bytes | None) -> None:
-        """Set the current state of the sequence, which is the state after `done` requests."""
+        """Set the state after `done` requests."""
         self.base, self.state = self.done, state
         self.requests, self.request_bytes = [], 0
         self.exact = True
 
     def needs_snapshot(self, interval: int) -> bool:
-        """Return whether the next execution should end with a snapshot.
-
-        interval: number of requests from one snapshot to the next.
-        """
+        """Return whether the next execution should end with a snapshot. interval: in requests."""
         return (
             not self.exact
             or len(self.requests) + self.open + 1 >= interval
@@ -107,8 +99,7 @@ class Recovery:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # Either the request cannot be run again, as a payload is in shared memory that its
-            # owner may have reused by then, or the kept requests would be too large.
+            # A payload in shared memory cannot run again, as its owner may reuse that memory.
             self.forget()
 
     def forget(self) -> None:

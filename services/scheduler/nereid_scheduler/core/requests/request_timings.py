@@ -1,8 +1,4 @@
-"""Computes the timings of a request, for clients that ask to have them in the response.
-
-The timings are computed from times that are recorded for other purposes anyway. The module is pure,
-and knows no gateway.
-"""
+"""Computes the timings of a request, for clients that ask to have them in the response."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Names of phases. Operators see them as entries of the Server-Timing header.
+# Operators see these phases as entries of the Server-Timing header.
 CACHE: Final = "cache"
 QUEUE: Final = "queue"
 BATCH_WAIT: Final = "batch-wait"
@@ -27,7 +23,7 @@ OUTPUT: Final = "output"
 
 
 def queue_delay_ns(config: ModelConfig) -> int:
-    """Return the model's queue delay: how long a batch may wait while an instance is free."""
+    """Return how long a batch may wait while an instance is free."""
     if config.sequences is None:
         return 0 if config.batching is None else config.batching.max_queue_delay_us * 1000
     oldest = config.sequences.oldest
@@ -35,14 +31,10 @@ def queue_delay_ns(config: ModelConfig) -> int:
 
 
 def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
-    """Return the timings of an entry that is about to end.
-
-    delay_ns: result of `queue_delay_ns` for the model. If an instance was lost during an
-    attempt, the time of the attempt counts as queued, as in statistics.
-    """
+    """Return an ending entry's timings. As in statistics, a lost attempt counts as queued."""
     execution, state = entry.execution, entry.state
     if state is RequestState.CACHE_LOOKUP:
-        # The cache had a response for the entry, or the entry failed before its lookup was over.
+        # The cache had a response, or the entry failed before its lookup was over.
         return RequestTimings(((CACHE, now_ns - entry.received_ns),), cached=not failed)
     phases: list[tuple[str, int]] = []
     if entry.cache_lookup is not None:
@@ -50,8 +42,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
     attempts = entry.retries
     if execution is None:
         if state is EXECUTING:
-            # The time at which the execution began is unknown. Either the instance was lost, or it
-            # has responded but has not reported the execution yet.
+            # The instance was lost, or it has not reported the execution yet.
             attempts += 1
         else:
             phases.append((QUEUE, now_ns - entry.enqueued_ns))
@@ -67,8 +58,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
         (OUTPUT, execution.compute_output_ns),
     )
     return RequestTimings(
-        # An iterative request has several executions. The last execution may have begun before the
-        # request was queued again, so differences may be negative.
+        # Iterations may begin before the request is queued again: differences may be negative.
         tuple((name, max(0, ns)) for name, ns in phases),
         execution.batch_size,
         execution.instance,
@@ -77,10 +67,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
 
 
 def combined(own: RequestTimings | None, step: RequestTimings) -> RequestTimings:
-    """Return timings in which the phases of `step` are added to those of `own`.
-
-    The batch size and the instance of the step are left out, since other steps have others.
-    """
+    """Return timings with the phases of both; a step's batch size and instance are left out."""
     if own is None:
         own = RequestTimings()
     phases = dict(own.phases)

@@ -1,7 +1,4 @@
-"""Sends responses in the order in which their requests arrived, for models with preserve_ordering.
-
-The module is pure; a response may be any object.
-"""
+"""Sends responses in the order of their requests, for models with preserve_ordering."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ class ResponseOrder(Generic[T]):
         return []
 
     def end_request(self, entry: object, response: T | None) -> list[T]:
-        """End a request with its last response; return the responses to send now.
-
-        response: the last response; `None` if the request was cancelled.
-        """
+        """End a request; return the responses to send now. response: `None` if it was cancelled."""
         slot = self._open.pop(entry)
         slot.ended = True
         if response is not None:

@@ -1,8 +1,7 @@
 """Owners of the shared-memory segments that contain payloads.
 
-The scheduler forwards references to segments. It reads the bytes only for processes that cannot
-open the segment. The segment of a response belongs to an executor, and is returned to it when the
-gateway releases the segment or disconnects. The module knows no queue.
+The scheduler forwards references. It reads the bytes only for processes that cannot open a segment.
+An executor gets a response's segment back when the gateway releases it or disconnects.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ class SegmentOwner(Protocol):
 
 
 class SegmentOwners:
-    """Executors that share memory with this process.
-
-    The name of a segment says which executor process owns it.
-    """
+    """Executors that share memory with this process; a segment's name says who owns it."""
 
     def __init__(self, domain: str = "") -> None:
         # Shared-memory domain of this process; empty if the process shares no memory.
@@ -60,10 +56,7 @@ class SegmentOwners:
             del self._owners[owner.hello.process]
 
     def return_segments(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
-        """Return segments to their executors.
-
-        discard: True if a process may still read the segments, so they must not be reused.
-        """
+        """Return segments; discard: a process may still read them, so they must not be reused."""
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
             by_owner.setdefault(segment_owner(segment_name), []).append(segment_name)
@@ -103,10 +96,7 @@ def inline(payloads: Iterable[Payload]) -> list[Payload]:
 
 
 def inline_if_there(payloads: list[Payload]) -> list[Payload]:
-    """Return payloads inline; if a segment is lost, return them unchanged.
-
-    An executor that gets the unchanged payloads then reports that the segment is lost.
-    """
+    """Return payloads inline, or unchanged if a segment is lost: the executor then reports it."""
     try:
         return inline(payloads)
     except SegmentLostError as error:

@@ -1,7 +1,4 @@
-"""A sequence, the place of a request in its sequence, and the sequence parameters of a request.
-
-The module knows no slot table, no batch and no clock.
-"""
+"""A sequence, the place of a request in its sequence, and the sequence parameters of a request."""
 
 from __future__ import annotations
 
@@ -28,35 +25,27 @@ class SequenceFlags(NamedTuple):
 
 
 _NONE = SequenceFlags(0, start=False, end=False)
-# The numbers of two requests differ by less than this if the requests belong to one sequence and
-# are open at one gateway.
+# Open requests of a sequence at one gateway have numbers that differ by less than this.
 _MAX_OPEN: Final = 1 << 16
 
 
 def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
-    """Return a request's correlation id, START and END. The gateway has checked their types.
-
-    Raises:
-        Unimplemented: the id is too long.
-    """
+    """Return a request's id, START and END; raise Unimplemented if the id is too long."""
     if not parameters:
         return _NONE
     get = parameters.get
     correlation_id = get("sequence_id", 0)
     if isinstance(correlation_id, str):
-        # Check the length here, as requests that models make do not come through a gateway.
+        # Requests that models make do not come through a gateway, so check the length here.
         correlation_ids.check_length(correlation_id)
     else:
         correlation_id = correlation_ids.as_unsigned(correlation_id)
-    # Pass positional arguments, as keyword arguments take twice as long.
+    # Keyword arguments take twice as long.
     return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
 
 
 class Sequence:
-    """Requests of a model from a START to an END; `sequence_batcher` has the states of a sequence.
-
-    An idle sequence has no queue object, as there may be 100,000 of them.
-    """
+    """Requests of a model from a START to an END; `sequence_batcher` documents its states."""
 
     __slots__ = (
         "__weakref__",
@@ -79,38 +68,32 @@ class Sequence:
     def __init__(self, correlation_id: CorrelationId, owner: str = "") -> None:
         """owner: principal or address that the sequence belongs to, as in InferRequest."""
         self.id = correlation_id
-        # Correlation id that models see. It differs from `id` if another principal has a sequence
-        # with the same id.
+        # Id that models see; it is another one if another principal has `id`.
         self.visible_id = correlation_id
         self.owner = owner
         self.key = sequence_owners.sequence_key(correlation_id, owner)
         # `None` means that the sequence is in the backlog, is moving, or is over.
         self.slot: Slot | None = None
-        # Requests that wait, in order; `None` if there are none.
+        # `None` if empty, as there may be 100,000 idle sequences.
         self.waiting: deque[Entry] | None = None
-        # Request that is offered to the next batch; used only by the strategy "oldest".
+        # Request that is offered to the next batch; only with the strategy "oldest".
         self.offered: Entry | None = None
-        # Number of the sequence's requests that instances have.
         self.executing = 0
         # True if a request was executed, so that an instance has a state of the sequence.
         self.begun = False
-        # Number of the request that was executed last; 0 if there was none since the last START.
+        # Number of the last executed request; 0 if there was none since the last START.
         self.executed_id = 0
-        # Reason why the sequence's state is lost; empty if it is not lost.
+        # Why the state is lost; empty if it is not.
         self.lost = ""
         # Time at which the last request came or ended.
         self.seen_ns = 0
         # `None` means that the sequence cannot continue at another instance.
         self.recovery: Recovery | None = None
-        # `None` means that the sequence's state is not on its way to another instance.
+        # `None` if the state is not on its way to another instance.
         self.transfer: Transfer | None = None
 
     def has_executed(self, request_id: int) -> bool:
-        """Return whether a request that a gateway has sent again has been executed already.
-
-        The numbers of requests that are open at one gateway at the same time are close together.
-        Requests of other gateways have numbers that are far away.
-        """
+        """Return whether a resent request was executed; other gateways' numbers are far away."""
         return 0 <= self.executed_id - request_id < _MAX_OPEN
 
     def append(self, entry: Entry) -> None:
@@ -147,10 +130,7 @@ class Sequence:
             self.waiting = None
 
     def split(self, behind: Entry | None = None) -> list[Entry]:
-        """Remove and return the waiting requests from the first START on.
-
-        behind: if given, the search begins after this request.
-        """
+        """Remove and return the waiting requests from the first START (after `behind`) on."""
         waiting = self.waiting or ()
         for index, entry in enumerate(waiting):
             assert entry.member is not None, "an entry that is in no sequence"
@@ -206,18 +186,13 @@ class SequenceMember:
         self.sequence = sequence
         self.start = start
         self.end = end
-        # Number of the slot in which the entry executes, counted from 1; 0 until the entry is
-        # offered. The number is kept here because the sequence leaves the slot when its END is
-        # offered.
+        # Slot number from 1; 0 until the entry is offered. It stays when an END leaves the slot.
         self.slot_number = 0
-        # These fields are used only for iterative sequences. `iteration`: number of times that the
-        # request was rescheduled. `restarts`: number of times that the request has begun anew.
-        # `bound`: True if the request must not begin anew again. `alone`: True if the client has
-        # given no correlation id, so that the client knows of no sequence.
+        # Only for iterative sequences: how often the request was rescheduled and has begun anew.
+        # `bound`: it must not begin anew again. `alone`: the client has given no correlation id.
         self.iteration = self.restarts = 0
         self.bound = self.alone = False
-        # `restore`: data that the instance must restore before the request. `returns_state`: True
-        # if the instance must return the state after the request.
+        # To restore before the request, and whether to return the state after it.
         self.restore: Restore | None = None
         self.returns_state = False
 

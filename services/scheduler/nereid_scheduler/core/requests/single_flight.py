@@ -1,16 +1,12 @@
 """Single flight: one of several identical requests leads, and the others get its response.
 
-Identical pending requests are the members of a *flight*. A flight is in the table from its first
-member until it lands. A member that leaves does not affect the others: if the leader leaves, the
-follower that has waited longest becomes the leader. The module is pure.
-
-    event                                             the flight
-    a first member joins                              begins, led by the member
-    another member joins                              has one more follower
-    a follower leaves                                 has one follower fewer
-    the leader leaves, and there are followers        is led by the oldest follower
-    the leader leaves, and there are no followers     ends
-    it lands: the leader has its response             ends; its followers are returned
+event                                             the flight
+a first member joins                              begins, led by the member
+another member joins                              has one more follower
+a follower leaves                                 has one follower fewer
+the leader leaves, and there are followers        is led by the oldest follower
+the leader leaves, and there are no followers     ends
+it lands: the leader has its response             ends; its followers are returned
 """
 
 from __future__ import annotations
@@ -43,10 +39,7 @@ class SingleFlight(Generic[M]):
         return len(self._flights)
 
     def join(self, identity: Hashable, member: M) -> Flight[M]:
-        """Add a member to the flight of this identity, and return the flight.
-
-        If there was no flight of this identity, the member is the leader of a new one.
-        """
+        """Return the flight of this identity with the member, which leads it if it is new."""
         flight = self._flights.get(identity)
         if flight is None:
             flight = self._flights[identity] = Flight(identity, member)

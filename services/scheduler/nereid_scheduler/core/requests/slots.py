@@ -1,8 +1,7 @@
 """Slots of a model's instances; a slot is free or taken by a sequence.
 
-Free slots are taken in Triton's order: the lowest index first, so that sequences spread over the
-instances. A slot is created only when the slot before it is taken, because a configuration may ask
-for two billion. The module is pure: an instance is any hashable object.
+As on Triton, the lowest free index is taken, so that sequences spread over the instances. A slot is
+created when the slot before it is taken, as a configuration may ask for two billion.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ class Slot:
 
 
 class SlotRow:
-    """Slots of one instance; with the strategy "direct", a slot's index is its row in batches.
-
-    size: maximum number of slots. slots: slots that were created so far. Until all slots are
-    created, the last created slot was never taken.
-    """
+    """Slots of one instance. Until all `size` slots are created, the last one was never taken."""
 
     __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
 
@@ -46,10 +41,9 @@ class SlotRow:
         self.size = size
         self.order = order
         self.slots: list[Slot] = []
-        # Slots whose sequence has a waiting request, in the order in which the slots became ready.
+        # Slots whose sequence has a waiting request, in the order in which they became ready.
         self.ready: dict[Slot, None] = {}
-        # A closed row takes no new sequences. `occupied` has the slots that still have a sequence;
-        # it is empty until the row is closed.
+        # A closed row takes no new sequences. Only then, `occupied` has the slots with a sequence.
         self.closed = False
         self.occupied: set[Slot] = set()
 
@@ -121,7 +115,7 @@ class SlotTable:
         return None
 
     def release_slot(self, slot: Slot) -> None:
-        """Make a slot free whose sequence is over."""
+        """Free the slot of a sequence that is over."""
         slot.sequence = None
         slot.row.ready.pop(slot, None)
         if slot.row.closed:

@@ -1,9 +1,8 @@
 """Decides whether the batch of an instance whose stream broke fails or is retried.
 
-A worker process that serves its model's stream itself may crash with a batch in hand. Its executor
-survives the crash and reports whether the model had begun to execute that batch. If it had, the
-batch fails, since models have side effects; otherwise the batch runs on another instance. The
-report and the end of the stream arrive over different connections, in either order:
+A worker process may crash with a batch in hand. Its executor survives and reports whether the model
+had begun the batch. If so, the batch fails, since models have side effects. If not, the batch runs
+on another instance. The report and the stream's end arrive on different connections, in any order:
 
     state       event                                               next state
     open        report about this stream, or about a later one      open; the report is stored
@@ -13,8 +12,6 @@ report and the end of the stream arrive over different connections, in either or
     unreported  the report about that stream                        recovered
     unreported  the instance reconnects or is unloaded, or its      recovered, without a report
                 executor leaves: no report will come
-
-The module does not handle queues: the model version fails requests or queues them again.
 """
 
 from __future__ import annotations
@@ -31,15 +28,11 @@ if TYPE_CHECKING:
 
 
 class CrashRecovery:
-    """Handle each lost instance once.
-
-    placed: maps an instance's number to the instance, for all instances.
-    """
+    """Handle each lost instance once."""
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        # Maps an instance's number to the instance, if its stream broke before its executor sent a
-        # crash report. The text is the cause to give if the instance's batches run again.
+        # Instances whose streams broke before a crash report, and why their batches run again.
         self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
@@ -68,18 +61,11 @@ class CrashRecovery:
         elif stream > instance.crash_stream or (
             stream == instance.crash_stream and instance.stream is not None
         ):
-            # The stream has not ended here: its last responses, or even its start, may still
-            # arrive.
+            # The stream may still be open here: its last messages have yet to arrive.
             instance.crash_reports[stream] = report
-        # In any other case nothing is left to do: the instance has had another stream since the
-        # crash, and the batches of the old stream have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
-        """Stop waiting for a crash report: the instance has opened the stream of this number.
-
-        The instance does not begin any batch that was sent on an earlier stream. A report that
-        still comes is too late to say which batches had begun.
-        """
+        """Stop waiting for a crash report: on a new stream the instance begins no older batch."""
         self.on_no_report(placed.session, placed.instance.id)
         reports = placed.instance.crash_reports
         for earlier in [number for number in reports if number < stream]:

@@ -1,8 +1,4 @@
-"""Keeps Describe commands that wait for a reply: which executor reads which version's model file.
-
-An executor reads the model file of a version so that the version's configuration can be completed.
-The caller decides what to do with the description in the reply.
-"""
+"""Keeps pending Describe commands. Each has an executor read the model file of a version."""
 
 from __future__ import annotations
 
@@ -21,13 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class DescribeCommands:
-    """Keeps the pending commands. Only one executor at a time reads a version's model file."""
+    """Pending commands. Only one executor at a time reads a version's model file."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
-        """numbers: yields command numbers; commands of other kinds may take numbers from it too."""
         self._numbers = numbers
-        # Maps a command's number to the version and the executor's session. The version is `None`
-        # once it should not be loaded any more.
+        # Key: a command's number. The version is `None` if it should not be loaded any more.
         self._pending: dict[int, tuple[ServedVersion | None, Session]] = {}
 
     def begin(self, served: ServedVersion, session: Session) -> pb.ExecutorCommand:
@@ -47,10 +41,7 @@ class DescribeCommands:
         return any(waiting is served for waiting, _ in self._pending.values())
 
     def end(self, session: Session, command: int) -> ServedVersion | None:
-        """Return the version that an executor's reply describes.
-
-        Returns `None` if the command is unknown, or if the version should not be loaded any more.
-        """
+        """Return the version that a reply describes; `None` if no load needs the description."""
         served, describer = self._pending.get(command, (None, None))
         if describer is not session:
             _log.warning(

@@ -1,12 +1,7 @@
-"""Asks executors to leave the mesh, and waits until they have announced that they leave.
+"""Asks executors to leave the mesh, and waits until they announce that they leave.
 
-An executor that is drained does what it does on SIGTERM.
-
-In a mesh with several schedulers it is enough to ask one scheduler: the executor leaves all of
-them. Of the schedulers that the executor has joined, the first by name decides. To check that other
-executors remain, this scheduler counts only executors that have joined it. Any other executor may
-be asked to leave by another scheduler at this moment, or may have left without telling this
-scheduler.
+An executor leaves all its schedulers. Only this scheduler's executors count as remaining ones,
+since any other may be leaving at this moment.
 """
 
 from __future__ import annotations
@@ -28,8 +23,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# Seconds to wait for the announcement. An executor announces that it leaves before it finishes its
-# batches, so the wait is short.
+# Seconds to wait for the announcement, which precedes the executor's last batches.
 _CONFIRM_LIMIT_S: Final = 5.0
 _NOT_ALLOWED: Final = (
     "executors may be drained with --model-control-mode=explicit, as models may be loaded and"
@@ -49,34 +43,19 @@ class Drains:
         for_all: bool,
         confirm_limit_s: float = _CONFIRM_LIMIT_S,
     ) -> None:
-        """Set how executors are found and who may drain them.
-
-        Args:
-            sessions: Returns the sessions of all executors that have joined.
-            facts: Returns the facts of the whole mesh.
-            for_all: True if any client may load and unload models, and may therefore drain
-                executors too.
-            confirm_limit_s: Seconds to wait for an executor to announce that it leaves.
-        """
         self._sessions = sessions
         self._facts = facts
         self._for_all = for_all
         self._confirm_limit_s = confirm_limit_s
-        # Maps an executor's session to an event that is set once the executor has announced that it
-        # leaves, or its stream has ended. Concurrent calls for one executor share the event.
+        # Set when the executor announces that it leaves, or is lost. Concurrent calls share the
+        # event.
         self._ends: dict[Session, asyncio.Event] = {}
 
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
         """Ask an executor to leave, and wait until it has announced that it leaves.
 
-        Raises:
-            PermissionDenied: the client may not change the mesh.
-            InvalidArgument: the executor is the last one of a model or of the mesh, and the call
-                does not allow that.
-            NotFound: no executor has this name.
-            Unimplemented: the executor does not know the command.
-            Unavailable: the executor did not announce in time that it leaves, or was lost. Or some
-                scheduler does not say which models have other executors.
+        Raises InvalidArgument if the executor is the last one of a model or of the mesh, unless the
+        request allows that.
         """
         if not (self._for_all or request.authorized):
             raise PermissionDenied(_NOT_ALLOWED)
@@ -129,13 +108,7 @@ class Drains:
 
 
 def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
-    """Return what has no executor but the named one: the mesh, or models; empty if nothing.
-
-    Args:
-        facts: Executors of the mesh and the models that they host.
-        name: Name of the executor that is to leave.
-        remaining: Names of the executors that do not leave.
-    """
+    """Return what has no executor but the named one: the mesh, or models; empty if nothing."""
     others = [
         executor
         for executor in facts.executors

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
 
 # Maximum number of executors whose counters are kept separately. Separate counters can be dropped
-# when their executor comes back, so that it is not counted twice.
+# if their executor comes back.
 _MAX_ENDED: Final = 64
 
 
@@ -21,11 +21,9 @@ class EndedExecutors:
     """Custom counters of executors that have left, for the metrics page."""
 
     def __init__(self) -> None:
-        # Maps an executor's process to its counters. The process may join again with the same
-        # counters.
+        # Key: an executor's process, which may join again with the same counters.
         self._counted: dict[str, list[pb.CustomSeries]] = {}
-        # Maps a model and a series to the sum over the executors whose counters are no longer kept
-        # separately.
+        # Sums over executors whose counters are no longer kept separately.
         self._total: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
 
     def add(self, session: Session) -> None:
@@ -43,11 +41,7 @@ class EndedExecutors:
                 self._total[key] = sum_of(self._total.get(key), series)
 
     def read(self, models: Container[str], sessions: Collection[Session]) -> pb.CustomMetrics:
-        """Return the counters that are kept for these models.
-
-        A model's metrics end when the model is unloaded. An executor with a session in `sessions`
-        reports its counters itself, so its kept counters are dropped.
-        """
+        """Forget executors that have come back; return the kept counters of these models."""
         for session in sessions:
             if session.custom_metrics is not None:
                 self._counted.pop(session.process or session.name, None)

@@ -1,8 +1,4 @@
-"""Executors that have joined, and the instances of each version that each executor hosts.
-
-An executor is seen only as a stream that accepts commands. The module does not know the transport,
-and makes no decisions.
-"""
+"""Executors that have joined, and the instances of each version that each executor hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CommandStream(Protocol):
-    """Scheduler's end of a Join stream. nereid.rpc.Call has this interface."""
+    """Scheduler's end of a Join stream, such as a nereid.rpc.Call."""
 
     def send(self, message: bytes) -> None:
         """Write a message. Nothing happens if the stream is broken."""
@@ -35,16 +31,13 @@ class HostedVersion:
     """Instances of one version that one executor hosts or is loading."""
 
     instances: dict[int, RemoteInstance] = field(default_factory=dict)
-    # Maps an instance's number to the memory that its load took: bytes by device, as the executor
-    # reported them.
+    # Bytes by device that an instance's load took. Key: the instance's number.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # True once all instances have been ready at the same time.
     completed: bool = False
-    # During a resize: the numbers of the instances that are loading, and of those to unload once
-    # the loading ones are ready.
+    # During a resize: instances that load, and instances to unload afterwards.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
-    # Reason why an awaited instance failed to load.
     error_status: str = ""
 
     @property
@@ -59,14 +52,11 @@ class Session:
 
     hello: pb.Hello
     stream: CommandStream
-    # Key of the executor's process (core.methods.EXECUTOR_KEY); empty if the executor has sent
-    # none.
+    # EXECUTOR_KEY; empty if the executor sent none.
     process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
-    # True when the stream has ended.
     gone: bool = False
-    # Last reports of the executor: about its devices, and about its models' custom metrics.
     usage: pb.DeviceUsage | None = None
     custom_metrics: pb.CustomMetrics | None = None
 

@@ -1,8 +1,6 @@
 """Collects timelines: the scheduler's own records, and those of executors over their Join streams.
 
-All executors are asked at the same time, so that they report the same seconds. Frames of an
-executor are held, up to a limit, until the caller has read the frames before them. The module
-gathers records and does not interpret them.
+All executors are asked at the same time, so that they report the same seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
 
 _SILENCE_LIMIT_S: Final = 5.0
-# Maximum bytes of all executors' frames that wait to be read by callers.
 _MAX_HELD_BYTES: Final = 256 << 20
 _NOT_RECORDED: Final = "it records nothing (--timeline-seconds=0), or is of an older release"
 _LOST: Final = "it was lost meanwhile"
@@ -38,12 +35,10 @@ _TOO_MUCH: Final = "executors have more records than are held for a timeline; as
 
 @dataclass(slots=True, eq=False)
 class _Report:
-    """One executor's reply to a query."""
-
     session: Session
     alignment: Alignment
     frames: deque[bytes] = field(default_factory=deque)
-    # Reason why the reply is incomplete; empty if it is whole.
+    # Empty if the reply is complete.
     why: str = ""
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,14 +59,6 @@ class Timelines:
         silence_limit_s: float = _SILENCE_LIMIT_S,
         max_held_bytes: int = _MAX_HELD_BYTES,
     ) -> None:
-        """Collect from `timeline` and from the executors of `sessions`.
-
-        Args:
-            timeline: The scheduler's own records.
-            sessions: Returns the sessions of all executors.
-            silence_limit_s: Maximum seconds for which an executor may send nothing.
-            max_held_bytes: Maximum bytes of executors' frames that wait to be read.
-        """
         self._recorder = timeline.recorder
         self._own: OwnFrames | None = None
         if self._recorder is not None:
@@ -85,11 +72,7 @@ class Timelines:
         self._reports: dict[int, _Report] = {}
 
     async def collect(self, request: pb.TimelineRequest) -> AsyncGenerator[bytes]:
-        """Yield the frames of this scheduler, and of its executors if the request asks for them.
-
-        Raises:
-            Unavailable: this scheduler records nothing, or too many calls collect at once.
-        """
+        """Yield this scheduler's frames and, if asked, its executors'. Raises Unavailable."""
         if self._own is None:
             raise Unavailable(OFF)
         queries: list[int] = []
@@ -142,13 +125,11 @@ class Timelines:
         report = self._reports.pop(query)
         self._held_bytes -= sum(map(len, report.frames))
 
-    # ---- from executors
-
     def on_frames(self, session: Session, message: pb.ExecutorTimeline) -> None:
         """Add a part of an executor's reply to its report."""
         report = self._reports.get(message.query)
         if report is None or report.session is not session or report.ended:
-            return  # The caller does not wait for it any more.
+            return  # The caller no longer waits.
         if not message.frames:
             report.end()
             return

@@ -1,8 +1,4 @@
-"""Accepts the executors' streams: one Join per executor, one Execute per ready instance.
-
-The module translates messages to calls of the loader, and checks that messages are well formed.
-When a stream ends, an executor or an instance is lost; the loader decides what follows.
-"""
+"""Accepts the executors' streams: one Join per executor, one Execute per ready instance."""
 
 # layout: compiled
 
@@ -44,9 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum length of an executor's name, in characters.
 _MAX_NAME_LENGTH: Final = 256
-# Maximum number of decimal digits of a 64-bit number.
 _MAX_DIGITS: Final = 20
 
 
@@ -54,13 +48,6 @@ class ExecutorStreams:
     """Accepts the executors' streams for one loader."""
 
     def __init__(self, loader: Loader, timelines: Timelines, drains: Drains) -> None:
-        """Pass the streams' events to `loader`.
-
-        Args:
-            loader: Receives the events of executors and instances.
-            timelines: Receives executors' timeline records.
-            drains: Is notified when an executor announces that it leaves.
-        """
         self._loader = loader
         self._timelines = timelines
         self._drains = drains
@@ -103,7 +90,7 @@ def _on_reply(
     loader: Loader, placed: PlacedInstance, model: ModelVersion, call: Call, message: bytes
 ) -> None:
     if placed.instance.stream is not call:
-        return  # The message came over an older stream.
+        return  # From an older stream.
     try:
         model.on_reply(placed.instance, message)
     except ProtocolError as error:
@@ -127,8 +114,6 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 
 
 class _JoinStream:
-    """One Join stream: the executor's hello, then the events of the session."""
-
     def __init__(
         self,
         loader: Loader,
@@ -143,7 +128,6 @@ class _JoinStream:
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
-        # True once the executor has sent an event that this scheduler does not know.
         self._sent_unknown = False
         call.on_message = self._on_message
         call.on_cancel = self._end
@@ -173,12 +157,10 @@ class _JoinStream:
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):
             self._session = session
-            # Accept now: if models are loaded on demand, there may be no command to send for a long
-            # time.
+            # Accept now: if models are loaded on demand, the first command may come much later.
             self._call.accept()
         else:
-            # A process that died may still hold the name. The name is free as soon as that
-            # process's streams have ended.
+            # A dead process may hold the name until its streams have ended.
             text = f"another executor has joined as '{hello.name}': give this one another --name"
             self._refuse(text, Status.ALREADY_EXISTS)
 
@@ -204,7 +186,6 @@ class _JoinStream:
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
-        """Handle an executor's report about itself; return False for any other event."""
         if kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -218,7 +199,6 @@ class _JoinStream:
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
     ) -> bool:
-        """Handle an event of one instance; return False for any other event."""
         if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))

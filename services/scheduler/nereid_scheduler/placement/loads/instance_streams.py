@@ -1,9 +1,4 @@
-"""Makes an instance ready when its stream opens, and handles its loss when the stream breaks.
-
-The module receives the events of executors and streams. It changes the states of versions, and has
-other instances run the batches of lost ones. It does not handle queues, and does not decide where
-instances are loaded.
-"""
+"""Makes an instance ready when its stream opens, and handles its loss when the stream breaks."""
 
 from __future__ import annotations
 
@@ -39,7 +34,6 @@ class InstanceStreams:
         updates: InstanceUpdates,
         record_event: RecordEvent,
     ) -> None:
-        """record_event: records lost instances for timelines."""
         self._record_event = record_event
         self._instances = instances
         self._lives = lives
@@ -51,14 +45,7 @@ class InstanceStreams:
     ) -> PlacedInstance | None:
         """Make an instance ready for batches, since its stream is open.
 
-        Returns `None` if there is no such instance, if its executor is leaving, or if the caller is
-        not the process of that executor.
-
-        Args:
-            number: Number of the instance.
-            stream: The new stream; it replaces the instance's older one.
-            process: EXECUTOR_KEY of the caller, which must be the instance's executor.
-            crash_stream: Number of the stream; see RemoteInstance.
+        Returns `None` for an unknown instance, a leaving executor, or another executor's process.
         """
         placed = self._instances.placed.get(number)
         if placed is None or placed.session.leaving:
@@ -109,10 +96,7 @@ class InstanceStreams:
             self.end_stream(placed, error)
 
     def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
-        """End the stream of an instance that broke the protocol. Its batches run elsewhere.
-
-        The executor may connect the instance again.
-        """
+        """End the stream of an instance that broke the protocol. Its batches run elsewhere."""
         instance, stream = placed.instance, placed.instance.stream
         if stream is None:
             return
@@ -147,7 +131,7 @@ class InstanceStreams:
                 reason,
             )
         else:
-            # The reason is logged with the version's change of state.
+            # The version's change of state logs the reason.
             _log.info(
                 "instance %s cannot be loaded by executor '%s'", placed.instance.name, session.name
             )
@@ -155,8 +139,7 @@ class InstanceStreams:
             hosted, placed.instance, f"instance '{placed.instance.name}' failed"
         )
         if session.leaving:
-            # The instance finished loading too late and was refused. The model itself has not
-            # failed.
+            # The model itself has not failed: it loaded too late.
             return
         if not hosted.completed:
             # As in Triton, if one instance cannot be loaded, the load of its version fails.

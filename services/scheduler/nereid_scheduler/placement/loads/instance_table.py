@@ -1,8 +1,4 @@
-"""Table of all instances that executors host or are loading, by number.
-
-The module sends executors the commands to load and unload instances. It does not decide which
-instances there should be, nor how a version's state changes.
-"""
+"""Table of all instances that executors host or are loading, by number."""
 
 # layout: compiled
 
@@ -33,8 +29,7 @@ class InstanceTable:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
-        # Maps the number of an instance that is being unloaded, including its finalizers, to its
-        # version and its executor.
+        # Instances that are being unloaded or finalized. Key: the instance's number.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 
@@ -55,8 +50,8 @@ class InstanceTable:
             )
             instance.gpu_uuid = uuid_of(slot, session.hello)
             if instance.gpu_uuid and served.runtime is not None:
-                # Reading the entry creates the GPU's counters, so that metrics show the GPU from
-                # now on.
+                # Reading the entry creates the GPU's counters, so that metrics show the GPU at
+                # once.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.request_withdrawal = partial(_request_withdrawal, session, instance.id)
             instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
@@ -76,7 +71,7 @@ class InstanceTable:
         """
         session, instance = placed.session, placed.instance
         if not session.gone:
-            # If the session has ended, the executor could not report the end of the unload.
+            # If the session has ended, no executor reports the end of the unload.
             self._ending[instance.id] = placed.served, session
             unload = pb.UnloadInstance(instance=instance.id, keep=keep)
             session.send(pb.ExecutorCommand(unload=unload))
@@ -85,10 +80,7 @@ class InstanceTable:
             self.drop_instance(hosted, instance, cause)
 
     def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
-        """Have an executor unload an instance once the instance has no work.
-
-        The caller must not send the instance any more batches.
-        """
+        """Unload an instance once it has no work. Do not send it any more batches."""
         if placed.instance.at_work:
             placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:

@@ -1,11 +1,7 @@
 """Update of a version in service to new instance groups.
 
-Instances that fit the new groups stay, the others are replaced. The events are: an update begins;
-an awaited instance is loaded, or fails to load. Missing instances are loaded first. Once they are
-ready, surplus instances are unloaded, each after its batch. If an instance's sequences cannot go on
-elsewhere, it is unloaded after the last of its sequences. If a missing instance cannot be loaded,
-the surplus instances stay, and an update back to the former groups unloads the added ones. As on
-Triton, an instance is kept even if its group has another name.
+Surplus instances are unloaded once all missing ones are ready, each after its batch and after
+sequences that cannot move. If a missing instance cannot be loaded, surplus instances stay.
 """
 
 from __future__ import annotations
@@ -63,11 +59,9 @@ class InstanceUpdates:
 
 
 def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
-    """Return the slots without an instance, and the instances without a slot.
+    """Return the slots without an instance, and the numbers of instances without a slot.
 
-    current: maps an instance's number to its slot. An instance is kept if its slot is wanted. Any
-    other instance is kept if its slot differs from a wanted slot without an instance only in the
-    name.
+    As on Triton, an instance is kept if its slot and a wanted one differ only in the name.
     """
     missing = list(wanted)
     others = []

@@ -1,8 +1,4 @@
-"""Rules by which the settings shape a load.
-
-The rules make a version's configuration, its queue, and the commands to load its instances. The
-module handles neither sessions of executors nor life cycles.
-"""
+"""Rules by which the settings shape a load: configuration, queue and commands."""
 
 from __future__ import annotations
 
@@ -51,11 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Claimant(Protocol):
-    """One of several schedulers that load models. The class Membership has this interface.
-
-    name: name of the scheduler in the mesh.
-    epoch: epoch of the scheduler's present view of the mesh's members.
-    """
+    """One of several schedulers that load models, such as Membership."""
 
     name: str
     epoch: int
@@ -77,14 +69,12 @@ class LoadRules:
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
-    # Client of the cache that stores snapshots of sequences.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # This scheduler, as one of several that load models; `None` if the mesh has one scheduler.
+    # `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # Function that maps an executor's name to the maximum bytes that its kept instances may take,
-    # by device. Kept instances are those that the executor keeps for other schedulers. A device
-    # without an entry has no limit.
+    # Maps an executor to the maximum bytes, by device, of instances kept for other schedulers. A
+    # device without an entry has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
 
@@ -93,12 +83,7 @@ class LoadRules:
         self.timeline.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
-        """Check a configuration before any of the model's files is read.
-
-        Raises:
-            InvalidArgument: the backend is not allowed, or the configuration names files of other
-                models.
-        """
+        """Raise InvalidArgument if the backend is forbidden, or a file belongs to another model."""
         validate_file_names(draft)
         if not is_ensemble(draft):
             self.backends.require(draft.backend, draft.name)
@@ -112,15 +97,11 @@ class LoadRules:
     ) -> QueuedRequests:
         """Return a version's queue, once its configuration is complete.
 
-        described: what an executor has read in the model file. Only ensembles use find_model and
-        nested_calls.
-
-        Raises:
-            NereidError: the configuration is wrong, or does not fit the model file.
+        Raises NereidError if the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
-        # The executor's description may have changed the configuration, and is not trusted.
-        # Therefore check the completed configuration too.
+        # Check again: the executor's description may have changed the configuration, and is not
+        # trusted.
         self.check_draft(config.proto)
         context = VersionContext(
             self.limits,
@@ -129,13 +110,11 @@ class LoadRules:
             self.segment_owners,
             self.metrics.latencies_of(config),
             self.snapshots,
-            # An ensemble has no instances.
             None if config.platform == ENSEMBLE_PLATFORM else self.rate_limiter,
             self.timeline,
         )
         if config.platform == ENSEMBLE_PLATFORM:
-            # The scheduler reads the labels of an ensemble: they are a few lines of text. Executors
-            # read the labels of other models.
+            # Executors read the labels of other models.
             labels = served.labels
             if labels is None:
                 labels = read_labels(config.proto, Path(served.path).parent)
@@ -194,11 +173,7 @@ def full_config_of(served: ServedVersion) -> ModelConfig:
 def with_instance_groups_of(
     config: ModelConfig, draft: model_config_pb2.ModelConfig
 ) -> ModelConfig:
-    """Return a configuration with the instance groups and version policy of another draft.
-
-    Raises:
-        NereidError: the instance groups or the version policy are not valid.
-    """
+    """Return a configuration with another draft's groups and policy; may raise NereidError."""
     changed = model_config_pb2.ModelConfig()
     changed.CopyFrom(config.proto)
     del changed.instance_group[:]

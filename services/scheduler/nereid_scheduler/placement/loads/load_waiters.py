@@ -1,8 +1,4 @@
-"""Tasks that wait until executors have finished loading versions, successfully or not.
-
-Each time a version has changed, a callback is asked whether the load is finished. The module does
-not know executors.
-"""
+"""Tasks that wait until executors have finished loading versions, successfully or not."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ class LoadWaiters:
     """Tasks that wait for loads. Any event of any version wakes all tasks."""
 
     def __init__(self, is_finished: Callable[[ServedVersion], bool]) -> None:
-        """is_finished: returns whether the load of a version has ended on all executors."""
         self._is_finished = is_finished
         self._waiting: list[asyncio.Future[None]] = []
 

@@ -1,9 +1,4 @@
-"""Loads and unloads of model versions on executors, which join and leave.
-
-All code is synchronous code of one event loop, except for waiting. The `reconciler` decides which
-versions to load, and `version_loads` what each executor loads. The states of versions change in
-`version_lives`, and those of instances in `instance_streams`.
-"""
+"""Loads and unloads of model versions on executors, which join and leave."""
 
 from __future__ import annotations
 
@@ -59,13 +54,6 @@ class Loader:
         on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """on_change: called when a version's state has changed.
-
-        catalogue: where ensembles find the models of their steps. first_commands: returns the
-        commands to send to an executor that joins. on_executors: called when an executor has joined
-        or left. on_handed_over: called when a version was given to another scheduler, so that this
-        scheduler stops counting for it.
-        """
         self._on_handed_over = on_handed_over
         self._on_executors = on_executors
         self._rules = rules
@@ -73,8 +61,8 @@ class Loader:
         self._sessions: dict[str, Session] = {}
         self.ended_executors = EndedExecutors()
         self._first_commands = first_commands
-        # Numbers of instances start at random, so that no instance from before a restart has the
-        # number of a new one.
+        # Numbers start at random, so that no instance from before a restart has the number of a new
+        # one.
         numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
         self.instances = InstanceTable(rules, numbers)
         self.crash_recovery = CrashRecovery(self.instances.placed)
@@ -99,8 +87,6 @@ class Loader:
             rules.record_event,
         )
 
-    # ---- versions
-
     @property
     def versions(self) -> Collection[ServedVersion]:
         """All versions that executors have loaded, or have to load."""
@@ -123,11 +109,7 @@ class Loader:
         self.loads.load_on_all(served)
 
     def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
-        """Load and unload instances to fit a configuration with other instance groups.
-
-        Raises:
-            NereidError: no executor can host these instances. Nothing has changed then.
-        """
+        """Load and unload instances to fit other groups; raise NereidError before any change."""
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
         plans = [(session, self.loads.slots(config, session)) for session in hosts]
@@ -142,10 +124,7 @@ class Loader:
         return instance_update.update_error(self.sessions, served)
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
-        """Stop a version from accepting requests; return a coroutine that unloads the version.
-
-        The coroutine first waits until the last request has ended.
-        """
+        """Refuse new requests; return a coroutine that unloads the version after the last one."""
         self._lives.apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
@@ -161,8 +140,7 @@ class Loader:
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
         """Do as unload() does, but give the version to another scheduler.
 
-        Waiting requests are returned to their gateways, and executors keep the model loaded.
-        limit_s: maximum seconds to wait for requests that are executing already.
+        Waiting requests return to their gateways, and executors keep the model loaded.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)
@@ -177,7 +155,7 @@ class Loader:
                     sequences = runtime.config.sequences
                     if sequences is not None and sequences.iterative:
                         # An instance is idle between two iterations of a request, so wait for the
-                        # requests before instances are unloaded.
+                        # requests first.
                         await runtime.idle()
                     for placed in self.instances.instances_of(served):
                         self.instances.unload_when_idle(placed, _MOVED, keep=True)
@@ -221,8 +199,6 @@ class Loader:
             if keep:
                 self._on_handed_over(served, runtime)
 
-    # ---- executors
-
     @property
     def sessions(self) -> Collection[Session]:
         """Executors that have joined."""
@@ -233,8 +209,7 @@ class Loader:
         old = self._sessions.get(session.name)
         if old is not None and not old.is_same_process(session.process):
             return False
-        # Call this first, so that everything that the old session was asked is asked again in this
-        # session.
+        # Call this first: the new session must be asked all that the old session was asked.
         self.first_runs.executor_joined(session)
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
@@ -269,8 +244,8 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # The executor waits for the command to unload the instance. The command is sent
-                    # once the states of the instance's sequences are on other instances.
+                    # Sent once other instances have the sequences' states. The executor waits for
+                    # it.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)

@@ -1,8 +1,6 @@
 """Readiness queries to models that implement a readiness check.
 
-A model is queried through its instances. An instance has one query at a time; callers that come
-meanwhile share its response. The module does not know whether a model is in service: the catalogue
-does.
+An instance has one query at a time, which callers share.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
     from nereid_scheduler.placement.models.catalogue import ServedVersion
 
-    # Pending responses of one version's instances. There is one list for each executor.
+    # One list for each executor.
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same query.
 READY_TIMEOUT_S: Final = 5.0
-# Seconds to wait for a process to report that it has started to ask its model. A process that does
-# not report it is hung.
+# Seconds for a process to report that it has begun to ask its model. Otherwise it is hung.
 _ASKED_TIMEOUT_S: Final = 1.5
 
 
@@ -38,7 +35,6 @@ class Readiness:
     def __init__(
         self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
     ) -> None:
-        """ask_limit_s: seconds for an instance to report that it has begun to ask its model."""
         self._sessions = sessions
         self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
@@ -46,10 +42,7 @@ class Readiness:
     async def are_ready(
         self, versions: Iterable[ServedVersion], limit_s: float = READY_TIMEOUT_S
     ) -> bool:
-        """Return whether all versions report that they are ready, or have no readiness check.
-
-        A model that does not respond in time is not ready.
-        """
+        """Return whether all versions with a readiness check report in time that they are ready."""
         pending = [responses for served in versions if (responses := self._query(served))]
         futures = set(chain.from_iterable(chain.from_iterable(pending)))
         until = time.monotonic() + limit_s
@@ -63,7 +56,6 @@ class Readiness:
         return ready
 
     def _query(self, served: ServedVersion) -> _Pending:
-        """Query a version's instances; the result is empty if none has a readiness check."""
         pending = []
         queried = False
         for session in self._sessions():
@@ -127,9 +119,8 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
     """Return whether a version is ready; `None` if more responses are needed to tell.
 
-    responses: for each executor, the responses of the version's instances there; `None` stands for
-    a response that has not come yet. The version is ready as soon as all instances of one executor
-    are ready; the same rule holds for loading.
+    responses: one list for each executor. As for loading, a version is ready once all instances of
+    one executor are ready.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

@@ -1,8 +1,7 @@
 """One load of one model: new versions load beside the old ones, which they then replace.
 
-If the model is in service, versions that replace others take over only after the whole load has
-succeeded; if any part of it fails, everything stays as it was. If the model is not in service, each
-version succeeds or fails for itself. `reload_plan` decides what has to be loaded.
+If the model is in service, new versions take over only after the whole load has succeeded. If the
+model is not in service, each version succeeds or fails for itself.
 """
 
 from __future__ import annotations
@@ -27,15 +26,11 @@ if TYPE_CHECKING:
 
 
 class ModelReload:
-    """Load a model as it was found in its repository.
-
-    to_unload: versions to unload after run().
-    """
+    """Load a model as it was found. After run(), unload the versions in `to_unload`."""
 
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
     ) -> None:
-        """continues: value of ServedVersion.continues for the new versions."""
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -47,10 +42,9 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
-        # True if a version failed for a reason that may pass, such as a failure of its object
-        # store.
+        # True if a version failed for a reason that may pass.
         self.may_succeed_later = False
-        # True if a version failed and the failure has been logged.
+        # True if a version's failure has been logged.
         self.is_reported = False
         self._is_abandoned = False
 
@@ -84,10 +78,7 @@ class ModelReload:
         return errors
 
     def abandon(self) -> list[ServedVersion]:
-        """Make run() return soon, with errors.
-
-        Returns the versions that run() still waits for. The caller must unload them now.
-        """
+        """Make run() return soon, with errors; return the versions that must be unloaded now."""
         self._is_abandoned = True
         return [served for served in self._new.values() if not served.life.load_finished]
 
@@ -117,7 +108,7 @@ class ModelReload:
     def _update_instances(
         self, numbers: tuple[int, ...]
     ) -> tuple[list[str], dict[ServedVersion, ModelConfig]]:
-        """Update versions; return errors, and each updated version with its old configuration."""
+        """Return errors, and each updated version with its old configuration."""
         errors, updated = [], {}
         for number in numbers:
             served = self._ready[number]
@@ -152,8 +143,7 @@ class ModelReload:
 
     async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
         for served, former in updated.items():
-            # Errors can be ignored: an executor that could host these instances before can still
-            # host them, unless it has left.
+            # Ignore errors: an executor that hosted these instances still can, unless it has left.
             with suppress(NereidError):
                 self._loader.update_instances(served, former)
         await self._loader.waiters.wait_for_loads(updated, None)

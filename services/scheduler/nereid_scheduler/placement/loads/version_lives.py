@@ -1,9 +1,4 @@
-"""Lives of all versions in service: applies events of executors to versions' states.
-
-Each event changes one VersionLife. If the version's state changes, ensembles, waiting tasks, the
-log and timelines are notified. The module has synchronous code of one event loop. `version_loads`
-decides which executors load which instances.
-"""
+"""Lives of all versions in service: applies events of executors to versions' states."""
 
 from __future__ import annotations
 
@@ -39,21 +34,14 @@ class VersionLives:
         is_updating: Callable[[ServedVersion], bool],
         record_event: RecordEvent,
     ) -> None:
-        """on_change: called when a version's state has changed.
-
-        catalogue: where ensembles find the models of their steps. is_updating: returns whether a
-        version's instance groups are being changed. record_event: records an event for timelines.
-        """
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
-        # Versions that are in service or being loaded, and versions that still finish accepted
-        # requests.
+        # Includes versions that still finish accepted requests.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)
         self.stopped = False
-        # Maps a version that is being loaded to the time when its load began.
         self._loading_since_ns: dict[ServedVersion, int] = {}
 
     def add(self, served: ServedVersion) -> None:
@@ -115,7 +103,6 @@ class VersionLives:
         self._on_change()
 
     def _record_change(self, served: ServedVersion) -> None:
-        """Record a change of a version's state in the timeline."""
         life = served.life
         if life.failed:
             self._record_event("load failed", str(served), life.reason)

@@ -1,9 +1,4 @@
-"""Loads each version on each executor, once the version's configuration is complete.
-
-The module sends commands to executors, and receives their descriptions of model files.
-`version_lives` applies reports to states; `executors.placement` decides which executor hosts which
-instances.
-"""
+"""Loads each version on each executor, once the version's configuration is complete."""
 
 from __future__ import annotations
 
@@ -41,10 +36,7 @@ if TYPE_CHECKING:
 
 
 class VersionLoads:
-    """Loads of versions on the executors that have joined.
-
-    sessions: maps an executor's name to its session.
-    """
+    """Loads of versions on the executors that have joined."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one owner of what a load changes each)
         self,
@@ -143,13 +135,11 @@ class VersionLoads:
     async def _load_with_revision(
         self, served: ServedVersion, session: Session, hosted: HostedVersion, slots: list[Slot]
     ) -> None:
-        """Load the instances, with a new digest of the files, since the scan may be old.
+        """Load the instances with a new digest of the files, since the scan may be old.
 
-        If the files change between the digest and the load, responses are cached under a revision
-        that is never looked up.
+        If files change after the digest, responses have a revision that is never looked up.
         """
-        # Executors load exactly the files that were listed in the object store, so the digest still
-        # holds.
+        # Executors load exactly the files that the object store listed, so that digest still holds.
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime

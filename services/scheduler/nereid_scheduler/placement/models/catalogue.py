@@ -1,8 +1,4 @@
-"""Catalogue of the models: their versions, states, and the version that a request names.
-
-The module knows states and configurations, but not how they came about, and no stream. Error texts
-are Triton's.
-"""
+"""Catalogue of the models: their versions, states, and the version that a request names."""
 
 from __future__ import annotations
 
@@ -39,12 +35,9 @@ _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
 @dataclass(slots=True, eq=False)
 class ServedVersion:
-    """One version of a model.
+    """One version of a model. `shown`: configuration for clients, with all instance groups.
 
-    name: name of the model; with --model-namespacing the qualified name, as everywhere in this
-    package.
-    draft: configuration as written. `runtime` has the completed one, and takes the requests.
-    shown: configuration for clients, in which the instance groups are spelled out.
+    With --model-namespacing, `name` is qualified. `draft` is as written; `runtime` is completed.
     """
 
     name: str
@@ -52,26 +45,22 @@ class ServedVersion:
     path: str
     draft: config_pb.ModelConfig
     namespace: str = ""
-    # Digest of the version's files when they were found.
     file_digest: bytes = b""
-    # Labels of an ensemble whose files are not on this host. If `None`, the labels are in files at
-    # `path`.
+    # Labels of an ensemble; if `None`, the files at `path` have them.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # While this object exists, the directory that was made for one load is not deleted.
+    # While this object exists, the directory that was made for one load is kept.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: QueuedRequests | None = None
     shown: config_pb.ModelConfig | None = None
-    # Names of the executors that load the version; `None` means all executors.
+    # `None` means all executors.
     hosts: frozenset[str] | None = None
-    # `load_started_s`: monotonic time at which the load began. `load_duration_s`: seconds from then
-    # until the version was ready.
+    # Monotonic time.
     load_started_s: float | None = None
     load_duration_s: float | None = None
-    # True if the version is added to a model that is in service, and that stays ready meanwhile.
+    # True if the version is added to a model in service, which stays ready meanwhile.
     is_addition: bool = False
-    # True if the version may have been in service before this scheduler had it. Its counters then
-    # continue.
+    # True if another scheduler may have served the version before. Its counters then continue.
     continues: bool = False
 
     def __str__(self) -> str:
@@ -103,12 +92,7 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model of the repository.
-
-    reason: why the model has no versions, for the repository index.
-    namespace: with --model-namespacing, the repository of the model; the model's name begins with
-    it.
-    """
+    """A model of the repository. `reason`: why it has no versions."""
 
     name: str
     versions: dict[int, ServedVersion] = field(default_factory=dict)
@@ -134,12 +118,7 @@ class ServedModel:
 
 
 class FoundName(NamedTuple):
-    """Name of a model in a repository.
-
-    reason: why the model cannot be loaded because of its name; empty if it can.
-
-    problem: why the repository could not be read the last time.
-    """
+    """Name of a model. `reason`: why it prevents a load. `problem`: why the last read failed."""
 
     plain_name: str
     reason: str = ""
@@ -147,17 +126,13 @@ class FoundName(NamedTuple):
 
 
 class Catalogue:
-    """All models by name.
-
-    Clients use plain names. A plain name that exists in several namespaces is ambiguous.
-    """
+    """All models by name. A plain name that exists in several namespaces is ambiguous."""
 
     def __init__(
         self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
     ) -> None:
-        """desired: what is known of models other than those that are or were loaded."""
         self._models: dict[str, ServedModel] = {}
-        # Maps a plain name to the qualified names of the models that are in a namespace.
+        # Key: a plain name. Value: the qualified names, as keys.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
@@ -218,11 +193,7 @@ class Catalogue:
             yield from model.versions.values()
 
     def find(self, name: str, version: str) -> ServedVersion:
-        """Return the version that a request names; without a number, the latest ready version.
-
-        Raises:
-            NereidError: there is no such version, or it is not ready.
-        """
+        """Return the ready version that a request names, or the latest; raise NereidError."""
         return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
@@ -242,10 +213,7 @@ class Catalogue:
         return VersionState.LOADING in states and VersionState.READY not in states
 
     def runs_at_most_once(self, name: str, version: str) -> bool:
-        """Return whether a request must not run twice.
-
-        This is so if the configuration of the model, or of a model of its steps, says so.
-        """
+        """Return whether the model, or a step's model, forbids that a request runs twice."""
         drafts = self.drafts(name, version)
         return any(map(runs_at_most_once, drafts)) or any(
             self.runs_at_most_once(step, "") for draft in drafts for step in step_models(draft)
@@ -260,10 +228,7 @@ class Catalogue:
         return ids
 
     def drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
-        """Return the configurations, as written, of the versions that a request may mean.
-
-        If the request names no version, these are all versions.
-        """
+        """Return the drafts of the versions that a request may mean: all if it names none."""
         number = parse_version(version)
         drafts = []
         for qualified in self.qualified_names(name):
@@ -342,8 +307,7 @@ class Catalogue:
     ) -> kserve_pb2.ModelStatisticsResponse:
         """Return the statistics of the ready versions: of all models, one model or one version.
 
-        memory_of: returns the bytes that a version takes, by device. If `None`, memory is left out,
-        as in Triton for backends that do not report their memory.
+        memory_of: returns bytes by device. If `None`, memory is left out, as in Triton.
         """
         number = parse_version(version)
         if name:
@@ -386,8 +350,8 @@ class Catalogue:
     ) -> kserve_pb2.RepositoryIndexResponse:
         """Return every version with its state; for a model without versions, name and reason.
 
-        found: the models in the repositories. A model that was deleted from its repository is left
-        out unless a version of it is in service.
+        found: the models in the repositories. A deleted model is listed only while a version is in
+        service.
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
@@ -403,7 +367,7 @@ class Catalogue:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
                 continue
             if reason:
-                # As on Triton, the reason is shown even if the model was loaded while its name was
+                # As on Triton, show the reason even if the model was loaded while its name was
                 # unique.
                 model = ServedModel(name, reason=reason)
             on_demand = desired.on_demand.get(name)
@@ -422,10 +386,7 @@ class Catalogue:
         return response
 
     def all_serving(self) -> bool:
-        """Return whether every version could execute a request now. Unloaded versions do not count.
-
-        This is Triton's strict readiness.
-        """
+        """Return whether all loaded versions could execute a request: Triton's strict readiness."""
         desired = self._desired
         if desired.unrestored or self._is_awaiting():
             return False
@@ -443,10 +404,7 @@ class Catalogue:
         )
 
     def all_settled(self) -> bool:
-        """Return whether no version is still waiting for its first load to succeed or fail.
-
-        This is Triton's lenient readiness.
-        """
+        """Return whether each version's first load has ended: Triton's lenient readiness."""
         if self._is_awaiting():
             return False
         return all(
@@ -458,7 +416,7 @@ class Catalogue:
         )
 
     def _is_awaiting(self) -> bool:
-        """Return whether models are still to be found, apart from those that move to this one."""
+        """Return whether models are still to be found, apart from those that move here."""
         desired = self._desired
         return desired.restoring or not desired.awaited.keys() <= desired.moving
 
@@ -467,10 +425,8 @@ class Catalogue:
         return served.name in self._desired.moving and served.life.state in states
 
     def _resolve(self, name: str) -> str:
-        """Return the qualified name of the one model that a client's plain name means."""
         if name not in self._namespaced:
-            # Every request passes through here. Without namespaces the look-up must not build a
-            # list.
+            # Every request passes here: without namespaces, build no list.
             return name
         names = self.qualified_names(name)
         if len(names) > 1:

@@ -1,8 +1,4 @@
-"""Completes a model's config.pbtxt with what the model file says.
-
-The module also refuses features that this scheduler does not offer. It does no I/O: descriptions of
-model files are arguments.
-"""
+"""Completes a model's config.pbtxt with what the model file says."""
 
 from __future__ import annotations
 
@@ -57,12 +53,7 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """Return the configuration to serve with. It is as written if there is no description.
-
-    Raises:
-        NereidError: the configuration is wrong in itself, does not fit the model file, or cannot be
-            served.
-    """
+    """Return the configuration to serve with, or raise NereidError if it cannot be served."""
     description = None
     if described is not None and described.HasField("config"):
         # The model's own code has completed the configuration.
@@ -82,7 +73,7 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for a feature that is not offered, rather than ignore it."""
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents and is_ensemble(draft):
-        # Repository agents run in executors, but an ensemble is not loaded by any executor.
+        # Repository agents run in executors, but no executor loads an ensemble.
         names = ", ".join(f"'{name}'" for name in agents)
         raise Unimplemented(
             f"model '{draft.name}': repository agents are not offered for ensembles: {names}"

@@ -7,8 +7,6 @@ The state of an ensemble is computed again whenever the model of one of its step
     one has no ready version, and one is loading       loading
     one waits for an executor                          no report, as if no executor had it
     one is unloaded, has failed, or does not fit       failed, with the reason
-
-The module sends no messages. It waits only for the last requests of ensembles.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.graph import Step
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-    # Function that applies an event to a version's life, and acts on the change of its state.
+    # Applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
 
-# Name under which the steps report on an ensemble, in place of an executor's name.
+# The steps report under this name, in place of an executor's.
 _STEPS: Final = "steps"
 _PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
@@ -95,8 +93,6 @@ class Ensembles:
         assert found is not None, "ready, but not in service"
         return found
 
-    # ---- an ensemble's state
-
     def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime
         if life.final or runtime is None:
@@ -114,15 +110,11 @@ class Ensembles:
                 event = partial(life.report, _STEPS, standing)
         self._apply_event(served, event)
         if runtime.revision != revision:
-            # Ensembles that use this ensemble must be notified, even if its state has not changed.
+            # Notify ensembles that use this one, even if its state has not changed.
             self.on_model_changed(served.name)
 
     def _standing(self, served: ServedVersion) -> LoadStatus | None:
-        """Return the state of an ensemble's load; `None` if models of its steps wait for executors.
-
-        Raises:
-            NereidError: the ensemble cannot be served with the models of its steps as they are.
-        """
+        """Return a load's state, `None` while it waits for executors, or raise NereidError."""
         needed = self._step_versions(served)
         waiting = [model for model, ready in needed if ready is None]
         if waiting:
@@ -169,7 +161,6 @@ class Ensembles:
 
 
 def _eligible_versions(model: ServedModel, number: int) -> list[ServedVersion]:
-    """Return the versions of a model on which a step may run."""
     return [
         version for version in model.versions.values() if number <= 0 or version.number == number
     ]
@@ -192,7 +183,6 @@ def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVers
 
 
 def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
-    """Return why no version of a model is loaded."""
     lives = [(version.number, version.life) for version in versions]
     if any(is_ensemble(version.draft) for version in versions):
         reason = "; ".join(life.reason for _, life in lives)
@@ -217,7 +207,6 @@ def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
 
 
 def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> None:
-    """Set a revision that covers the ensemble's own files and the models of its steps."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     digest = served.file_digest + b"".join(step_revisions)

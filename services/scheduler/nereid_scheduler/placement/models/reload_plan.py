@@ -1,8 +1,4 @@
-"""Plan of a load: the steps after which a model is served as it was found in its repository.
-
-The input is the versions in service and the model that was found; the output is numbers of
-versions. The module does no I/O: `reload` carries the plan out.
-"""
+"""Plan of a load: the steps after which a model is served as it was found in its repository."""
 
 # layout: covered
 
@@ -60,7 +56,6 @@ def _same_instances(one: config_pb.ModelConfig, other: config_pb.ModelConfig) ->
 
 
 def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
-    """Return whether a loaded or loading version has the files and fields that were found now."""
     if served.life.state not in (VersionState.READY, VersionState.LOADING):
         return False
     if served.path != found.version_path(served.number):
@@ -70,10 +65,7 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
 
 
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
-    """Yield a version's configuration as written, and as clients see it.
-
-    A client may send back the configuration that it sees, as an override.
-    """
+    """Yield both configurations: a client may send back, as an override, the one that it sees."""
     yield served.draft
     if served.shown is not None:
         yield served.shown

@@ -1,8 +1,7 @@
 """Decides which responses may enter a cache of bounded size.
 
-While the cache has space, every response may enter. Once the cache is full, a response may enter
-only if its key is among the recent misses. So responses that are requested only once evict nothing,
-however many of them a client requests. The module does no I/O.
+Once the cache is full, a response may enter only if its key is among the recent misses. So
+responses that are requested only once evict nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheUsage
 
-# Maximum number of misses in one generation. Two generations are kept, about 2 MB together.
+# Misses per generation. Two generations are kept, about 2 MB together.
 _MAX_MISSES: Final = 16384
 
 
@@ -21,11 +20,10 @@ class CacheAdmission:
 
     def __init__(self, max_misses: int = _MAX_MISSES) -> None:
         self._max_misses = max_misses
-        # Hashes of keys. Clients cannot choose them. In a collision a response is admitted at its
-        # first miss, which does no harm.
+        # Hashes of keys, which clients cannot choose. A collision does no harm.
         self._misses: set[int] = set()
         self._earlier_misses: set[int] = set()
-        # Last report of the cache, and the number of bytes that were admitted since that report.
+        # Last report of the cache, and the bytes that were admitted since.
         self._usage: CacheUsage | None = None
         self._admitted_bytes = 0
 
@@ -33,8 +31,7 @@ class CacheAdmission:
         """Return whether to store this response. usage: last report of the cache."""
         capacity_bytes = usage.capacity_bytes
         if not capacity_bytes:
-            # Admit every response: the cache has not reported its capacity yet, or the store is
-            # Redis, which has its own policy.
+            # There is no report yet, or the store is Redis, which has its own policy.
             return True
         if size_bytes > capacity_bytes:
             return False

@@ -10,7 +10,7 @@
                         store it under its key
     pending             the time is over, or the link breaks           a miss, counted as a failure
 
-No function of this module raises or waits. The module knows keys and bytes, but no model.
+No function of this module raises or waits.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _log = logging.getLogger(__name__)
 _MAX_PENDING: Final = 16384
 _MAX_UNSENT_BYTES: Final = 64 << 20
 _THREADS: Final = 2
-# The tags of larger values are computed in a thread: in the event loop they would take 0.3 ms per
-# MiB.
+# Tags of larger values are computed in a thread: they take 0.3 ms per MiB.
 _LARGE_VALUE_BYTES: Final = 256 << 10
 _LOG_INTERVAL_S: Final = 60.0
 
@@ -78,8 +77,6 @@ class CacheLink(Protocol):
 
 
 class _Codec:
-    """Codec of the scheduler's end of the Exchange link: encodes requests, decodes replies."""
-
     def __init__(self) -> None:
         out = CacheRequestCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
@@ -112,27 +109,22 @@ class CacheClient:
         self._timeout_s = timeout_s
         self._max_unsent_bytes = max_unsent_bytes
         self._loop = asyncio.get_running_loop()
-        # Maps the number of a pending lookup to its time limit, key and callback; oldest first.
+        # Key: a lookup's number. Value: time limit, key and callback. The oldest is first.
         self._lookups: dict[int, tuple[float, bytes, OnResult]] = {}
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
-        # Threads for large digests and tags. The event loop's own threads may all be busy with
-        # reading models.
+        # For large digests and tags. The event loop's own threads may be busy with reading models.
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
-        # Last report of the cache.
         self.usage = CacheUsage()
-        # Counts that the cache had reported before its restarts. They are added to the present
-        # counts, so that shown counters do not fall.
+        # Counts from before the cache's restarts, so that shown counters do not fall.
         self._earlier = CacheUsage()
         self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
-        # Number of failures: lookups that got no result, values with a wrong tag, and stores that
-        # were not sent.
+        # Lookups without a result, values with a wrong tag, and stores that were not sent.
         self.failures = 0
-        # Number of values with a wrong tag that were not logged yet, and the earliest time of the
-        # next log line.
+        # Values with a wrong tag since the last log line, and the earliest time of the next one.
         self._refused = 0
         self._log_due_s = 0.0
         link.on_items = self._on_items
@@ -191,7 +183,7 @@ class CacheClient:
         for item in items:
             if isinstance(item, LookupResult):
                 lookup = self._lookups.pop(item.id, None)
-                # If the lookup is unknown, it has timed out.
+                # An unknown lookup has timed out.
                 if lookup is not None:
                     self._on_value(lookup[1], lookup[2], item.value)
             else:
@@ -254,8 +246,7 @@ class CacheClient:
 
     def _expire(self) -> None:
         self._timer = None
-        # Timers have a resolution of a millisecond, so lookups that are due within a millisecond
-        # count as due.
+        # Timers have a resolution of a millisecond.
         now_s = self._loop.time() + 0.001
         expired = []
         for number, (limit_s, *_) in self._lookups.items():
@@ -271,7 +262,7 @@ class CacheClient:
 
 
 def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
-    # If the client was closed, the future was cancelled. There is then no value.
+    # Closing the client cancels the future.
     if future.cancelled() or future.exception() is not None:
         on_done(None)
     else:

@@ -1,10 +1,8 @@
 """Makes the keys of requests in the response cache.
 
-A key consists of the version's scope, the request's digest, and the requested outputs. Requests
-from gateways already have their digest. This module computes the digests of requests that models or
-ensembles' steps make. All parts are keyed digests of fixed length. So a key contains no text from a
-client, and two requests have the same key only if their responses are interchangeable. Tensors are
-opaque bytes.
+A key consists of the version's scope, the request's digest, and the requested outputs. All are
+keyed digests of fixed length: a key contains no text from a client, and two requests have the same
+key only if their responses are interchangeable.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
-# A request with more bytes than this is digested in a thread, since the digest takes longer than
-# handing the work to a thread. Such requests are mostly in mapped memory.
+# Larger requests are digested in a thread: the digest takes longer than the hand-over.
 _LARGE_BYTES: Final = 256 << 10
 
 
@@ -54,17 +51,13 @@ class CacheKeys:
     def key(self, request: InferRequest) -> bytes:
         """Return the key of a valid request; empty if this process cannot read its tensors."""
         layout, outputs = self._heads.get(request.head) or self._read_head(request.head)
-        # Check the length, as a gateway of another release may send a different digest.
+        # A gateway of another release may send a different digest.
         if len(request.digest) != DIGEST_BYTES:
             request.digest = _digest(layout, request.parameters, request.payloads)
         return request.digest + outputs if request.digest else b""
 
     def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
-        """Return a function that computes the digest of a large request. Call it in a thread.
-
-        The function returns an empty digest if this process cannot read the tensors. If `key` is
-        fast enough, or if the request has a digest, `None` is returned instead of a function.
-        """
+        """Return a function that digests a large request in a thread; `None` if key() is fast."""
         if (
             len(request.digest) == DIGEST_BYTES
             or sum(map(payload_bytes, request.payloads)) <= _LARGE_BYTES
@@ -84,8 +77,7 @@ class CacheKeys:
             names = sorted({output.name for output in outputs})
             if not names or self._outputs.issubset(names):
                 return b""
-            # Use one order for the same outputs: a response has them in the model's order, whatever
-            # the order in the request.
+            # A response has its outputs in the model's order, whatever the order in the request.
             outputs = [
                 kserve_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names
             ]
@@ -97,7 +89,6 @@ class CacheKeys:
 def _digest(
     layout: Layout, parameters: dict[str, Parameter] | None, payloads: Iterable[Payload]
 ) -> bytes:
-    """Return the digest of a request; empty if this process cannot read the data."""
     try:
         data = [
             view(payload) if isinstance(payload, SharedMemory) else payload for payload in payloads

@@ -1,10 +1,8 @@
 """Secrets of the mesh for its response cache.
 
-All secrets derive from one seed. A client that chooses inputs must not know their digests, and a
-process that can write to the cache's store must not be able to forge a value. With a mesh token the
-seed derives from the token, so that it is the same for all schedulers and after restarts. Without a
-token the seed is random, and a scheduler finds only values that it has stored itself since its
-start.
+A client must not know the digests of inputs that it chooses, and a process that can write to the
+store must not forge values. With a mesh token the seed is the same for all schedulers and after
+restarts. Without one it is random.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from blake3 import blake3
 
 from nereid.core.tensors.digest import KEY_BYTES
 
-# BLAKE3 contexts: constants that separate each use of a key from all other uses.
+# BLAKE3 contexts separate each use of a key from all other uses.
 _SEED_CONTEXT: Final = "nereid 2026-11 response cache: seed from a mesh token"
 _REQUEST_CONTEXT: Final = "nereid 2026-11 response cache: digests of requests"
 _NAME_CONTEXT: Final = "nereid 2026-11 response cache: names of versions and outputs"
@@ -28,17 +26,14 @@ _VALUE_CONTEXT: Final = "nereid 2026-11 response cache: tags of values"
 class CacheSecrets:
     """Keys, each for one purpose. No key reveals another key or the seed."""
 
-    # Key for the digests of requests; it is the only key that gateways get.
+    # The only key that gateways get.
     request_key: bytes
     name_key: bytes
     value_key: bytes
 
 
 def cache_seed(scheduler_key: bytes) -> bytes:
-    """Return the seed that derives from this key, which comes from the mesh's token.
-
-    An empty key means that there is no token; the seed is then random.
-    """
+    """Return the seed that derives from the mesh token's key; without a key it is random."""
     if not scheduler_key:
         return secrets.token_bytes(KEY_BYTES)
     return _derive(scheduler_key, _SEED_CONTEXT)

@@ -1,8 +1,7 @@
 """Encodes responses for the cache: inline, and with a tag if others can write to the store.
 
-The store may be a Redis that other processes can write to. Therefore a value is accepted only with
-a tag that only this mesh can make, and that is bound to the value's key. The value has no field for
-a reference to shared memory, so none can be smuggled in. The module knows no link and no request.
+Others may write to a Redis. Therefore a value needs a tag that only this mesh can make, and that is
+bound to the value's key. No value can refer to shared memory.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def write_cached(response: InferResponse) -> bytes | None:
     payloads = response.payloads
     if response.error is not None or not _inline(payloads):
         return None
-    # Serialise without the protobuf library, which would copy the payloads twice more.
+    # The protobuf library would copy the payloads twice more.
     parts = [_HEAD_TAG, encode_varint(len(response.head)), response.head]
     for payload in payloads:
         parts += _PAYLOAD_TAG, encode_varint(len(payload)), payload

@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_client import CacheLink
 
-# Maximum seconds that a sequence waits for its snapshot after its executor was lost.
+# Seconds that a sequence waits for its snapshot after its executor was lost.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
 
 
 class MeshCache:
-    """Clients of the cache for responses and for snapshots; both are `None` without a cache.
-
-    The lookup of a snapshot may take longer than that of a response, since no request waits for it.
-    """
+    """Clients of the cache for responses and for snapshots; both are `None` without a cache."""
 
     def __init__(
         self,
@@ -34,15 +31,7 @@ class MeshCache:
         *,
         in_this_process: bool,
     ) -> None:
-        """Connect to the cache, if there is one.
-
-        Args:
-            secret: The mesh's secret for responses, empty without a mesh token.
-            timeout_ms: Milliseconds that the lookup of a response may take.
-            channel: Channel to a cache in another process; `None` without one.
-            open_link: Function that opens a link to a cache in this process; `None` without one.
-            in_this_process: True if the cache keeps values in this process's memory, not in Redis.
-        """
+        """Connect to the cache: over channel to another process, or by open_link in this one."""
         self.channel = channel
         self.responses: CacheClient | None = None
         self.snapshots: CacheClient | None = None

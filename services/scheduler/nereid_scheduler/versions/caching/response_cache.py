@@ -1,10 +1,7 @@
 """Leads a model version's requests through the response cache: lookup, execution, store.
 
-A request is looked up before it is queued. Identical requests that come in the meantime follow it:
-they get the same response, from the cache or from the execution. A large request first waits for a
-thread to compute its digest. Only responses without an error are shared or stored, and only for the
-revision of the model that computed them. The module reaches the queue only through three methods of
-the version.
+Identical requests follow the first one, and get its response from the cache or the execution. Only
+responses without an error are shared or stored, for the revision that computed them.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Errors that concern one request alone, so that its followers do not get them.
+# Errors of one request alone; its followers do not get them.
 _OWN_ERRORS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
@@ -81,24 +78,15 @@ class ResponseCache:
         self._scope: CacheScope | None = None
 
     def set_revision(self, number: int, revision: bytes | None) -> None:
-        """Set the revision of the version's files. Responses of other revisions are not found.
-
-        If `revision` is `None`, no responses are cached.
-        """
+        """Set the revision whose responses can be found. With `None`, nothing is cached."""
         if revision is None:
             self._scope = None
         else:
             prefix = self._keys.scope(self._version.name, number, revision)
             self._scope = CacheScope(prefix, revision)
 
-    # ---- from arrival to the queue
-
     def submit_entry(self, entry: Entry, now_ns: int) -> None:
-        """Look an entry up, or queue it.
-
-        Raises:
-            Unavailable: too many entries are waiting, or the queue is full.
-        """
+        """Look an entry up, or queue it; raise Unavailable if too many entries wait."""
         scope, request = self._scope, entry.request
         large_digest = None if scope is None else self._keys.large_digest(request)
         key = self._keys.key(request) if scope is not None and large_digest is None else b""
@@ -131,7 +119,6 @@ class ResponseCache:
         self, large_digest: Callable[[], bytes], entry: Entry, lookup: CacheLookup
     ) -> None:
         def make_digest() -> bytes:
-            # The entry may have been cancelled meanwhile.
             return large_digest() if entry.cache_lookup is lookup else b""
 
         digest = self._loop.run_in_executor(self._client.threads, make_digest)
@@ -168,16 +155,14 @@ class ResponseCache:
             self._enqueue_leader(entry, lookup, now_ns)
 
     def _join_flight(self, scope: CacheScope, key: bytes, entry: Entry) -> Flight[Entry]:
-        # A request must not follow another one that may wait for longer than this request.
+        # A request must not follow another one that may wait for longer.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
-            # A model makes this request, and the version calls other models in turn. Through them
-            # an identical request may be waiting for this one, so this one must not follow it.
+            # Through models that the version calls, an identical request may wait for this one.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
 
     def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
-        """Send the lookup to the cache; return False if it cannot be sent now."""
         assert entry.cache_lookup is not None, "a lookup for an entry without one"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
         on_result = partial(self._on_result, flight)
@@ -223,8 +208,6 @@ class ResponseCache:
     def _expire(self, entry: Entry) -> None:
         self._version.fail(entry, deadline_passed(self._version.name), _now_ns())
 
-    # ---- the end
-
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
         """Return whether a response must be inline, since it will be stored or shared."""
         size_bytes = sum(map(payload_bytes, response.payloads))
@@ -239,8 +222,7 @@ class ResponseCache:
         was_waiting = lookup.waiting
         self._end_wait(lookup)
         if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # The entry ends during its lookup. Record a span of the lookup, since the cache records
-            # its own span for the lookup anyway.
+            # The cache records its own span for the lookup anyway.
             entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = lookup.flight
         if entry is not flight.leader:
@@ -254,8 +236,7 @@ class ResponseCache:
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
-            # Fail the followers too. Each time the request was executed, an instance was lost, and
-            # the followers would cause the loss of more instances.
+            # Each execution lost an instance, and the followers would lose more. So they fail too.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
@@ -264,8 +245,7 @@ class ResponseCache:
             self._enqueue_followers(flight)
         else:
             if response.segment_name:
-                # The response is in a segment, so it cannot be shared. These followers came after
-                # needs_inline() had been called.
+                # A segment cannot be shared. These followers came after needs_inline().
                 self._enqueue_followers(flight)
             elif followers := self._flights.land(flight):
                 self._send_hits(followers, response, entry.revision, _now_ns())
@@ -303,7 +283,7 @@ class ResponseCache:
         size_bytes = sum(map(payload_bytes, response.payloads))
         valid = lookup.admitted and entry.revision == lookup.revision
         if valid and not self._client.can_send(size_bytes):
-            # Check this first, so that the response is not serialised in vain.
+            # The response must not be serialised in vain.
             self._client.failures += 1
         elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup

@@ -1,7 +1,4 @@
-"""State of one request to an ensemble while its steps run.
-
-It records which steps were called and how they responded. EnsembleVersion decides what follows.
-"""
+"""State of one request to an ensemble while its steps run; EnsembleVersion decides what follows."""
 
 from __future__ import annotations
 
@@ -27,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class EnsembleRun:
-    """One attempt to serve a request. If an executor is lost with tensors, another attempt follows.
-
-    `calls` maps each open call to its entry in the queue of the step's model. `leases` has the
-    leases of segments that are not released yet.
-    """
+    """One attempt to serve a request. After a loss of tensors, another attempt follows."""
 
     __slots__ = (
         "batch",
@@ -64,24 +57,18 @@ class EnsembleRun:
         self.started_ns = started_ns
         self.responses_sent = 0
         self.last_response_ns = started_ns
-        # `paused`: True if the client cannot keep up with responses.
-        # `throttled`: calls whose responses later steps cannot keep up with.
+        # `paused`: by the client. `throttled`: calls that later steps cannot keep up with.
         self.paused = False
         self.throttled: set[StepCall[Tensor]] = set()
-        # True if a step was executed by an instance whose revision differs from its model's current
-        # revision.
+        # True if an instance of another revision than the model's current one executed a step.
         self.stale = False
-        # `place`: the request's place in a sequence. `moved`: True once a step's response has
-        # stated another place for the steps after it.
+        # `moved`: True once a step's response has stated another place for the steps after it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # `path`: summed times of the chain of steps that ended with the latest response. `paths`:
-        # maps an open call to the summed times of the steps before the call. Both are kept only for
-        # requests that ask for timings.
+        # Sums of times, if timings are wanted: up to the latest response, and to each open call.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
-        # Nanoseconds that all steps together took for inputs, for executing the models, and for
-        # outputs.
+        # Sums of all steps for inputs, models and outputs.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
@@ -99,10 +86,7 @@ class EnsembleRun:
         return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
 
     def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
-        """Return the place of a step that reads these tensors.
-
-        The first tensor with a place decides. If there is none, the place is the request's own.
-        """
+        """Return a step's place: that of the first tensor with one, or else the request's."""
         if self.moved:
             for tensor in tensors:
                 if tensor is not None and tensor.place is not None:
@@ -121,10 +105,7 @@ class EnsembleRun:
         return called
 
     def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
-        """Set `path` to the summed times of this call and of the steps before it.
-
-        Only the last response to a call has the times of the call itself.
-        """
+        """Set `path` for a call. Only the last response to a call has the call's own times."""
         if response.more:
             self.path = self.paths.get(call)
             return
@@ -132,10 +113,7 @@ class EnsembleRun:
         self.path = path if response.timings is None else combined(path, response.timings)
 
     def record_step(self, entry: Entry, revision: bytes) -> None:
-        """Record that a step was executed or found in the cache.
-
-        revision: present revision of the step's model.
-        """
+        """Record an executed or cached step. revision: present revision of the step's model."""
         execution = entry.execution
         if execution is None:
             self.stale = self.stale or entry.revision != revision

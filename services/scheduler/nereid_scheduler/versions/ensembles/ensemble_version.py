@@ -1,8 +1,7 @@
 """Version of an ensemble, which makes requests to the models of its steps.
 
-The requests of steps wait in the models' own queues, so that steps of many ensembles and requests
-of clients share batches. The graph decides when each step runs, and this module submits the steps.
-Tensors are passed on unread. Each request has a run:
+Steps wait in their models' own queues, so that they share batches with other requests. Tensors are
+passed on unread. Each request has a run:
 
     state     event                                            next state
     running   a step responds, and the graph names actions     running: steps are called, and a
@@ -69,8 +68,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
-    # Function that returns the version that runs a step now. It raises NereidError if there is
-    # none.
+    # Returns the version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], QueuedRequests]
 
 _log = logging.getLogger(__name__)
@@ -81,19 +79,14 @@ _DEADLOCK: Final = (
 _TENSORS_LOST: Final = "an executor was lost before its response was read"
 # A decoupled step is paused while this many calls of the same request are open.
 _MAX_OPEN_CALLS: Final = 1024
-# Maximum number of remembered steps. The same step with other requested outputs counts as another
-# one, and clients may request any combination of outputs.
+# Each combination of requested outputs counts as another step.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
 class EnsembleVersion(QueuedRequests):
-    """Version of an ensemble. Its queue is empty at the end of each turn of the event loop.
-
-    If a step's model is decoupled, a request may get several responses, and `on_response` is called
-    for each of them.
-    """
+    """Version of an ensemble. Its queue is empty at the end of each turn of the event loop."""
 
     asks_others = True
 
@@ -109,18 +102,7 @@ class EnsembleVersion(QueuedRequests):
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """Create a version of an ensemble.
-
-        Args:
-            config: Configuration of the ensemble.
-            number: Number of the version.
-            context: Collaborators of every version.
-            find_model: Returns the version that runs a step.
-            nested_calls: Finds deadlocks of requests that models make.
-            labels: Maps an output to the labels of its classes.
-            max_steps: Limit for remembered steps.
-            max_heads: Limit for remembered heads of each kind.
-        """
+        """find_model: returns the version that runs a step. labels: of the classes of an output."""
         limits = context.limits
         batcher = make_batcher(config, max_pending=limits.max_queue_size)
         super().__init__(config, number, context, batcher)
@@ -150,8 +132,6 @@ class EnsembleVersion(QueuedRequests):
         if entry in self._runs:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
 
-    # ---- from the queue to the steps
-
     def _dispatch(self, now_ns: int) -> None:
         while (batch := self._batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
@@ -168,7 +148,6 @@ class EnsembleVersion(QueuedRequests):
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
-        """Carry out the actions that the graph returned."""
         # Send a call at once only if there is no other call that could share a batch with it.
         alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
         try:
@@ -198,7 +177,7 @@ class EnsembleVersion(QueuedRequests):
             heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
             self._steps.remember(step, heads)
         original = run.entry.request
-        # Use no fixed id in a decoupled ensemble, as a step may be called several times.
+        # A step of a decoupled ensemble may be called several times, so it has no fixed id.
         number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
         parameters = original.parameters
         if run.moved:
@@ -226,10 +205,8 @@ class EnsembleVersion(QueuedRequests):
         entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
         if request.caller:
-            # Record the call: a model that has called the ensemble waits for the ensemble's steps.
+            # A model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
-
-    # ---- from the steps to the response
 
     def _on_step_response(
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
@@ -259,8 +236,7 @@ class EnsembleVersion(QueuedRequests):
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # A response that is not the last and has no outputs only announces that several
-            # responses may follow.
+            # Without outputs, such a response only announces that several may follow.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._throttle_calls(run, call)
@@ -275,7 +251,6 @@ class EnsembleVersion(QueuedRequests):
         return response
 
     def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
-        """Send a response that is not the request's last."""
         response.more = True
         self._record_response(run, response)
         run.entry.respond(response)
@@ -295,8 +270,8 @@ class EnsembleVersion(QueuedRequests):
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.responses_sent:
-                # Send an empty response first. It shows that the model is decoupled: its responses
-                # need not wait for those of earlier requests.
+                # An empty response shows that the model is decoupled, so its responses need not
+                # wait.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self.end_entry(entry, response)
@@ -322,8 +297,6 @@ class EnsembleVersion(QueuedRequests):
         run.responses_sent += 1
         run.last_response_ns = now_ns
 
-    # ---- flow control of decoupled steps
-
     def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
         """Pause calls that later steps cannot keep up with. call: the one that has responded."""
         for source in (call, *call.ancestors()):
@@ -340,8 +313,6 @@ class EnsembleVersion(QueuedRequests):
             _, entry = run.calls[call]
             entry.set_flow(paused=run.paused or call in run.throttled)
 
-    # ---- the end of a run
-
     def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
         message = f"in ensemble '{self.name}', {message}"
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
@@ -353,15 +324,13 @@ class EnsembleVersion(QueuedRequests):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
-        """Cancel a run's open calls and release its segments."""
         if run.calls:
-            # Cancel in the event loop's next turn: a model may be in the middle of responding to
-            # several of these calls.
+            # A model may be in the middle of responding to several of these calls.
             self._loop.call_soon(_cancel_calls, list(run.calls.values()))
-            # Clear the calls, which refer to the run: otherwise the request would stay in memory.
+            # The calls refer to the run, and would keep the request in memory.
             run.calls.clear()
         if run.leases:
-            # Discard the segments, so that they are not reused: open steps may still read them.
+            # Open steps may still read the segments, so they must not be reused.
             names = {lease.segment_name for lease in run.leases}
             self.segment_owners.return_segments(names, discard=True)
 
@@ -378,7 +347,7 @@ class EnsembleVersion(QueuedRequests):
         if run.responses_sent or entry.retries >= self.limits.max_retries:
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
-        # Check the steps of all requests to the ensemble, as those of one request are not kept.
+        # The steps of one request are not kept, so check those of all requests.
         if any(heads.model.config.at_most_once for heads in self._steps.values()):
             error = may_have_run(self.name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
@@ -392,8 +361,6 @@ class EnsembleVersion(QueuedRequests):
         self.statistics.retries += 1
         self._cancel_run(run)
         self._start_run(run.batch, now_ns)
-
-    # ---- tensors in executors' segments
 
     def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
         """Keep the leases of a response's segments. A segment is released after its last use."""
@@ -409,7 +376,6 @@ class EnsembleVersion(QueuedRequests):
     ) -> None:
         """Release a step's tensors after use. in_use: a lost instance may still read them."""
         if in_use:
-            # Some of the tensors may be the ensemble's own inputs.
             run.entry.request.resent = True
         for tensor in tensors:
             lease = tensor.lease
@@ -426,15 +392,11 @@ class EnsembleVersion(QueuedRequests):
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
     ) -> None:
-        """Leave payloads in shared memory if all are in one segment; otherwise copy them.
-
-        Raises:
-            SegmentLostError: the executor that owns a segment was lost.
-        """
+        """Leave payloads in one shared segment, or copy them; may raise SegmentLostError."""
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
         if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
-            # Drop the lease, as the gateway releases the segment from now on.
+            # The gateway releases the segment from now on.
             run.leases.discard(lease)
             response.segment_name = lease.segment_name
             return

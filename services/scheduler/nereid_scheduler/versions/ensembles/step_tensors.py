@@ -1,7 +1,4 @@
-"""Parses and writes the heads of requests and responses, for an ensemble and for its steps.
-
-Heads are remembered. The module never reads the content of a tensor, and knows no queue.
-"""
+"""Parses and writes the heads of requests and responses, for an ensemble and for its steps."""
 
 from __future__ import annotations
 
@@ -35,15 +32,15 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-# Maximum size of each table of heads, as clients may send any number of different heads.
+# Limit for each table, as clients may send any number of different heads.
 MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 
 _new_tuple = tuple.__new__
 
-# Description of a tensor in a head: name, datatype, shape.
+# Name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
-# Description of a tensor, and whether its shape begins with a batch dimension.
+# The last item says whether the shape begins with a batch dimension.
 _Given = tuple[str, str, tuple[int, ...], bool]
 _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
@@ -56,7 +53,6 @@ class SegmentLease:
     def __init__(self, segment_name: str, uses: int) -> None:
         self.segment_name = segment_name
         self.uses = uses
-        # True if an instance that was lost while it executed a step may still read the tensors.
         self.in_use = False
 
 
@@ -66,15 +62,13 @@ class Tensor(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
-    # Lease of the segment that has the payload, if the payload is in shared memory.
+    # Set if the payload is in shared memory.
     lease: SegmentLease | None = None
-    # Classification of the tensor, if the tensor itself is needed as well. If only the
-    # classification is needed, it replaces the tensor.
+    # Set if the tensor is needed as well. Otherwise the classification replaces the tensor.
     classes: Tensor | None = None
-    # Sequence place of the steps that read the tensor; set if it differs from the ensemble's.
+    # Place of the steps that read the tensor, if it differs from the ensemble's.
     place: SequencePlace | None = None
-    # True if the tensor's producer has a batch dimension. The producer of an input is the ensemble;
-    # the producer of any other tensor is a step's model.
+    # True if the ensemble (for inputs) or the step's model has a batch dimension.
     batched: bool = False
 
 
@@ -103,15 +97,6 @@ class ParsedHead:
         *,
         batched: bool,
     ) -> None:
-        """Keep the content of the head.
-
-        Args:
-            plan: Steps that the requested outputs need.
-            classes: Maps an output to the classification that is requested for it.
-            inputs: Names, datatypes and shapes of the inputs.
-            omitted: Optional inputs without a tensor.
-            batched: Whether the ensemble's inputs have a batch dimension.
-        """
         self.batched = batched
         self.plan = plan
         self.classes = classes
@@ -164,11 +149,11 @@ class EnsembleHeads:
         self._config = config
         self._version = version
         self._labels = labels
-        # Names of outputs in the order in which Triton sends them.
+        # In the order in which Triton sends them.
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._batched = config.max_batch_size > 0
         self._steps = steps_of(config.proto.ensemble_scheduling)
-        # Reshapes in the ensemble's own configuration. Inputs are reshaped before steps get them.
+        # Inputs are reshaped before steps get them.
         self._input_reshapes = input_reshapes(config.proto)
         self._output_reshapes = output_reshapes(config.proto)
         self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
@@ -177,11 +162,7 @@ class EnsembleHeads:
         self._responses: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
 
     def parse_request(self, head: bytes) -> ParsedHead:
-        """Return the parsed head of a valid request.
-
-        Raises:
-            NereidError: this ensemble cannot make a requested output.
-        """
+        """Parse a valid request's head; raise NereidError if a requested output cannot be made."""
         return self._parsed.get(head) or self._parsed.remember(head, self._parse(head))
 
     def _parse(self, head: bytes) -> ParsedHead:
@@ -231,10 +212,7 @@ class EnsembleHeads:
         tensors: Sequence[Tensor | None],
         place: SequencePlace,
     ) -> bytes:
-        """Return the head of a response with these tensors (see ParsedHead.response_tensors).
-
-        As in Triton, a response states its `place` in a sequence, even if it is in none.
-        """
+        """Return the head of a response; as in Triton, it has a `place` even outside a sequence."""
         shapes = tuple(
             tensor and (tensor.datatype, tensor.shape, tensor.batched) for tensor in tensors
         )
@@ -251,7 +229,7 @@ class EnsembleHeads:
             model_name=self._config.name, model_version=str(self._version)
         )
         if any(tensors):
-            # Write the place only if there are outputs, as Triton does.
+            # As in Triton, only responses with outputs have the place.
             write_parameters(place.parameters(), response.parameters)
         dims = {
             spec.name: spec.dims if spec.reshape is None else spec.reshape
@@ -304,8 +282,7 @@ class StepHeads:
         """classes: requested classifications by output, as in ParsedHead."""
         self.step = step
         self.model = model
-        # Maps the model's name for an output to the classification that is requested of it. The
-        # classification's `beside` is True if the output itself is needed as well.
+        # Key: the model's name for an output. `beside`: the output itself is needed as well.
         self._classes = {
             name: requested._replace(beside=requested.beside or tensor in plan.consumers)
             for name, tensor in step.output_map
@@ -313,7 +290,7 @@ class StepHeads:
             if requested is not None
         }
         self._beside = {name for name, requested in self._classes.items() if requested.beside}
-        # Maps an output of the step to the number of steps and responses that need it.
+        # Number of steps and responses that need an output.
         self._uses = {
             name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
             for name, tensor in step.output_map
@@ -351,12 +328,7 @@ class StepHeads:
     def parse_response(
         self, response: InferResponse
     ) -> tuple[dict[str, Tensor], StatedPlace | None]:
-        """Return a response's tensors by the model's names, and the place that it states.
-
-        Raises:
-            Internal: the response cannot be parsed.
-            InvalidArgument: the response states an invalid place in a sequence.
-        """
+        """Return tensors by the model's names, and the stated place, or raise NereidError."""
         try:
             return self._parse(response)
         except (DecodeError, ValueError) as error:
@@ -382,7 +354,7 @@ class StepHeads:
             tensor = _tensor(datatype, shape, payload, lease, self._batched)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)
-            # The last one counts if an output comes twice.
+            # If an output comes twice, the last one counts.
             tensors[name] = tensor
         return tensors, stated
 
@@ -398,11 +370,9 @@ def _describe_response(head: bytes) -> _DescribedResponse:
 def fit_batch_dimension(
     shape: tuple[int, ...], dims: Sequence[int], *, given: bool, wanted: bool
 ) -> tuple[int, ...]:
-    """Return a shape with a batch dimension added or removed.
+    """Add or remove a batch dimension. given, wanted: whether producer and consumer have one.
 
-    `given`: whether the producer's configuration has a batch dimension. `wanted`: whether the
-    consumer's configuration has one. The shape alone does not show that, since a model may give a
-    tensor of another rank than it has declared.
+    The shape alone is no sign, as a model may give a tensor of another rank than declared.
     """
     if wanted and not given and shape_fits(shape, dims):
         return (1, *shape)

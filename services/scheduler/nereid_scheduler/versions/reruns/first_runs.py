@@ -1,14 +1,8 @@
 """Resent requests whose first run an executor may still have, or have completed.
 
-A scheduler that starts knows of no earlier runs. When an executor joins, it names the requests that
-it still executes and those whose responses it keeps. It does the same when its session with another
-scheduler has ended and this scheduler takes over that one's models. A resent request that an
-executor has named gets the response of its first run. Any other resent request waits, at most for a
-grace period, until the executors have joined or reported. If it gets no response, its owner decides
-whether it runs again.
-
-`recalls` makes the decisions. This module has the clock, asks executors and notifies the waiting
-requests.
+Executors name the requests that they have. A named request gets the response of its first run. Any
+other one waits, at most for a grace period, until the executors have joined or reported. `recalls`
+decides; this module has the clock and asks executors.
 """
 
 from __future__ import annotations
@@ -29,8 +23,7 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid_scheduler.versions.waits.recalls import Decision
 
-# Maximum number of runs that are remembered. An executor names at most 256 batches in a hello or
-# report, and forgets older ones.
+# An executor names at most 256 batches in a hello or report, and forgets older ones.
 _MAX_NAMED: Final = 1 << 17
 
 
@@ -59,10 +52,6 @@ class FirstRuns:
         takeover_grace_s: float = DEFAULT_TIMES.takeover_reports_s,
         max_named: int = _MAX_NAMED,
     ) -> None:
-        """grace_s: grace period after the start. max_named: how many runs are remembered.
-
-        takeover_grace_s: grace period after the loss of another scheduler.
-        """
         self._loop = asyncio.get_running_loop()
         self._grace_s = grace_s
         self.recalls = Recalls(self._loop.time() + grace_s, takeover_grace_s, max_named)
@@ -78,11 +67,7 @@ class FirstRuns:
         self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
-        """Let a resent request wait for its first run; return False if there is none to wait for.
-
-        The waiter is notified later. run_ids: ids by which executors know the request, including
-        the request's own id.
-        """
+        """Let a resent request wait for its first run; return False if there is none."""
         decisions = self.recalls.find(waiter, request_id, run_ids, self._loop.time())
         self._carry_out(decisions or ())
         return decisions is not None
@@ -95,18 +80,13 @@ class FirstRuns:
         """End all waits without a response, as the scheduler ends."""
         self._carry_out(self.recalls.end_waits())
 
-    # ---- executors
-
     def executor_joined(self, session: RecallingSession) -> None:
         """Record the runs that a joining executor has begun."""
         begun, now_s = session.hello.begun_requests, self._loop.time()
         self._carry_out(self.recalls.executor_joined(session, begun, now_s))
 
     def executor_reported(self, session: RecallingSession, begun: pb.BegunRequests) -> None:
-        """Record the runs in an executor's report.
-
-        An executor reports when its session with another scheduler has ended, or when it was asked.
-        """
+        """Record the runs in a report, after a query or a session with another scheduler."""
         now_s = self._loop.time()
         self._carry_out(self.recalls.executor_reported(session, begun.ids, begun.query, now_s))
 
@@ -118,8 +98,6 @@ class FirstRuns:
         """Record an executor's answer about the first run of a request."""
         response = read_response(message.response) if message.HasField("response") else None
         self._carry_out(self.recalls.on_recalled(session, message.request, response))
-
-    # ---- inside
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

@@ -1,8 +1,7 @@
 """Requests that their gateway sends again because the scheduler, or a response, was lost.
 
-The first run of such a request may still be executing. While its executor can be reached, the
-request waits for that run and gets its response. Without a first run the request runs again, or
-fails if its model runs requests at most once.
+Such a request gets the response of its first run. Without a first run it runs again, or fails if
+its model runs requests at most once.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class ResentRequest:
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     def wait(self, run_ids: Collection[int]) -> bool:
-        """Begin to wait; return False if there is no first run to wait for.
-
-        run_ids: ids by which executors know the request, including the request's own id.
-        """
+        """Begin to wait; return False if there is no first run to wait for."""
         request = self._request
         if not self._first_runs.find(self, request.id, run_ids):
             return False

@@ -1,9 +1,7 @@
 """Records sampled requests as spans: the wait in the queue, each attempt to execute, the end.
 
-Each attempt has a span, which is the parent of the executor's spans. A batch has one span, in the
-trace of its first sampled member; this span has links to the attempts of all members, and the
-attempts link back to it. Times are monotonic nanoseconds, which ModelVersion records anyway.
-trace_timestamps has the traces that are written to files. The module knows no exporter.
+A batch has one span, in the trace of its first sampled member; it links to the attempts of all
+members, and they link back.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
         Traces,
     )
 
-# Maximum number of events in a span: only the first responses of a request become events.
+# Only the first responses of a request become events of its span.
 _MAX_RESPONSE_EVENTS: Final = 128
 
 
@@ -113,7 +111,7 @@ class SpanTrace:
         self._attempts = 0
         self._responses: list[int] | None = None
         self._waits = True
-        # Time at which the request was last queued again after an attempt was lost; 0 if never.
+        # When the request was last queued again after a lost attempt; 0 if never.
         self._queued_ns = 0
 
     def begin_attempt(self, now_ns: int) -> bytes:  # noqa: ARG002 - of EntryTrace
@@ -169,7 +167,7 @@ class SpanTrace:
         offset_ns = monotonic_to_unix_ns()
         span = Span(
             name="cache lookup",
-            # If the request has shared another request's lookup, it has no context for a span yet.
+            # A request that has shared another request's lookup has no context for a span yet.
             context=self.lookup or self.begin_lookup(),
             parent=self.context,
             start_ns=started_ns + offset_ns,
@@ -237,9 +235,8 @@ def end_attempts(
     lost: str | None = None,
     target: LatencyTarget | None = None,
 ) -> None:
-    """Record the end of a batch with sampled members, which was executed or lost.
+    """Record the end of a batch with sampled members. lost: cause; `None` if it was executed.
 
-    lost: cause of the loss; `None` if the batch was executed. target: latency target of the model.
     The last batch that the target has recorded as executed must be this one.
     """
     members: Sequence[tuple[Entry, EntryTrace]] = [

@@ -1,9 +1,7 @@
 """Collects timestamps of sampled requests for the gateways that write them to trace files.
 
-The response to a client has the timestamps of all models that took part. Requests that ensembles'
-steps or models make have the trace id of the client's request. Their timestamps are kept in this
-module until the client's response is sent, with copies of their tensors if the gateway asks for
-these. ModelVersion records the times anyway. The module knows no gateway and no file.
+A client's response has the timestamps of all models that took part. Requests of ensembles' steps
+and models have its trace id; their timestamps are kept here until it is sent.
 """
 
 from __future__ import annotations
@@ -33,23 +31,17 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
 
-# Maximum number of pending requests: beyond it, the oldest one is not traced any more. Maximum
-# number of models of one request: further models are not traced.
+# Beyond these limits, the oldest request is dropped, and further models are not traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
-# Maximum number of copied tensors of one model: a response may have many tensors, and a decoupled
-# model sends many responses.
+# Per model: a response may have many tensors, and a decoupled model many responses.
 _MAX_TENSORS: Final = 128
-# Maximum size of the tensors copied for all pending requests; beyond this, traces show only names
-# and shapes.
+# For all pending requests together; beyond it, traces show only names and shapes.
 _MAX_TENSOR_BYTES: Final = 64 << 20
 
 
 class TimestampTraces:
-    """Factory for traces that consist of timestamps.
-
-    The first request with a trace id is the client's request, and the *root* of the trace.
-    """
+    """Factory of timestamp traces. The first request with a trace id is the trace's *root*."""
 
     def __init__(self, max_tensor_bytes: int = _MAX_TENSOR_BYTES) -> None:
         self._max_tensor_bytes = max_tensor_bytes
@@ -69,7 +61,7 @@ class TimestampTraces:
                 self.forget_request(next(iter(self._roots.values())))
             self._roots[trace_id] = trace
         elif root.shows_tensors:
-            # Copy the tensors now, since their shared memory may be reused later.
+            # Their shared memory may be reused later.
             trace.copy_tensors(traced_inputs, request.head, request.payloads)
         return trace
 
@@ -127,21 +119,17 @@ class TimestampTrace:
         self._owner = owner
         self._root = root
         self._received_ns = received_ns
-        # Time at which the request was last sent to an instance; 0 if it never was.
+        # When the request was last sent to an instance; 0 if it never was.
         self._started_ns = 0
-        # Models that have served requests below this root.
         self._models: list[TracedModel] = []
-        # Used only in a root: maps a caller's context to two times: the first start and the last
-        # end of the requests that the caller has made.
+        # In a root: maps a caller's context to the first start and last end of its requests.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # True if the tensors of each response were copied when it came. Otherwise they are copied
-        # at the end of the request.
+        # True if tensors were copied with each response; otherwise at the end of the request.
         self._responded = False
         self.parent = parent
         self.context = child_context(parent)
-        # Used only in a root: whether tensors of models below it are traced, and how many bytes
-        # were copied.
+        # In a root: whether tensors of models below are traced, and how many bytes were copied.
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
 
@@ -214,7 +202,6 @@ class TimestampTrace:
             self._root._add_model(traced)  # noqa: SLF001
 
     def _add_model(self, model: TracedModel) -> None:
-        """Add a model that has responded to a request below this root."""
         if len(self._models) < _MAX_MODELS:
             self._models.append(model)
             (_, started_ns), *_, (_, ended_ns) = model.times
@@ -246,21 +233,18 @@ class TimestampTrace:
         )
 
     def _compute_times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
-        """Return the times of the execution; nothing if no instance had the request."""
         if not self._started_ns:
             return ()
         started_ns, ended_ns = self._started_ns, now_ns
         input_ns = output_ns = 0
         execution = entry.execution
         if execution is not None and execution.finished_ns >= started_ns:
-            # The instance reports durations, not times. Assume that the way to the instance takes
-            # as long as the way back.
+            # The instance reports durations only. Assume equal times for both ways.
             input_ns, output_ns = execution.compute_input_ns, execution.compute_output_ns
             took_ns = input_ns + execution.compute_infer_ns + output_ns
             latency_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
             started_ns, ended_ns = started_ns + latency_ns, execution.finished_ns - latency_ns
-            # The assumption is only a guess. Shift the times so that nested requests lie within the
-            # execution.
+            # Shift the guessed times so that nested requests lie within the execution.
             first_ns, last_ns = (self._root or self)._nested.get(  # noqa: SLF001
                 self.context, (started_ns, ended_ns)
             )

@@ -1,7 +1,6 @@
 """Validates requests against a model's configuration. Only this module creates entries.
 
-It reads heads and payload sizes, but never the content of a tensor, and knows no queue. The error
-texts and the order of the checks are Triton's. The request's id is in the same texts as in Triton.
+It never reads the content of a tensor. The error texts and the order of the checks are Triton's.
 """
 
 # layout: compiled
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
 
 _MAX_HEADS = 1024
 _MAX_HEAD_BYTES = 4096
-# Maximum size of a tensor: clients and backends compute sizes as int64.
+# Clients and backends compute sizes as int64.
 _MAX_TENSOR_BYTES = 2**63 - 1
 _NS_PER_S = 1_000_000_000
-# Datatypes for which no classification is possible: their elements have no order or, as on Triton,
-# no arithmetic.
+# Elements without an order or, as on Triton, without arithmetic cannot be classified.
 _UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
 _BATCH_NOTE = (
@@ -86,7 +84,7 @@ class Validator:
             level = policies.level(request.priority)
             timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
-        # Pass positional arguments, since keyword arguments take longer.
+        # Keyword arguments take longer.
         return Entry(
             request,
             valid,
@@ -131,8 +129,6 @@ class Validator:
 
 
 class _QueuePolicies:
-    """Priority levels and queue timeouts of one model."""
-
     def __init__(self, config: ModelConfig) -> None:
         batching = config.batching
         self._levels = 0 if batching is None else batching.priority_levels
@@ -144,7 +140,7 @@ class _QueuePolicies:
             if self._levels:
                 self.default_level = batching.default_priority_level
                 self._policies = dict(batching.priority_queue_policies)
-        # True if all requests have the default level and no timeout, so nothing must be looked up.
+        # True if all requests have the default level and no timeout.
         self.uniform = not self._levels and (
             self._policy is None or not self._policy.default_timeout_us
         )
@@ -154,10 +150,7 @@ class _QueuePolicies:
         return priority if 1 <= priority <= self._levels else self.default_level
 
     def timeout_us(self, level: int, wanted_us: int) -> int:
-        """Return a request's queue timeout in microseconds; 0 means none.
-
-        As on Triton, a request can only shorten a timeout that the model has.
-        """
+        """Return the timeout; 0 means none. As on Triton, a request can only shorten it."""
         policy = self._policies.get(level, self._policy)
         if policy is None:
             return 0
@@ -168,8 +161,6 @@ class _QueuePolicies:
 
 
 class _HeadReader:
-    """Read heads, according to the configuration of one model."""
-
     def __init__(self, config: ModelConfig) -> None:
         self._name = config.name
         self._max_batch_size = config.max_batch_size
@@ -201,7 +192,7 @@ class _HeadReader:
                 shapes = self._padding.padded_shapes(shapes)
             except InvalidArgument as refusal:
                 raise InvalidArgument(prefix + refusal.message) from None
-        # Check classifications last: Triton does it when it responds.
+        # Triton checks classifications when it responds, so last.
         self._check_classes(message.outputs)
         return ValidHead(
             batch_size=batch_size,
@@ -218,11 +209,7 @@ class _HeadReader:
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
     ) -> tuple[int, dict[str, tuple[int, ...]], list[int | None]]:
-        """Check the inputs of a head.
-
-        Returns the batch size, the dimensions without the batch by input name, and the sizes in
-        bytes.
-        """
+        """Return the batch size, the dimensions without the batch, and the sizes in bytes."""
         batch_size = self._batch_size(inputs, prefix)
         shapes: dict[str, tuple[int, ...]] = {}
         sizes: list[int | None] = []
@@ -249,8 +236,7 @@ class _HeadReader:
         if unknown:
             name = next(name for name in in_hash_order(names) if name in unknown)
             raise InvalidArgument(f"unexpected inference input '{name}' for model '{self._name}'")
-        # Check that no required input is missing. Triton only counts the inputs, so its model fails
-        # in this case.
+        # Triton only counts the inputs, so its model fails if a required one is missing.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
 
@@ -327,8 +313,7 @@ class _HeadReader:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
         if not shape_fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
-        # Leave zeros out of the product, so that a zero does not hide a dimension that is too
-        # large. As on Triton, a batch of 0 is sized like a tensor without a batch dimension.
+        # A zero must not hide a too large dimension. As on Triton, a batch of 0 has no dimension.
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
@@ -354,7 +339,6 @@ class _HeadReader:
         )
 
     def _shape_key(self, shapes: dict[str, tuple[int, ...]]) -> Hashable:
-        """Return the key that must be equal for two requests to share a batch."""
         any_optional = self._required < len(self._inputs)
         key: list[Hashable] = []
         for name, spec in self._inputs.items():

@@ -1,8 +1,4 @@
-"""Validates the samples of model_warmup against the model's inputs.
-
-If a sample would be refused as a request, the load fails with the same text. Executors read the
-data of the samples; this module does not.
-"""
+"""Validates the samples of model_warmup, so that a load fails with the text of a request."""
 
 from __future__ import annotations
 
@@ -23,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_samples(config: ModelConfig) -> None:
-    """Check each sample that will be run.
-
-    Raises:
-        InvalidArgument: a sample would be refused as a request.
-    """
+    """Check each sample that will be run; raise InvalidArgument as for a request."""
     config = replace(config, inputs=(*config.inputs, *_control_inputs(config)))
     validator = Validator(config)
     for sample in config.proto.model_warmup:
@@ -50,7 +42,7 @@ def _head(
     inputs = {tensor.name for tensor in config.inputs}
     for name, tensor in sample.inputs.items():
         if name not in inputs:
-            # Skip an unknown input: executors ignore it, as Triton does.
+            # Executors ignore an unknown input, as Triton does.
             continue
         datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
         head.inputs.add(name=name, datatype=datatype, shape=[*batch, *tensor.dims])

@@ -1,9 +1,4 @@
-"""Fails entries of a model version that have waited too long while no executor has the version.
-
-`overdue` is pure: entries in order of arrival and the time are arguments; the entries to fail and
-the time of the next check are the result. `ExecutorWait` has the clock and the timer. Neither knows
-a queue.
-"""
+"""Fails entries of a model version that have waited too long while no executor has the version."""
 
 # layout: not pure, uses asyncio and time
 # layout: not covered, waits in an event loop
@@ -21,7 +16,6 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.requests.entry import Entry
 
-# Minimum time between two scans of the waiting entries.
 _MIN_INTERVAL_S: Final = 0.02
 _now_ns = time.monotonic_ns
 
@@ -38,7 +32,6 @@ class ExecutorWait:
         self._fail_entry = fail_entry
         self._loop = asyncio.get_running_loop()
         self._no_instance_since_ns = _now_ns()
-        # One timer for all entries, as there may be many.
         self._timer: asyncio.TimerHandle | None = None
 
     def restart_clock(self) -> None:

@@ -1,9 +1,7 @@
 """Limits the depth of requests that models make, and detects deadlocks between them.
 
-A model that waits for another model's response keeps its instance busy. If instances wait for each
-other in a circle, none of them ever responds. Therefore the request that would close the circle is
-refused. A request that follows an identical pending request (see response_cache) waits for the
-instance of that request. Only requests that name a caller are checked. The module knows no stream.
+A model that waits for another model's response keeps its instance busy. A request that would close
+a circle of waits is refused. A request that follows an identical one waits for the same instance.
 """
 
 from __future__ import annotations
@@ -53,10 +51,7 @@ class Call(NamedTuple):
 
 
 class NestedCalls:
-    """Keeps the requests that models have made and that these models' instances wait for.
-
-    placed: maps the number by which callers name an instance to the instance.
-    """
+    """Requests that models have made and wait for. placed: maps caller numbers to instances."""
 
     def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
         self._placed = placed
@@ -65,15 +60,11 @@ class NestedCalls:
         self._sweep_at = _MIN_SWEEP
 
     def set_depth(self, request: InferRequest) -> None:
-        """Set how many levels deep a request of a model is nested in requests of other models.
-
-        Raises:
-            InvalidArgument: models call each other without end.
-        """
+        """Set a request's depth; raise InvalidArgument if models call each other without end."""
         placed = self._placed.get(request.caller)
         if placed is None:
             return
-        # Take the largest depth, as the instance may make the request for any of its entries.
+        # The instance may make the request for any of its entries.
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         if request.depth > MAX_DEPTH:
@@ -83,11 +74,7 @@ class NestedCalls:
             )
 
     def add_call(self, request: InferRequest, entry: Entry) -> None:
-        """Record that a request of a model was accepted as this entry.
-
-        Raises:
-            Unavailable: the request would cause a deadlock.
-        """
+        """Record a model's accepted request; raise Unavailable if it would cause a deadlock."""
         placed = self._placed.get(request.caller)
         if placed is None or placed.instance.batches.first is None:
             return
@@ -97,8 +84,7 @@ class NestedCalls:
         self._calls.setdefault(caller, []).append(Call(batch, entry))
         self._count += 1
         if entry.cache_lookup is not None and entry.state is RequestState.CACHE_LOOKUP:
-            # Check after the lookup in the cache: only then it is known whether the request must
-            # wait for an instance.
+            # Only after the lookup it is known whether the request must wait for an instance.
             entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
         self._check_deadlock(caller, entry)
 
@@ -111,7 +97,6 @@ class NestedCalls:
             )
 
     def _instances_of(self, model: EntryOwner) -> list[RemoteInstance]:
-        """Return the ready instances of a model version."""
         return [
             placed.instance
             for placed in self._placed.values()
@@ -119,7 +104,6 @@ class NestedCalls:
         ]
 
     def _sweep(self) -> None:
-        """Forget calls that no batch waits for."""
         for instance in list(self._calls):
             calls = self._awaited_calls(instance)
             if calls:
@@ -130,7 +114,6 @@ class NestedCalls:
         self._sweep_at = 2 * self._count + _MIN_SWEEP
 
     def _awaited_calls(self, instance: RemoteInstance) -> list[Call]:
-        """Return the open calls that an instance's executing batch waits for."""
         first = instance.batches.first
         if first is None:
             return []
@@ -185,5 +168,4 @@ def _awaited_entry(entry: Entry) -> Entry:
     return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader
 
 
-# NestedCalls without instances, which records nothing.
 NO_NESTED_CALLS: Final = NestedCalls({})

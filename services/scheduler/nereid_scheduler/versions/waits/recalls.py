@@ -1,8 +1,7 @@
 """Decisions on the first runs of requests that were sent again.
 
-A *run* is the id under which executors know a request: the request's own id, or that of an
-ensemble's step. This module decides which executor is asked for the response of a run, and which
-request ends its wait. A run is *named* if an executor has reported that it has begun the run.
+A *run* is the id under which executors know a request or an ensemble's step. A run is *named* if an
+executor has reported that it has begun the run.
 
     event                               decision
     a request is sent again, and some   it waits: named runs are recalled from their executors, the
@@ -20,7 +19,7 @@ request ends its wait. A run is *named* if an executor has reported that it has 
     the grace period is over
     all runs of a request have ended    the request gets the response of its own run, or none
 
-The module does no I/O, and knows no clock, stream or model; `first_runs` carries the decisions out.
+The module does no I/O; `first_runs` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -64,38 +63,28 @@ Decision = Recall | ReportQuery | FirstRunEnd
 class _Wait:
     waiter: Hashable
     request_id: int
-    # Runs that have not ended.
     open: set[int]
     response: InferResponse | None = None
 
 
 class Recalls:
-    """State and decisions for the first runs of one scheduler.
-
-    An executor is identified by its session. Times are seconds of one monotonic clock.
-    """
+    """Decisions about first runs. Sessions identify executors. Times are monotonic seconds."""
 
     def __init__(self, grace_ends_s: float, takeover_grace_s: float, max_named: int) -> None:
-        """grace_ends_s: end of the start's grace period. max_named: how many runs are remembered.
-
-        takeover_grace_s: length of the grace period after the loss of another scheduler.
-        """
+        """takeover_grace_s: length of the grace period after another scheduler's loss."""
         self._grace_ends_s = grace_ends_s
         self._takeover_grace_s = takeover_grace_s
         self._max_named = max_named
-        # Executors that have joined.
         self._executors: dict[Hashable, None] = {}
-        # Maps a run to the executors that have named it and may have its response.
+        # Executors that have named a run and may have its response.
         self._named: dict[int, list[Hashable]] = {}
-        # Schedulers whose loss has begun the present grace period. `None` if the start has begun
-        # it.
+        # Schedulers whose loss has begun the grace period; `None` after the start.
         self._lost: set[str] | None = None
-        # Maps the number of a query to the executor whose report is awaited.
+        # Executors whose reports are awaited, by the query's number.
         self._queries: dict[int, Hashable] = {}
         self._numbers = count(1)
         self._waits: dict[Hashable, _Wait] = {}
-        # `_by_run` maps a run to the request that waits for it. `_asked` maps a run to the executor
-        # that is being asked for its response.
+        # The request that waits for a run, and the executor that is being asked for its response.
         self._by_run: dict[int, _Wait] = {}
         self._asked: dict[int, Hashable] = {}
 
@@ -114,34 +103,26 @@ class Recalls:
         self._grace_ends_s, self._lost = ends_s, None
 
     def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:
-        """Begin a grace period after other schedulers were lost.
+        """Begin a grace period in which executors report their runs for lost schedulers.
 
-        A request that was sent to a lost scheduler does not run again before the executors have
-        reported which runs they have begun for that scheduler.
+        Requests to a lost scheduler do not run again before these reports.
         """
         in_grace = now_s < self._grace_ends_s
         if in_grace and self._lost is None:
             return []  # this scheduler has just started: executors may still join
         lost = set(lost)
         self._lost = lost | self._lost if in_grace and self._lost else lost
-        # A longer grace period would be in vain: executors notice a hanging scheduler about as soon
-        # as its peers do. A request that is not named in time may run again, as after any loss.
+        # Executors notice a hanging scheduler about as soon as its peers do, so longer is in vain.
         self._grace_ends_s = now_s + self._takeover_grace_s
         queries = [
             query for executor in self._executors for query in self._ask_reports(executor, lost)
         ]
         return queries + self._end_grace_early(now_s)
 
-    # ---- requests
-
     def find(
         self, waiter: Hashable, request_id: int, run_ids: Collection[int], now_s: float
     ) -> list[Decision] | None:
-        """Let a request that was sent again wait for its first run, if there may be one.
-
-        waiter: object that gets the response. run_ids: all runs of the request. Returns `None` if
-        there is no first run to wait for.
-        """
+        """Let a resent request wait for its first run; return `None` if there is none."""
         for run in run_ids:
             older = self._by_run.get(run)
             if older is not None:
@@ -172,8 +153,6 @@ class Recalls:
     def on_time(self, now_s: float) -> list[Decision]:
         """End the waits of runs that nobody has named, if the grace period is over."""
         return self._end_unnamed() if now_s >= self._grace_ends_s else []
-
-    # ---- executors
 
     def executor_joined(
         self, executor: Hashable, runs: Iterable[int], now_s: float
@@ -211,17 +190,11 @@ class Recalls:
     def on_recalled(
         self, executor: Hashable, run: int, response: InferResponse | None
     ) -> list[Decision]:
-        """Record an executor's answer about a run.
-
-        An executor that has a response can be asked again: the gateway's link may break before the
-        response arrives.
-        """
+        """Record an answer about a run. An executor with a response can be asked again."""
         if response is not None:
             return self._end_run(run, response)
         self._remove_name(executor, run)
         return self._ask_next(run) if self._asked.get(run) is executor else []
-
-    # ---- inside
 
     def _name_runs(self, executor: Hashable, runs: Iterable[int]) -> list[Decision]:
         named = [*runs]
@@ -248,7 +221,6 @@ class Recalls:
                 del self._named[run]
 
     def _recall(self, runs: Iterable[int]) -> list[Decision]:
-        """Ask executors for the responses of these runs, if requests wait for them."""
         decisions: list[Decision] = []
         for run in runs:
             executors = self._named.get(run)
@@ -260,16 +232,13 @@ class Recalls:
     def _ask_next(self, run: int) -> list[Decision]:
         """Ask the next executor that has named a run: the one asked before has no response."""
         del self._asked[run]
-        # If no executor has named the run, it ends when the last awaited report has come.
+        # An unnamed run ends when the last awaited report has come.
         if run in self._named or self._queries:
             return self._recall((run,))
         return self._end_run(run, None)
 
     def _end_grace_early(self, now_s: float) -> list[Decision]:
-        """End the grace period once all executors have reported.
-
-        Without any executor it continues: executors that come back may have the response.
-        """
+        """End the grace period once all executors have reported. Without executors, it goes on."""
         if self._queries or not self._executors or now_s >= self._grace_ends_s:
             return []
         self._grace_ends_s = now_s

@@ -1,8 +1,4 @@
-"""Recent responses, which the worker sends to the executor if the scheduler may not have got them.
-
-If the scheduler is lost, its successor may send the requests again. The executor then has the
-responses and need not run the requests a second time.
-"""
+"""Recent responses. If the stream is lost, the worker sends them to the executor."""
 
 from __future__ import annotations
 
@@ -19,35 +15,30 @@ _MAX_KEPT: Final = 64
 
 
 class KeptResponses:
-    """The kept responses of one stream. Any thread may call the methods."""
+    """The kept responses of one stream. Thread-safe."""
 
     def __init__(self, send: Callable[[Sequence[int], bytes], None]) -> None:
-        """Start empty; send passes request ids and their Executed message to the executor."""
+        """Start empty. send passes request ids and their Executed message on."""
         self._send = send
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
         # True once the scheduler is lost. Responses that are added after that exist nowhere else.
         self.is_cut = False
-        # The lock is held while responses are sent. No response may be sent after the report that
-        # the stream has ended.
+        # The lock is held while responses are sent: none may follow the report of the stream's end.
         self._lock = threading.Lock()
         self._ended = False
 
     def add(self, ids: Sequence[int], reply: bytes) -> None:
-        """Keep the responses of a batch that has run; keep large ones only if the stream is cut."""
+        """Keep a batch's responses; keep large ones only if the stream is cut."""
         if self.is_cut or len(reply) <= MAX_KEPT_BYTES:
             self._kept.append((ids, reply))
 
     def cut(self) -> None:
-        """Send all responses, because the stream is lost.
-
-        The responses are sent at once, because another scheduler may ask the executor for them
-        while the model still executes a batch.
-        """
+        """Send all responses at once: other schedulers may ask for them before a batch ends."""
         self.is_cut = True
         self._send_all()
 
     def end(self) -> None:
-        """Send the remaining responses if the stream was cut; send none after this call."""
+        """Send the remaining responses if the stream was cut. None is sent after this call."""
         if self.is_cut:
             self._send_all()
         with self._lock:

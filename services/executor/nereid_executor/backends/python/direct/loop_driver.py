@@ -1,9 +1,7 @@
-"""An event loop, which is run by the threads that wait for results of the loop.
+"""An event loop that runs in the threads that wait for its results.
 
-A thread that waits for the response to a call runs the loop while it waits, so that no other thread
-is needed between the socket and the caller. The driver also has a thread of its own. This thread
-runs the loop when work is pending and no caller runs the loop, and from time to time while nothing
-is pending.
+So no other thread is between the socket and the caller. The driver's own thread runs the loop if
+work is pending and no caller waits, and from time to time while nothing is pending.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -32,17 +30,15 @@ _READ_BYTES: Final = 1 << 16
 
 
 class _Selector(selectors.PollSelector):
-    """A selector that remembers an exception that a signal handler raises while the loop waits.
+    """Remembers an exception that a signal handler raises while the loop waits.
 
-    Such an exception loses no work of the loop, so the link can go on. The selector uses poll and
-    not epoll: processes that the model forks would share an epoll descriptor, and would change it
-    when they end.
+    Such an exception loses no work of the loop. The selector uses poll: with epoll, forked
+    processes would share a descriptor and change it when they end.
     """
 
     raised: BaseException | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for events; keep an exception in `raised` and raise it."""
         try:
             return super().select(timeout)
         except BaseException as error:
@@ -51,10 +47,7 @@ class _Selector(selectors.PollSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose sockets read at most 64 KiB at once.
-
-    For larger buffers malloc() would map new memory at each read.
-    """
+    """Reads at most 64 KiB at once: for larger buffers malloc() would map new memory each time."""
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
         transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
@@ -75,14 +68,10 @@ class LoopDriver:
         on_failure: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """Start the driver's own thread.
+        """Start the driver's own thread; OSError or RuntimeError if the system cannot.
 
-        is_busy returns whether the loop has pending work. on_failure is called when a callback of
-        the loop has raised, because the callback may have left its work incomplete. idle_s: seconds
-        between two runs of the loop while nothing is pending.
-
-        Raises:
-            OSError, RuntimeError: the system has no more descriptors or threads.
+        on_failure is called when a callback has raised and may have left its work incomplete.
+        idle_s: seconds between two runs while nothing is pending.
         """
         self._selector = _Selector()
         self.loop: asyncio.AbstractEventLoop = _Loop(self._selector)
@@ -93,7 +82,7 @@ class LoopDriver:
         # The thread that runs the loop holds this lock.
         self._running = threading.Lock()
         # Guards the end of the loop. The lock is reentrant: a finaliser that calls submit() may
-        # interrupt a thread that holds the lock.
+        # interrupt a thread that holds it.
         self._gate = threading.RLock()
         self._closed = False
         self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -108,11 +97,7 @@ class LoopDriver:
             raise
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have the loop call work() soon; return at once.
-
-        Raises:
-            ClosedError: the loop has ended.
-        """
+        """Have the loop call work() soon; raise ClosedError after the loop's end."""
         with self._gate:
             if self._closed:
                 raise ClosedError
@@ -120,14 +105,10 @@ class LoopDriver:
         self._wakes.put(None)
 
     def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
-        """Have the loop call work(), wait for an item in the queue `received` and return the item.
+        """Have the loop call work(); wait for an item in the queue `received` and return the item.
 
-        The loop's callback that puts the item into the queue must then call stop().
-
-        Raises:
-            ClosedError: the loop has ended.
-            BaseException: an exception that a callback of the loop has raised in this thread, or
-                that of a signal handler.
+        The callback that puts the item there must call stop(). Raises ClosedError, or what a
+        callback or a signal handler raises in this thread.
         """
         # A thread that runs another event loop cannot run this loop, and only waits.
         elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise
@@ -148,7 +129,7 @@ class LoopDriver:
         return received.get()
 
     def stop(self) -> None:
-        """Stop the loop, so that its thread checks for a result; call this on the loop only."""
+        """Stop the loop, so that its thread checks for a result. Call this on the loop only."""
         self.loop.stop()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -165,7 +146,7 @@ class LoopDriver:
             self.submit(self.loop.stop)
 
     def _run_loop(self) -> None:
-        """Run the loop until stop(); the caller must hold the lock `_running`."""
+        """Run the loop until stop(). The caller must hold the lock `_running`."""
         try:
             self.loop.run_forever()
             raised, self._raised = self._raised, None
@@ -181,8 +162,6 @@ class LoopDriver:
         self._raised = context.get("exception") or RuntimeError(context["message"])
         self.loop.stop()
 
-    # ---- the driver's own thread
-
     def _run_own(self) -> None:
         while self._last is None:
             with contextlib.suppress(queue.Empty):
@@ -191,13 +170,11 @@ class LoopDriver:
                 try:
                     while self._is_busy() and self._last is None:
                         self._run_loop()
-                    # Links send their data at the end of a turn of the loop. So the loop stops one
-                    # turn later.
+                    # Links send their data at the end of a turn, so the loop stops one turn later.
                     self.loop.call_soon(self.loop.call_soon, self.loop.stop)
                     self._run_loop()
                 except BaseException:
-                    # This thread must survive any exception, because other threads wait for its
-                    # work.
+                    # Other threads wait for this thread's work, so it must survive any exception.
                     _log.exception("the link to the scheduler has failed")
         with self._running:
             self._end()

@@ -1,9 +1,4 @@
-"""Writes large outputs to shared-memory segments that the executor lends and the worker reuses.
-
-A segment's last byte holds its state. The executor sets it to free when the response has been read.
-If no segment is free, the worker asks the executor to grant another one. The worker returns
-segments that were not used for a while.
-"""
+"""Writes large outputs to shared-memory segments that the executor lends and the worker reuses."""
 
 # layout: not compiled, off the hot path
 
@@ -39,8 +34,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.values.errors imp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Maximum number of granted segments, and maximum bytes of outputs that are written to a granted
-# segment. Larger outputs get a segment that is used once.
+# Maximum number of granted segments, and maximum bytes of outputs in a granted segment. Larger
+# outputs get a segment that is used once.
 _MAX_GRANTED: Final = 64
 _MAX_GRANTED_BYTES: Final = 1 << 20
 
@@ -51,27 +46,24 @@ class GrantedSegment:
     __slots__ = ("memory", "used_at", "view")
 
     def __init__(self, memory: SharedMemory, view: memoryview) -> None:
-        # Part of the segment that outputs may fill. The byte with the state lies behind this part.
+        # The part that outputs may fill. The byte with the state lies behind it.
         self.memory = memory._replace(size_bytes=memory.size_bytes - ALIGNMENT)
         self.view = view
         self.used_at = time.monotonic()
 
     @property
     def state(self) -> int:
-        """State of the segment: a constant of nereid.shm.segments, such as FREE."""
+        """A constant of nereid.shm.segments, such as FREE."""
         return self.view[-1]
 
     def use(self) -> None:
-        """Mark a free segment as in use; later the executor marks the segment as free again."""
+        """Mark a free segment as in use. Later the executor marks the segment as free again."""
         self.view[-1] = IN_USE
         self.used_at = time.monotonic()
 
 
 class OutputSegments:
-    """The segments that one stream's outputs are written to.
-
-    Any thread may write outputs; the reading thread receives segments.
-    """
+    """The segments for one stream's outputs."""
 
     def __init__(
         self,
@@ -84,10 +76,8 @@ class OutputSegments:
     ) -> None:
         """Start without segments.
 
-        request_buffer sends the executor a request for a buffer: the request's number, the buffer's
-        size in bytes, and whether the worker may reuse the buffer. The executor responds with a
-        buffer or with None. in_reader_thread returns whether the calling thread is the one that
-        reads the executor's frames. return_buffers returns granted buffers to the executor by name.
+        request_buffer asks the executor for a buffer: number, bytes, and whether it may be reused.
+        in_reader_thread: whether the caller runs in the thread that reads the executor's frames.
         """
         self._request_buffer = request_buffer
         self._in_reader_thread = in_reader_thread
@@ -101,9 +91,9 @@ class OutputSegments:
         self._max_granted = max_granted
         self._idle_s = idle_s
         self._sweeper = idle_sweeper.IdleSweeper(self._return_idle, idle_s)
-        # Only one thread at a time requests a buffer, and no thread does once the stream has ended.
-        # The lock is reentrant, because a finaliser may run in a thread that waits for a buffer and
-        # may request another buffer.
+        # One thread at a time requests a buffer, and none once the stream has ended. The lock is
+        # reentrant: a finaliser may run in a thread that waits for a buffer, and request another
+        # one.
         self._lock = threading.RLock()
         # True while a thread chooses a segment. A finaliser that interrupts the choice must not
         # begin another choice.
@@ -111,11 +101,7 @@ class OutputSegments:
         self._ended = False
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """Handle the executor's response to a request.
-
-        Raises:
-            WireError: there is no request of this number.
-        """
+        """Handle the executor's response to a request. Raise WireError for an unknown number."""
         request = self._requests.pop(number, None)
         if request is None:
             raise wire.WireError(f"a buffer for outputs that was not requested: number {number}")
@@ -124,8 +110,8 @@ class OutputSegments:
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Write outputs to a segment, which the executor keeps until the outputs are read.
 
-        Returns the segment and the place of each output in it. If no segment is available, returns
-        None and the outputs themselves.
+        Returns the segment and each output's place in it. If no segment is available, returns None
+        and the outputs themselves.
         """
         size_bytes = sum(aligned(len(tensor)) for tensor in tensors)
         granted = self._free_segment(size_bytes)
@@ -144,18 +130,15 @@ class OutputSegments:
         return None, tensors
 
     def close(self) -> None:
-        """Forget the granted segments; the executor takes them back at the stream's end."""
+        """Forget the granted segments. The executor takes them back at the stream's end."""
         with self._lock:
             self._ended = True
             self._granted.clear()
 
     def _free_segment(self, size_bytes: int) -> GrantedSegment | None:
-        """Return a granted segment for outputs of this size, marked as in use, or None.
-
-        If the result is None, the caller requests a segment that is used once.
-        """
-        # The reading thread must not wait for the lock: the thread that holds it may wait for a
-        # frame that only the reading thread can receive.
+        """Return a granted segment that is free and large enough, marked as in use, or None."""
+        # The reading thread must not wait for the lock: its holder may wait for a frame that only
+        # the reading thread can receive.
         if size_bytes > _MAX_GRANTED_BYTES or not self._lock.acquire(not self._in_reader_thread()):
             return None
         try:
@@ -213,7 +196,6 @@ class OutputSegments:
         return segment
 
     def _return_idle(self) -> bool:
-        """Give idle segments back to the executor; return whether any segment is left."""
         with self._lock:
             since = time.monotonic() - self._idle_s
             idle = [

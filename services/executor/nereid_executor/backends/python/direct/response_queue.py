@@ -1,4 +1,4 @@
-"""A queue of responses. Threads of the model put them in, and they wait there for the stream."""
+"""A queue of responses from threads of the model to the instance's stream."""
 
 from __future__ import annotations
 
@@ -21,33 +21,27 @@ if TYPE_CHECKING:
     from nereid.rpc import BlockingStream
     from nereid_executor.batch.arrays import Piece
 
-    # Pairs of a member's index and the pieces of its response.
     MemberResponses = Sequence[tuple[int, Sequence[Piece]]]
 
 
 class ResponseQueue:
     """A queue of responses with their batches' numbers, and the lock of the instance's stream.
 
-    `_stream_lock` guards reading and writing the stream. A thread that finds the lock held leaves
-    its responses in the queue, and the holder of the lock writes them. The serving thread holds the
-    lock except while the model executes. No other thread waits for the lock, because finalisers
-    also send responses and may interrupt any code of this class.
+    The lock guards the stream. A thread that finds it held leaves responses in the queue for its
+    holder. The serving thread holds the lock except while the model executes. No other thread waits
+    for it, because finalisers also send responses and may interrupt any code here.
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
-        """Make an empty queue in the serving thread, which then holds the lock.
-
-        deliver writes a batch's responses to the stream; it is called with the lock held.
-        """
+        """Make an empty queue. deliver writes responses to the stream, with the lock held."""
         self._deliver = deliver
         self._queue: deque[tuple[int, MemberResponses]] = deque()
         self._stream_lock = threading.Lock()
         self._stream_lock.acquire()
         # The lock is reentrant: the garbage collector may finalise a response sender in a thread
-        # that holds the lock.
+        # that holds it.
         self._event_lock = threading.RLock()
-        # Event descriptor that wakes the serving thread, which then checks the queue and its own
-        # state again.
+        # Wakes the serving thread, which then checks the queue and its own state again.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def submit_responses(self, batch: int, responses: MemberResponses) -> None:
@@ -57,7 +51,7 @@ class ResponseQueue:
             self.wake()
 
     def deliver_all(self) -> None:
-        """Deliver all queued responses; call with the lock held."""
+        """Deliver all queued responses. The caller must hold the lock."""
         while self._queue:
             self._deliver(*self._queue.popleft())
 
@@ -66,7 +60,7 @@ class ResponseQueue:
         return self._stream_lock.acquire(blocking=False)
 
     def lock_stream(self) -> None:
-        """Wait for the stream's lock; only the serving thread may call this."""
+        """Wait for the stream's lock. Only the serving thread may call this."""
         self._stream_lock.acquire()
 
     def unlock_stream(self) -> None:
@@ -108,7 +102,7 @@ class ResponseQueue:
         pause_s = FIRST_COLLECT_S
         while not poll.poll(pause_s * 1000):
             # A response sender that the model has lost responds with an error when it is collected.
-            # A sender in a reference cycle is only collected by the garbage collector.
+            # In a reference cycle, only the garbage collector collects it.
             gc.collect()
             pause_s = min(2 * pause_s, MAX_COLLECT_S)
         with contextlib.suppress(BlockingIOError):

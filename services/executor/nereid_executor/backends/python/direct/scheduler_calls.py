@@ -1,9 +1,4 @@
-"""A worker's own link to the scheduler, for the calls that its model makes.
-
-The worker opens the link only while it serves its instance's stream, and only in a mesh with one
-scheduler. The link goes to the scheduler of the stream and fails together with that scheduler. In
-all other cases the model's calls go through the executor.
-"""
+"""A worker's own link to the scheduler, for its model's calls, in a mesh with one scheduler."""
 
 from __future__ import annotations
 
@@ -48,7 +43,7 @@ _NO_LINK: Final = "no link to the scheduler: calls of the model go through the e
 
 
 class SchedulerPath:
-    """A `CallPath` over a link to the scheduler; waiting threads run the link's event loop."""
+    """A `CallPath` over a link to the scheduler. Waiting threads run the link's event loop."""
 
     def __init__(  # noqa: PLR0913 (some by keyword)
         self,
@@ -62,12 +57,8 @@ class SchedulerPath:
     ) -> None:
         """Prepare a link to the scheduler at this address.
 
-        about: the message of the LINK frame. instance: the scheduler's number for the instance.
-        on_lost is called when the link fails; later calls over the link fail. idle_s: as for
-        LoopDriver.
-
-        Raises:
-            OSError, RuntimeError: the system has no more descriptors or threads.
+        about: the LINK message. instance: the scheduler's number for it. on_lost is called when the
+        link fails. Raises OSError or RuntimeError if the system has no more descriptors or threads.
         """
         self.calls = pending_calls.PendingCalls(self, segments)
         self._address = address
@@ -119,12 +110,12 @@ class SchedulerPath:
 
     def close(self) -> None:
         """Close the link; pending calls fail. Any thread may call this, more than once."""
-        # A forked process leaves the link alone, because it belongs to the parent process.
+        # In a forked process, the link belongs to the parent.
         if not is_forked():
             self._driver.close(self._end)
 
     def retire(self) -> None:
-        """Close the link once no call is pending. Any thread may call this."""
+        """Close the link once no call is pending. Thread-safe."""
         if not is_forked():
             with contextlib.suppress(ClosedError):
                 self._driver.submit(self._begin_retirement)
@@ -138,21 +129,18 @@ class SchedulerPath:
             self.close()
 
     async def _end(self) -> None:
-        """Close the link, and give every call that has no response an error."""
         self._report(False)
         try:
             self._close_mesh()
         finally:
-            # Respond to calls that the mesh client does not know, because the loop failed before it
-            # submitted them.
+            # If the loop failed before it submitted a call, the mesh client does not know the call.
             for number, model in self.calls.unanswered():
                 self._refuse(number, model, Unavailable(UNREACHABLE))
         if self._channel is not None:
             await self._channel.close()
 
     def _close_mesh(self) -> None:
-        # Cancel the pending requests. Otherwise the scheduler would wait for the worker to send
-        # them again.
+        # Otherwise the scheduler would wait for the worker to send the requests again.
         for request in self._requests.values():
             request.on_receiver_event("cancel")
         if self._mesh is not None:
@@ -162,10 +150,8 @@ class SchedulerPath:
         self._on_lost()
         self.close()
 
-    # ---- calls
-
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a call; its response is the error UNAVAILABLE if the link has ended."""
+        """Send a call. If the link has ended, the response is the error UNAVAILABLE."""
         what = about["what"]
         if what != "infer":
             self._control(about, what)
@@ -199,7 +185,6 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """Read the request's tensors now; return a callable for the loop that sends the request."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -217,8 +202,6 @@ class SchedulerPath:
             work = partial(self._send_control, about["call"], what)
         with contextlib.suppress(ClosedError):
             self._driver.submit(work)
-
-    # ---- on the loop
 
     def _submit(
         self,
@@ -281,10 +264,9 @@ class SchedulerCalls:
     ) -> None:
         """Prepare a link; the first call opens it.
 
-        open_path makes the path from the message of a LINK frame. request_link asks the executor
-        for a link; the executor's response is passed to on_link(). timeout_s: seconds that the
-        first call waits for the response, and again for the link to be up. must_not_wait returns
-        whether the calling thread must not wait, because it is the thread that reads the response.
+        request_link asks the executor for a link; its response goes to on_link(). timeout_s:
+        seconds to wait for this response, and then for the link. must_not_wait returns whether the
+        calling thread is the one that reads responses.
         """
         self._open_path = open_path
         self._request_link = request_link
@@ -297,15 +279,11 @@ class SchedulerCalls:
         # calls of a sequence all take the same path.
         self._decided = False
         self._path: SchedulerPath | None = None
-        # `_is_up` is true once the link is up. `_ended` is true once it is lost or closed; other
-        # threads may set it while the link is being opened.
+        # Other threads may set `_ended` while the link is being opened.
         self._is_up = self._ended = False
 
     def calls(self) -> pending_calls.PendingCalls | None:
-        """Return the PendingCalls of the link, or None if calls go through the executor.
-
-        The first call of this method opens the link and waits until it is up.
-        """
+        """Return the link's PendingCalls, or None without a link. The first call opens it."""
         if not self._decided and not self._must_not_wait():
             with self._opening:
                 if not self._decided:
@@ -315,20 +293,16 @@ class SchedulerCalls:
         return path.calls if path is not None and self._is_up and not self._ended else None
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """Handle the executor's response to a request for a link; None refuses the link.
-
-        The reading thread calls this.
-        """
-        # If this stream has requested no link, the response belongs to a late request of the stream
-        # before.
+        """Handle the executor's response to a request for a link, in the reading thread."""
+        # Without a request, the response belongs to a late request of the previous stream.
         if self._requested:
             self._granted.put(about)
 
     def close(self, *, cut: bool) -> None:
-        """Stop using the link: further calls go through the executor, and no link is opened.
+        """Stop using the link. Thread-safe; may be called again.
 
-        cut: fail pending calls at once; otherwise the link stays open until the pending calls have
-        their responses. Any thread may call this, more than once.
+        cut: fail pending calls at once; otherwise the link stays open until they have their
+        responses.
         """
         self._end_use()
         self._granted.put(None)

@@ -1,12 +1,6 @@
-"""Serves an instance's stream in its worker: receives batches from the scheduler, sends responses.
+"""Serves an instance's stream in the thread of its worker that runs the model.
 
-The server runs in the thread that runs the model, so that no other process or thread is between the
-scheduler and the model. The model's calls of other models also go to the scheduler directly (see
-scheduler_calls). Everything else goes through the executor (see supervisor.direct_supervisor).
-While execute() runs, threads of the model that send responses write to the stream themselves. Only
-models that run in the executor's Python and are not decoupled are served in this way. In
-nereid_executor.batch, received_batches keeps the state of batches, and open_batches reads and makes
-the frames of the stream.
+Only models that run in the executor's Python and are not decoupled are served in this way.
 """
 
 from __future__ import annotations
@@ -98,8 +92,8 @@ class DirectServer:
             traced=about["traced"],
         )
         self._received = self._open.received
-        # Protocol error of the scheduler that a thread of the model found while execute() ran. The
-        # serving thread raises it later.
+        # Protocol error that a thread of the model found while execute() ran. The serving thread
+        # raises it later.
         self._broken: ProtocolError | DecodeError | None = None
         self._stream: BlockingStream | None = None
         channel = self._connection.channel
@@ -128,31 +122,24 @@ class DirectServer:
         if cut:
             self._kept.cut()
             self._calls.close(cut=True)
-        # A batch that arrives at this moment is lost together with the stream. The scheduler sends
-        # its requests to another instance.
+        # A batch that arrives at this moment is lost with the stream. The scheduler sends its
+        # requests to another instance.
         if self._stream is not None and (cut or not self._received.busy):
             self._stream.cut()
         self._queue.wake()
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """Handle the executor's response to REQUEST_LINK; the reading thread calls this."""
+        """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
         self._calls.on_link(about)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """Handle the executor's response to the REQUEST_OUTPUT_BUFFER of this number.
-
-        The reading thread calls this.
-
-        Raises:
-            wire.WireError: there is no such request.
-        """
+        """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
         self._segments.on_output_buffer(number, buffer)
 
     def serve(self) -> list[Any] | None:
         """Serve until the stream ends or stop() is called.
 
-        Returns None if there was no error, else a status and a message. The status is None if the
-        scheduler broke the protocol.
+        Returns None, or a status (None: the scheduler broke the protocol) and a message.
         """
         try:
             self._stream = BlockingStream(
@@ -196,7 +183,6 @@ class DirectServer:
             self._on_frame(frame, stream)
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
-        """Send deferred responses until a batch comes or all requests have their responses."""
         while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
@@ -229,8 +215,7 @@ class DirectServer:
             self._queue.deliver_all()
         response = batch.next_frame(self._received, executed_ns, executed=True)
         if execution.inputs is not None:
-            # Copy the inputs that the model still holds: their owner reuses the memory as soon as
-            # it has the response.
+            # The inputs' owner reuses their memory as soon as it has the response.
             execution.inputs.copy_held()
         if response is not None:
             self._kept.add(batch.ids, response)
@@ -262,8 +247,6 @@ class DirectServer:
     def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
         return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
 
-    # ---- controls, and calls
-
     def _on_controls(self, message: pb.Batch) -> None:
         if message.exported_slots:
             raise ProtocolError("states are asked for of a model without any")
@@ -271,8 +254,8 @@ class DirectServer:
             batch.execution.on_control(member, kind)
 
     def _poll_controls(self) -> None:
-        """Read controls that have arrived; any thread of the model may call this."""
-        # If another thread holds the lock, that thread reads the stream and its controls.
+        """Read controls that have arrived. Any thread of the model may call this."""
+        # If another thread holds the lock, that thread reads the controls.
         if self._stream is None or is_forked() or not self._queue.try_lock_stream():
             return
         try:
@@ -280,11 +263,11 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # A second batch must not arrive while one is executing. If it does, this call
-                    # raises ProtocolError.
+                    # A second batch while one is executing breaks the protocol: this call raises
+                    # ProtocolError.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
-            # Leave the error to the serving thread, because the model must not get it.
+            # The model must not get this error, so the serving thread raises it.
             self._broken = error
         finally:
             self._queue.unlock_stream()
@@ -292,10 +275,8 @@ class DirectServer:
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """Describe the requests on whose behalf a thread makes a call.
 
-        batch: number of the batch that the thread executes; 0 if the number is not known, None for
-        the main thread. If the number is not known, the call may belong to any open request. The
-        result then says that the caller is unknown. After a wrong guess, deadlock detection would
-        refuse calls that cause no deadlock.
+        batch: the thread's batch; 0 if not known, None for the main thread. If not known, so is the
+        caller: after a wrong guess, deadlock detection would refuse calls that cause no deadlock.
         """
         opened = self._received.begun()
         executing = next((begun for begun in opened if begun.state is EXECUTING), None)
@@ -307,8 +288,6 @@ class DirectServer:
         deadlines = [begun.execution.deadline_ns for begun in opened]
         deadline_ns = max(deadlines) if deadlines and all(deadlines) else 0
         return {"deadline_ns": deadline_ns, "caller_known": known}
-
-    # ---- responses
 
     def send_replies(
         self,
@@ -325,8 +304,8 @@ class DirectServer:
         opened = self._received.find(batch)
         written: MemberResponses = []
         if opened is not None:
-            # Copy the replies: before they are sent, the model may change its arrays, and the owner
-            # of the inputs may reuse their memory.
+            # The replies are copied: before they are sent, the model may change its arrays, and the
+            # owner of the inputs may reuse their memory.
             written = [
                 (member, (b"".join(pieces),))
                 for member, pieces in self._write_replies(opened, replies)
@@ -342,7 +321,6 @@ class DirectServer:
         self.send_replies(batch, [reply])
 
     def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
-        """Add responses of senders to their batch; send them unless execute() is still running."""
         batch, stream = self._received.find(number), self._stream
         if batch is None or stream is None:
             return
@@ -353,7 +331,7 @@ class DirectServer:
             return
         frame = batch.next_frame(self._received)
         if frame is not None:
-            # Ignore a broken stream: the serving thread finds the error at its next read.
+            # The serving thread finds a broken stream at its next read.
             with contextlib.suppress(RpcError):
                 stream.send(frame)
         if batch.state is COMPLETE:
@@ -371,11 +349,7 @@ class DirectServer:
     def _write_all(
         self, batch: OpenBatch, replies: Sequence[wire.Reply]
     ) -> list[tuple[int, Sequence[Piece]]]:
-        """Convert replies to responses, with large outputs in shared memory.
-
-        Raises:
-            WireError: the outputs outside shared memory are too large together.
-        """
+        """Convert replies to responses; raise WireError if the inline outputs are too large."""
         classes, written = batch.classes, []
         total_bytes = 0
         for member, flags, meta, raws in replies:
@@ -396,7 +370,6 @@ class DirectServer:
 
 
 def _flat(raw: Any) -> bytes | memoryview:
-    """Return the bytes of an output; large outputs are not copied."""
     if type(raw) is bytearray:
         return bytes(raw)
     return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

@@ -1,8 +1,4 @@
-"""Converts a model's calls to requests to the mesh, and the mesh's responses to the worker's form.
-
-Calls enter the mesh at two places, which both use this module: the executor, and a worker with its
-own link to the scheduler.
-"""
+"""Converts a model's calls to requests to the mesh, and the responses to the worker's form."""
 
 from __future__ import annotations
 
@@ -32,10 +28,10 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """Return the request to send to the mesh for a call that a model of this instance makes.
+    """Return the request to the mesh for a model's call.
 
-    deadline: time (time.monotonic) at which the requests that the model executes expire. It is used
-    unless the worker's description of the call has a more exact deadline.
+    deadline: monotonic time at which the executing requests expire; None without a limit. A
+    deadline in `about` is more exact and replaces it.
     """
     caller = instance
     if "deadline_ns" in about:
@@ -80,7 +76,6 @@ def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
 
 
 def _trace_context(traceparent: str, tracestate: str) -> bytes:
-    """Convert W3C's trace headers to the services' binary form; empty if there is no trace."""
     parts = traceparent.split("-")
     if len(parts) < 4:
         return b""
@@ -94,10 +89,7 @@ _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, 
 
 
 def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
-    """Return a response's flags (wire.Reply), metadata (pending_calls.Response), and tensors.
-
-    model: name of the called model. The metadata is shared between calls and must not be changed.
-    """
+    """Return a response's flags, metadata and tensors. The metadata is shared: never change it."""
     more = wire.MORE if response.more else 0
     if response.error is not None:
         message = _message_of(model, response.error)
@@ -120,7 +112,6 @@ def _read_head(head: bytes) -> dict[str, Any]:
 
 
 def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """Return an error's message for the model that made the call, in Triton's words."""
     message = error_status.message
     if message == DECOUPLED:
         message = (

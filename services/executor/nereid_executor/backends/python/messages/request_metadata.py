@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, RequestSpec
 
-# Parameter with the number of the request's iteration. The scheduler adds it to requests that may
-# be rescheduled.
+# The number of an iteration. The scheduler adds it to requests that may be rescheduled.
 ITERATION: Final = "triton_iteration"
 
 
@@ -31,7 +30,7 @@ class RequestForms:
     """Request specs that a worker knows. A spec is sent to the worker once, with a number."""
 
     def __init__(self, send: Callable[[list[bytes]], None]) -> None:
-        """Start without specs; send is called with the parts of a FORM frame."""
+        """Start without specs. send is called with the parts of a FORM frame."""
         self._send = send
         self._numbers: dict[RequestSpec, int] = {}
 
@@ -64,8 +63,7 @@ def tensors_of(request: Request) -> Sequence[Any]:
         return tensors
     placed = [wire.Range(*tensor) if type(tensor) is SharedMemory else tensor for tensor in tensors]
     if buffer is not None:
-        # With a buffer the list has one element more than the request has inputs. This is how the
-        # worker recognises the buffer.
+        # The worker recognises the buffer because the list is longer than the inputs.
         placed.append(wire.Range(*buffer))
     return placed
 

@@ -1,8 +1,6 @@
-"""Converts workers' replies to responses, whose heads are made from the metadata of the outputs.
+"""Converts workers' replies to responses; a head is everything in a response except its tensors.
 
-A head is everything in a response except its tensors. Heads are cached by metadata, because a
-model's responses differ little. Replies are checked, because the model's own code runs in the
-worker and may write anything.
+Replies are checked, because the model's code runs in the worker and may write anything.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _MAX_HEADS: Final = 1024
 _new_tuple = tuple.__new__
-# gRPC's status codes by Triton's names.
 _CODES: Final = {
     "UNKNOWN": 2,
     "INTERNAL": 13,
@@ -40,13 +37,12 @@ _CODES: Final = {
     "CANCELLED": 1,
 }
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-# Maps a gRPC status code for which Triton has no name, DEADLINE_EXCEEDED (4), to the name that is
-# used instead.
+# Triton has no name for DEADLINE_EXCEEDED (4).
 _UNNAMED: Final = {4: "UNAVAILABLE"}
 
 
 def well_formed(text: object) -> str:
-    """Return the text in a form that UTF-8 can encode; models' texts may have lone surrogates."""
+    """Return the text without lone surrogates, so that UTF-8 can encode it."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
@@ -64,20 +60,15 @@ class ResponseHeads:
         model_version: str,
         reshapes: Mapping[str, Reshape] | None = None,
     ) -> None:
-        """Make heads for a model; reshapes: maps an output's name to the output's reshape."""
         self._name, self._version = model_name, model_version
         self._reshapes = reshapes or {}
-        # Maps metadata to the head and the sizes of the tensors in bytes. The size is None for
-        # BYTES, which may have any size.
+        # Maps metadata to the head and the tensors' sizes in bytes. None stands for BYTES, which
+        # may have any size.
         self._known: BoundedCache[bytes, tuple[bytes, list[int | None]]]
         self._known = BoundedCache(_MAX_HEADS)
 
     def head_of(self, meta: bytes, sizes: Sequence[int]) -> bytes:
-        """Return the head for outputs with this metadata.
-
-        Raises:
-            Internal: the metadata is malformed, or the tensors have other sizes.
-        """
+        """Return the head for outputs with this metadata; raise Internal if they do not fit it."""
         known = self._known.get(meta)
         if known is None:
             known = self._known.remember(meta, self._make_head(meta))
@@ -94,10 +85,7 @@ class ResponseHeads:
         tensors: Sequence[Any],
         buffer: SharedMemory | None,
     ) -> Response:
-        """Return the response for a worker's reply (see wire.Reply).
-
-        buffer: the shared memory that may hold the outputs. A malformed reply becomes an error.
-        """
+        """Return the response for a worker's reply (wire.Reply); an error for a malformed one."""
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
             return Response(member, more, error_status_of(meta))
@@ -136,11 +124,7 @@ class ResponseHeads:
 
 
 def _in_buffer(tensor: Any, buffer: SharedMemory | None) -> SharedMemory:
-    """Return an output that a worker has written to the request's output buffer.
-
-    Raises:
-        Internal: the output is not in the buffer, or the request has no buffer.
-    """
+    """Return an output in the request's output buffer; raise Internal if it is not there."""
     if type(tensor) is not wire.Range or buffer is None:
         raise Internal("the worker of the model put an output in shared memory without a buffer")
     if tensor.segment != buffer.segment_name or tensor.offset + tensor.size > buffer.size_bytes:
@@ -155,7 +139,7 @@ def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
 
 
 def error_status_of(meta: bytes) -> ErrorStatus:
-    """Return the error in a worker's reply; a malformed reply becomes an internal error."""
+    """Return the error in a worker's reply. A malformed reply becomes an internal error."""
     try:
         code, message, by_model = json.loads(meta)
         return ErrorStatus(

@@ -1,8 +1,4 @@
-"""Collects the metrics that models on this executor define, for the scheduler.
-
-The instances' threads update the metrics. The event loop reads them and sends them to the
-scheduler.
-"""
+"""Collects the metrics that models on this executor define, for the scheduler."""
 
 from __future__ import annotations
 
@@ -20,26 +16,24 @@ _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
 class CustomMetrics:
-    """All series of all instances; several models may have series with the same name and labels."""
+    """All series of all instances. Several models may have series with the same name and labels."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
-        # `_models` maps an instance (the holder of series) to its model. `_counted` has the counts
-        # of workers that have ended: they stay in the sums, so that counters on the metrics page do
-        # not fall.
+        # `_models` maps an instance (the holder of series) to its model. `_counted` sums the series
+        # of ended workers, so that counters on the metrics page do not fall.
         self._models: dict[Any, str] = {}
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
-        # Maps an owner to its callback. Any thread may call the callbacks, once after the first
-        # change since the last read().
+        # Maps an owner to its callback. Any thread may call it, once after the first change since
+        # the last read().
         self.on_change: dict[Any, Callable[[], None]] = {}
         self._change_reported = False
 
     def on_message(self, holder: Any, model: str, message: list[Any]) -> None:
-        """Handle a worker's message that a series is new, is gone, or has a new value.
+        """Handle a worker's message: a series is new, is gone, or has a new value.
 
-        Raises:
-            ValueError, TypeError, KeyError or IndexError: the message is malformed.
+        Raises ValueError, TypeError, KeyError or IndexError for a malformed message.
         """
         what, number, *rest = message
         key = holder, int(number)
@@ -61,20 +55,20 @@ class CustomMetrics:
             else:
                 value, counts = rest
                 series = self._series[key]
-                # Move the series to the end, where the series that changed last is.
+                # Series are ordered by their last change.
                 self._series[key] = self._series.pop(key)
                 series.value = value
                 series.counts[:] = counts
         self._report_change()
 
     def on_worker_end(self, holder: Any) -> None:
-        """Keep the counts of a worker that has ended; another worker takes its place."""
+        """Keep the counts of a worker that has ended and will be replaced."""
         with self._lock:
             self._end_worker(holder)
         self._report_change()
 
     def remove_holder(self, holder: Any) -> None:
-        """Remove an unloaded instance; with the model's last instance, drop the kept counts too."""
+        """Remove an unloaded instance. With the model's last instance, drop the kept counts too."""
         with self._lock:
             self._end_worker(holder)
             model = self._models.pop(holder, None)

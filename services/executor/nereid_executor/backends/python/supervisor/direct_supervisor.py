@@ -1,10 +1,4 @@
-"""The executor's side of a worker that serves its instance's stream itself.
-
-The worker sends responses, and calls of other models, to the scheduler itself. Everything else
-comes to this module: logs, metrics, traces, requests for a link to the scheduler, and requests for
-shared memory for large outputs. If the worker is lost, the executor reports the batch that the
-worker had begun.
-"""
+"""The executor's side of a worker that serves its instance's stream itself."""
 
 from __future__ import annotations
 
@@ -46,7 +40,7 @@ class DirectSupervisor:
         self._spec = spec
         self._worker = worker
         self._context = context
-        # Empty until the stream has ended; then the content of the worker's SERVED frame.
+        # The content of the worker's SERVED frame; empty until the stream has ended.
         self._outcome: list[Any] = []
         self._stop_sent = False
         # Time (time.monotonic) by which the stream must end. None until the scheduler is lost.
@@ -55,14 +49,9 @@ class DirectSupervisor:
     def run(self, on_wake: Callable[[], None]) -> None:
         """Supervise the stream until it has ended.
 
-        on_wake sends the worker the messages that other threads have queued for it.
-
-        Raises:
-            ModelLostError: the worker has ended, or did not finish in time after the scheduler
-                was lost and must be ended. The batch that the worker had begun was reported.
-            RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler broke the protocol.
-            Internal: the worker cannot serve the stream.
+        on_wake sends the worker the messages that other threads have queued. Raises ModelLostError
+        if the worker has ended or was too slow to stop; its begun batch is then reported. Raises
+        RpcError, ProtocolError, or Internal if the worker cannot serve the stream.
         """
         worker, context = self._worker, self._context
         try:
@@ -118,13 +107,11 @@ class DirectSupervisor:
                 on_wake()
 
     def _send_stop(self) -> None:
-        """Send STOP if the stream should end, or if the scheduler is lost and the stream is cut."""
         worker, context = self._worker, self._context
         if context.abandoned.is_set() and self._until is None:
             self._stop_sent = True
             running = worker.running_requests
-            # Give the worker time to finish its batch, because another scheduler may ask for the
-            # responses.
+            # The worker may finish its batch, because another scheduler may ask for the responses.
             grace_s = context.times.abandoned_s if any(running) or not running else 0.0
             self._until = time.monotonic() + grace_s
             worker.send_json(wire.STOP, True)
@@ -158,10 +145,7 @@ class DirectSupervisor:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:
-        """Return a LINK message, whose credential is valid for one link to the scheduler.
-
-        `None` means that calls go through the executor.
-        """
+        """Return a LINK message with a credential for one link; `None` refuses the link."""
         context = self._context
         domain = context.link_domain
         if domain is None:

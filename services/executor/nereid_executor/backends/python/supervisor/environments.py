@@ -25,11 +25,10 @@ _unpacked: dict[bytes, TemporaryDirectory] = {}
 
 
 def python_of(model: str, path: Path) -> str:
-    """Return the path of an environment's interpreter; path may itself name an interpreter.
+    """Return the path of an environment's interpreter. path may itself name an interpreter.
 
-    Raises:
-        InvalidArgument: the environment has no interpreter.
-        Internal: the path does not exist, or cannot be unpacked.
+    Raises InvalidArgument without an interpreter, Internal if the path is missing or cannot be
+    unpacked.
     """
     if not path.exists():
         raise Internal(f"Failed to get the canonical path for {path}.")
@@ -47,7 +46,7 @@ def python_of(model: str, path: Path) -> str:
 
 
 def discard() -> None:
-    """Remove the unpacked environments; call this when no worker needs them any more."""
+    """Remove the unpacked environments. Call this only when no worker needs them."""
     with _lock:
         while _unpacked:
             _, directory = _unpacked.popitem()
@@ -61,8 +60,7 @@ def _unpack(model: str, path: Path) -> Path:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
                 with tarfile.open(path) as archive:
-                    # The archive is unpacked in a subfolder, because it may change the mode of the
-                    # folder it is unpacked in.
+                    # The archive may change the mode of the folder that it is unpacked in.
                     archive.extractall(directory.path / _FOLDER, filter="tar")
                 _relocate(directory.path / _FOLDER)
             except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
@@ -75,7 +73,7 @@ def _unpack(model: str, path: Path) -> Path:
 
 
 def _relocate(directory: Path) -> None:
-    """Run conda-unpack, which replaces paths of the machine on which the environment was packed."""
+    """Run conda-unpack, which replaces the paths of the machine that packed the environment."""
     script = directory / "bin" / "conda-unpack"
     if os.access(script, os.X_OK):
         subprocess.run(

@@ -1,8 +1,6 @@
 """Passes a model's calls to the mesh, and the responses back to the worker.
 
-The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
-worker. If the event loop would have to wait before it can send a response, it leaves the response
-to the instance's thread.
+The event loop sends responses, or leaves them to the instance's thread if it would have to wait.
 """
 
 from __future__ import annotations
@@ -31,35 +29,31 @@ class ModelCalls:
     """The pending calls of one worker's model."""
 
     def __init__(self, mesh: MeshClient | None, instance: int) -> None:
-        """Make calls for the instance of this number; without a mesh all calls are refused."""
+        """instance: the instance's number. Without a mesh, all calls are refused."""
         self._mesh = mesh
         self._instance = instance
         self._responses: deque[wire.Call] = deque()
         self._requests: dict[int, MeshRequest] = {}
-        # Guards the fields that both threads use. The lock is reentrant: a finaliser may interrupt
-        # a thread that holds the lock.
+        # The lock is reentrant: a finaliser may interrupt a thread that holds the lock.
         self._lock = threading.RLock()
         # Names of segments with responses that the worker is reading or has yet to get.
         self._segments: set[str] = set()
         self._closed = False
-        # Sends the worker a response if that is possible without waiting; returns whether it was
-        # sent.
+        # Sends the worker a response unless that needs waiting; returns whether it was sent.
         self.try_send: Callable[[wire.Call], bool] = lambda _response: False
-        # Number of responses that the instance's thread has yet to send; later responses must not
-        # overtake them.
+        # Responses that the instance's thread has yet to send. Later ones must not overtake them.
         self._unsent = 0
-        # Deadline of the executing requests (time.monotonic). Calls that the model makes for these
-        # requests get this deadline, unless the worker sends a more exact one.
+        # Deadline of the executing requests (time.monotonic). The model's calls get this deadline,
+        # unless the worker sends a more exact one.
         self.deadline: float | None = None
-        # Event descriptor, which is readable when there are responses to collect.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the event's descriptor, which is readable when there are responses to collect."""
+        """Return a descriptor that is readable when there are responses to collect."""
         return self._event
 
     def close(self) -> None:
-        """Cancel the calls of a worker that has ended, and release segments of responses."""
+        """Cancel the calls of a worker that has ended, and release the responses' segments."""
         with self._lock:
             self._closed = True
             requests, self._requests = self._requests, {}
@@ -86,7 +80,7 @@ class ModelCalls:
             self._unsent -= 1
 
     def start_call(self, call: wire.Call) -> None:
-        """Start a call; a malformed call gets an error as its response."""
+        """Start a call. A malformed call gets an error as its response."""
         try:
             about = json.loads(call.meta)
             self._start(call, about, about["what"])
@@ -114,8 +108,7 @@ class ModelCalls:
             if "released" in about:
                 self._release_read(about["released"])
             infer = infer_request(about, call.tensors, self._instance, self.deadline)
-            # The response may arrive before infer() returns. The lock keeps it waiting until the
-            # request is in the table.
+            # The response may arrive before infer() returns. It must find the request in the table.
             with self._lock:
                 self._requests[number] = self._mesh.infer(
                     infer,
@@ -128,14 +121,11 @@ class ModelCalls:
             )
 
     def _release_read(self, segment_names: list[str]) -> None:
-        """Release segments whose responses the worker does not read any more."""
         with self._lock:
             known = self._segments.intersection(segment_names)
             self._segments -= known
         for segment_name in known:
             self._release_segment(segment_name)
-
-    # ---- on the event loop
 
     def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
         with self._lock:

@@ -18,15 +18,14 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 
 
 class NotificationHandler:
-    """Handles messages of one instance's worker; malformed ones are logged and dropped."""
+    """Handles messages of one instance's worker. Malformed messages are logged and dropped."""
 
     def __init__(self, instance: str, model: str) -> None:
-        """Handle messages for the instance and the model with these names."""
         self._instance = instance
         self._model = model
 
     def on_notification(self, kind: int, body: bytearray) -> None:
-        """Handle a frame of kind LOG or METRIC; other kinds are ignored."""
+        """Handle a frame of kind LOG or METRIC; ignore other kinds."""
         try:
             message: Any = json.loads(bytes(body))
             if kind == wire.LOG:
@@ -40,9 +39,9 @@ class NotificationHandler:
             )
 
     def remove_metrics(self) -> None:
-        """Remove the instance's metrics, because it is unloaded."""
+        """Remove the metrics of an unloaded instance."""
         METRICS.remove_holder(self)
 
     def on_worker_end(self) -> None:
-        """Keep the counts of a worker that has ended; another worker takes its place."""
+        """Keep the counts of a worker that has ended and will be replaced."""
         METRICS.on_worker_end(self)

@@ -1,8 +1,4 @@
-"""Asks a worker whether its model is ready, and passes the response on.
-
-Any thread may make a query. The instance's thread sends the query to the worker and receives the
-response. This module has no access to the worker: it only wakes the instance's thread.
-"""
+"""Asks a worker whether its model is ready, and passes the response on."""
 
 from __future__ import annotations
 
@@ -15,14 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # Type of the callback of ReadinessReporter.query_readiness.
     OnReady = Callable[[bool | None], None]
 
 _log = logging.getLogger(__name__)
 
 
 class ReadinessQueries:
-    """The queries of one instance, for all of its workers, which follow one another."""
+    """The queries of one instance. They outlive a worker that is replaced."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,12 +33,12 @@ class ReadinessQueries:
         return self._wake is not None
 
     def enable(self, wake: Callable[[], None]) -> None:
-        """Accept queries; wake wakes the thread that communicates with the worker."""
+        """Accept queries. `wake` wakes the thread that communicates with the worker."""
         with self._lock:
             self._wake = wake
 
     def disable(self) -> None:
-        """Respond with False to all queries, because the worker ends; do not call wake again."""
+        """Respond with False to all queries, because the worker ends. Do not call wake again."""
         with self._lock:
             self._wake = None
             self._unsent.clear()
@@ -54,15 +49,15 @@ class ReadinessQueries:
     def submit_query(self, on_response: OnReady) -> None:
         """Ask the model whether it is ready.
 
-        on_response is called by any thread: first with None, when the worker has received the
-        query, and then with the model's response. If the model hangs, the second call never comes.
+        Any thread calls on_response: with None when the worker has the query, then with the
+        response. The second call never comes if the model hangs.
         """
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
                 self._pending[number] = on_response
                 self._unsent.append(number)
-                # Call this with the lock held, so that disable() cannot run in between.
+                # The lock keeps disable() from running in between.
                 self._wake()
                 return
         on_response(False)
@@ -74,7 +69,7 @@ class ReadinessQueries:
         return unsent
 
     def on_ready(self, body: bytearray) -> None:
-        """Handle the worker's response to a query; a malformed response is logged and dropped."""
+        """Handle the worker's response to a query. A malformed response is logged and dropped."""
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:

@@ -1,7 +1,4 @@
-"""Kills stopped workers (SIGSTOP), so that they are restarted as after a crash.
-
-A worker that is busy for a long time does not count as stopped: /proc shows the difference.
-"""
+"""Kills workers that are stopped (SIGSTOP, not just busy), so that they are restarted."""
 
 from __future__ import annotations
 
@@ -25,15 +22,14 @@ _INTERVAL_S: Final = 1.0
 
 
 class StoppedWorkers:
-    """Watches this process's workers by their process ids. Any thread may use it."""
+    """Watches this process's workers by their process ids. Thread-safe."""
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
-        # The lock keeps kill_stopped() from killing the wrong process: once a worker is forgotten,
-        # its process id may belong to another process.
+        # The lock prevents killing the wrong process: a forgotten worker's id may be in use again.
         self._lock = threading.Lock()
-        # Both map a worker's process id. `_models` has the name of the worker's model.
-        # `_stopped_since` has the time since which the worker is stopped.
+        # Keys are process ids. Values: the name of the worker's model, and the monotonic time since
+        # which the worker is stopped.
         self._models: dict[int, str] = {}
         self._stopped_since: dict[int, float] = {}
 
@@ -43,7 +39,7 @@ class StoppedWorkers:
             self._models[pid] = model
 
     def forget_worker(self, pid: int) -> None:
-        """Stop watching a worker; call this before waiting for its exit."""
+        """Stop watching a worker. Call this before waiting for the worker's exit."""
         with self._lock:
             self._models.pop(pid, None)
             self._stopped_since.pop(pid, None)
@@ -55,10 +51,7 @@ class StoppedWorkers:
             self.kill_stopped(time.monotonic(), limit_s)
 
     def kill_stopped(self, now: float, limit_s: float) -> list[int]:
-        """Kill workers that are stopped for limit_s seconds, and all processes they have started.
-
-        Returns the process ids of the killed workers. now is a monotonic time in seconds.
-        """
+        """Kill workers stopped for limit_s, and their child processes; return the workers' ids."""
         killed = []
         with self._lock:
             for pid, model in self._models.items():

@@ -1,7 +1,4 @@
-"""Makes the configuration that a Python model reads: all defaults and instance groups filled in.
-
-The executor itself uses the configuration without these additions.
-"""
+"""Makes the configuration that a Python model reads: all defaults and instance groups filled in."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ _KIND_MODEL = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 def visible_config(
     config: model_config_pb2.ModelConfig, gpu: int | None = None
 ) -> model_config_pb2.ModelConfig:
-    """Return the configuration for the model to read; gpu: number of the instance's GPU."""
-    # Use the GPUs that the groups name, because this code does not know the executor's other GPUs.
+    """Return the configuration for the model to read. gpu: number of the instance's GPU."""
+    # The executor's other GPUs are not known here, so use those that the groups name.
     gpu_ids = {gpu_id for group in config.instance_group for gpu_id in group.gpus}
     if gpu is not None:
         gpu_ids.add(gpu)
@@ -31,7 +28,7 @@ def visible_config(
         visible.default_model_filename = config.default_model_filename or "model.py"
         visible = with_instance_groups(visible, gpu_ids=sorted(gpu_ids))
     except InvalidArgument:
-        # Ignore the error, because the load reports it.
+        # The load reports the error.
         pass
     return visible
 

@@ -1,7 +1,6 @@
 """Starts a worker process, communicates with it, and ends it.
 
-Only one thread uses a worker, and this thread must outlive the worker. The kernel kills a worker
-when the thread that started the worker ends, so that no worker is ever left over.
+One thread uses a worker. The kernel kills the worker when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -36,32 +35,29 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-# Programs that a worker process runs: the first works in any Python. The second works in Nereid's
-# own Python and can serve a stream.
+# The first program works in any Python. The second needs Nereid's own Python and can serve a
+# stream.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
-# The directories that a direct worker imports Nereid from.
 _SOURCES: Final = os.pathsep.join(
     dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
 )
 
-# Layout of the memory that a worker shares: the number of the last batch, the number of executing
-# requests, and the ids of these requests.
+# Layout of the shared memory: number of the last batch, number of executing requests, their ids.
 _LAST_BATCH: Final = Struct("<Q")
 _RUNNING: Final = Struct("<Q")
 # A worker counts as hung if it reads nothing for this time although frames wait.
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
-# Interval at which wait_for() checks whether the worker is still wanted.
 _WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
-    """Return a worker's environment variables; limit the threads of numerical libraries if needed.
+    """Return a worker's environment variables.
 
-    The limit is set if the libraries would start more than `threads` threads by themselves. A limit
-    that environ already has is kept.
+    Numerical libraries are limited if they would start more than `threads` threads. A limit that
+    environ already has is kept.
     """
     if 0 < threads < len(os.sched_getaffinity(0)):
         # OpenBLAS, MKL and torch read this variable too.
@@ -82,14 +78,10 @@ class WorkerProcess:
         serves_stream: bool = False,
         threads: int = 0,
     ) -> None:
-        """Start a worker.
+        """Start a worker. Raise Internal if the system cannot start the process.
 
-        on_notification receives frames with logs, metrics and readiness. calls: the model's calls
-        to the mesh. serves_stream: the worker can serve a stream; python is then Nereid's own
-        interpreter. threads: number of threads of numerical libraries; 0 lets the libraries decide.
-
-        Raises:
-            Internal: the system cannot start the process.
+        serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
+        them decide.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -104,8 +96,7 @@ class WorkerProcess:
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
-            # The worker gets its own session, so that a terminal's signals (such as Ctrl-C) reach
-            # only the executor.
+            # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
@@ -120,12 +111,12 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(memory)
-        # Process descriptor, which is readable once the process has ended.
+        # This descriptor is readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
-        # Descriptors that are readable when frames arrive, when the process ends, and when other
-        # threads have left messages for the worker.
+        # One is readable when frames arrive, when the process ends, or when other threads have left
+        # messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
         self._poll = select.poll()
         for descriptor in self.descriptors:
@@ -144,15 +135,12 @@ class WorkerProcess:
         return number
 
     def forget_last_batch(self) -> None:
-        """Forget the last batch, because the next batches are numbered from the start.
-
-        Call this while the worker serves no stream.
-        """
+        """Forget the last batch. Call this while the worker serves no stream."""
         _LAST_BATCH.pack_into(self._last_batch, 0, 0)
 
     @property
     def running_requests(self) -> tuple[int, ...]:
-        """Ids of the executing requests of a stream that the worker serves itself."""
+        """Ids of the requests that the worker executes from its own stream."""
         (count,) = _RUNNING.unpack_from(self._last_batch, _LAST_BATCH.size)
         offset = _LAST_BATCH.size + _RUNNING.size
         count = min(count, (len(self._last_batch) - offset) // _RUNNING.size)
@@ -167,15 +155,13 @@ class WorkerProcess:
     def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
         """Write a frame.
 
-        Raises:
-            wire.LostError: the worker has closed the socket.
-            wire.SlowError: the worker has read nothing for 60 s.
-            wire.WireError: the frame is too large.
+        Raises wire.LostError if the socket is closed, wire.SlowError if the worker has read nothing
+        for 60 s, wire.WireError for a too large frame.
         """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
 
     def send_json(self, kind: int, message: Any) -> None:
-        """Write a frame with a JSON body; errors are those of send_frame()."""
+        """Write a frame with a JSON body. Errors are those of send_frame()."""
         self.send_frame(kind, [json.dumps(message).encode()])
 
     def wait_for(
@@ -186,12 +172,8 @@ class WorkerProcess:
     ) -> bytearray:
         """Wait for the next frame of this kind and return its body.
 
-        is_wanted is called every 200 ms and returns whether the worker is still wanted. `None`
-        means that the worker is always wanted.
-
-        Raises:
-            Internal: the worker reports a failure, ends, takes longer than timeout_s, or is not
-                wanted any more.
+        is_wanted is called every 200 ms. Raises Internal if it returns False, the worker fails or
+        ends, or timeout_s is over.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -232,15 +214,11 @@ class WorkerProcess:
         return frame
 
     def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
-        """Yield the frames that have arrived; ready: the descriptors that are readable.
-
-        Raises:
-            wire.LostError: the worker has ended; raised after its last frame.
-        """
+        """Yield the frames that have arrived, then raise wire.LostError if the worker has ended."""
         socket, process_end, _ = self.descriptors
         ended = process_end in ready
-        # One read is enough, because the next poll reports any further data. If the worker has
-        # ended, read all of its frames now.
+        # The next poll reports any further data, so one read is enough. If the worker has ended,
+        # there is no next poll: read all frames now.
         while (ended or socket in ready) and self.channel.read_available():
             while (frame := self.channel.buffered_frame()) is not None:
                 yield frame
@@ -278,7 +256,6 @@ class WorkerProcess:
             self.calls.note_sent()
 
     def _try_send_response(self, response: wire.Call) -> bool:
-        """Send a response without waiting; called by any thread until the calls are closed."""
         return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death_reason(self) -> str:
@@ -299,9 +276,9 @@ class WorkerProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Kill the process; frames that it had sent before can still be read."""
+        """Kill the process. Frames that it had sent before can still be read."""
         with contextlib.suppress(ProcessLookupError):
-            # Processes that the model has started are in the same process group and are killed too.
+            # The process group includes the processes that the model has started.
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
@@ -309,7 +286,7 @@ class WorkerProcess:
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
-        # Calls are closed first, because other threads send their responses over the channel.
+        # Calls are closed before the channel: other threads send call responses over it.
         self.calls.close()
         self.channel.close()
         os.close(self._process_end)

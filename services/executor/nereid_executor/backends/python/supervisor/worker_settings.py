@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Maximum time that a worker may take to start.
 _START_KEY: Final = "stub-timeout-seconds"
 _START_DEFAULT_S: Final = 30.0
-# Maximum time that the model may take to initialise. 0, the default, means no limit: large models
-# need minutes, and Triton waits for them too.
+# 0, the default, means no limit. Large models need minutes, and Triton waits for them too.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
-# The value has no effect, because inputs are always in the CPU's memory. An invalid value is
-# refused, as on Triton.
+# The setting has no effect, since inputs are always in the CPU's memory. As on Triton, an invalid
+# value is refused.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -42,12 +40,10 @@ class WorkerSettings:
 def read_worker_settings(
     config: model_config_pb2.ModelConfig, model_path: Path, backend: Mapping[str, str]
 ) -> WorkerSettings:
-    """Return the settings; the model's parameters take precedence over --backend-config.
+    """Return the settings. The model's parameters take precedence over --backend-config.
 
-    Raises:
-        InvalidArgument: a value is invalid.
-        Internal: the model's environment does not exist, or cannot be unpacked.
-        Unimplemented: FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+    Raises InvalidArgument or Unimplemented for an invalid value, Internal if the model's
+    environment cannot be used.
     """
     if _CPU_INPUTS_KEY in config.parameters:
         wanted = config.parameters[_CPU_INPUTS_KEY].string_value

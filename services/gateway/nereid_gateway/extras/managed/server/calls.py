@@ -1,7 +1,6 @@
-"""Calls of a managed port. Their responses differ in form from those of the HTTP port.
+"""Calls of a managed port, whose responses differ in form from those of the HTTP port.
 
-The platforms do not forward Triton's headers. If binary tensors follow the JSON header, the content
-type therefore states the length of the JSON header.
+The platforms do not forward Triton's headers, so content types state the length of the JSON header.
 """
 
 # layout: compiled
@@ -40,24 +39,19 @@ class ManagedCall(HttpCall):
         super().__init__(on_progress, peer, account)
         # True if the target has been replaced by that of a KServe route.
         self.translated = False
-        # Serves the call in place of the KServe route, or `None`. With it, the route decides only
-        # who may make the call.
+        # Serves the call in place of the KServe route. The route then only decides who may make the
+        # call.
         self.work: Work | None = None
-        # Content types of requests and of responses with binary tensors. The length of the JSON
-        # header is appended to each. If `response_type` is empty, responses have the form of the
-        # HTTP port.
+        # Content types of messages with binary tensors. The JSON header's length is appended to
+        # each. If `response_type` is empty, responses have the form of the HTTP port.
         self.binary_type = self.response_type = b""
-        # Returns the status to send, given the KServe route's status of an error, its content type
-        # and its text. With `None`, the status is not changed.
+        # Returns the status to send for an error's status, content type and text.
         self.map_status: Callable[[int, bytes, bytes], int] | None = None
 
     def translate(self, target: bytes, work: Work | None = None) -> None:
-        """Turn this call into a call of target.
+        """Turn this call into a call of target. work: serves the call in place of the route.
 
-        work: serves the call in place of the route, if given.
-
-        Raises:
-            InvalidArgument: the content type is malformed.
+        Raises InvalidArgument if the content type is malformed.
         """
         # Without accept-encoding, responses are not compressed, as on Triton.
         unread = (_LENGTH, b"accept-encoding")
@@ -103,5 +97,5 @@ class ManagedReader(RequestReader):
         return ManagedCall(on_progress, peer, account)
 
     def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
-        """Return None, so that each head is parsed. A known head would become a plain HttpCall."""
+        """Return None: a known head would become a plain HttpCall."""
         return None

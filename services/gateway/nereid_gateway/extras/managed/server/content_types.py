@@ -14,8 +14,7 @@ VERTEX_AI: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-si
 def header_length_text(content_type: bytes, binary_type: bytes) -> bytes | None:
     """Return the header length that a content type states, or None if the body is only JSON.
 
-    Raises:
-        InvalidArgument: the content type of binary tensors is present, but not at the beginning.
+    Raises InvalidArgument if the type of binary tensors is not at the beginning.
     """
     start = content_type.find(binary_type)
     if start < 0:

@@ -1,4 +1,1 @@
-"""Handlers of the HTTP routes.
-
-They turn a body into a request to the mesh, and the result into JSON.
-"""
+"""Handlers of the HTTP routes."""

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_all_models(call: HttpCall, route: Route) -> None:
-    """Refuse a principal that may use the route's API only with some of the models.
-
-    Raises:
-        PermissionDenied: the right does not cover all models.
-    """
+    """Raise PermissionDenied if the principal may use the route's API only with some models."""
     principal = principal_of(call.sender)
     api = route.endpoint.api
     if principal is not None and principal.grant.depends_on_model(api):

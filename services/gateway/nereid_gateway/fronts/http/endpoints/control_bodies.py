@@ -1,7 +1,4 @@
-"""Reader of control calls' bodies.
-
-A client may send a large body, although these calls expect a small one.
-"""
+"""Reader of control calls' bodies, which are small unless a client sends a large one."""
 
 from __future__ import annotations
 
@@ -23,11 +20,8 @@ async def read_body(
 ) -> Value:
     """Return read(body, *arguments) for the body of a call, and drop the body.
 
-    A decoder process reads a large body. So read must be a module-level function, and its result
-    must be small.
-
-    Raises:
-        NereidError: read raised the error, or no decoder process could read the body.
+    A decoder process reads a large body, so read must be a module-level function with a small
+    result.
     """
     body, call.body = call.body, b""
     if len(body) <= LARGE_BYTES:

@@ -21,13 +21,13 @@ class ExecutorEndpoints:
     """Handlers of the routes for executors."""
 
     def __init__(self, control: Control, restricted_apis: Collection[str]) -> None:
-        """Keep the APIs that require a header. A call that gets here has sent the header."""
+        """restricted_apis: APIs that need a header. A call that gets here has sent the header."""
         self._control = control
         self._restricted_apis = restricted_apis
 
     async def drain(self, call: HttpCall, route: Route) -> None:
         """Drain an executor."""
-        # The executor executes models of all clients.
+        # An executor executes the models of all clients.
         check_all_models(call, route)
         principal = principal_of(call.sender)
         request = pb.DrainExecutorRequest(

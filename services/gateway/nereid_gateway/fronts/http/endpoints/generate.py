@@ -1,7 +1,4 @@
-"""Routes of the generate extension, which respond with one JSON document or server-sent events.
-
-A request may have several responses. The meaning of the JSON is in generate_schema.
-"""
+"""Routes generate and generate_stream: the response is one JSON document or server-sent events."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call_tasks import CallTasks
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
-# Comment in an event stream, which clients ignore.
 _COMMENT: Final = b":\n\n"
 _IDENTITY: Final = "Unsupported content-encoding, only 'identity' is supported."
-# HTTP status of every failure of a model.
 _MODEL_FAILED: Final = 400
 
 
@@ -146,10 +141,7 @@ class GenerateEndpoint:
             writer.write_document(200, body)
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work as a task of call.
-
-        If the client disconnects, the task and the request are cancelled.
-        """
+        """Run work as a task. If the client disconnects, cancel the task and the request."""
         cancel_request = call.on_cancel
         self._tasks.spawn(call, work)
         cancel_task = call.on_cancel
@@ -164,8 +156,6 @@ class GenerateEndpoint:
 
 
 class _OrderedDocuments:
-    """Writes the responses to a request in order, even if large ones take longer to encode."""
-
     def __init__(
         self, endpoint: GenerateEndpoint, call: HttpCall, writer: _ResponseWriter, request_id: str
     ) -> None:
@@ -173,12 +163,10 @@ class _OrderedDocuments:
         self._call = call
         self._writer = writer
         self._request_id = request_id
-        # The large response that is to be encoded next, and the responses after it.
         self._waiting: deque[InferResponse] = deque()
         self._encoding = False
 
     def on_response(self, response: InferResponse) -> None:
-        """Write the scheduler's next response, or queue it."""
         if self._encoding:
             self._waiting.append(response)
         elif _is_large(response):
@@ -214,8 +202,6 @@ def _is_large(response: InferResponse) -> bool:
 
 
 class _ResponseWriter(Protocol):
-    """Writes the responses to a request in the form that the client asked for."""
-
     def reject(self, error_status: ErrorStatus) -> None:
         """Respond with the error of a request that was not accepted and so has no documents."""
 
@@ -226,8 +212,6 @@ class _ResponseWriter(Protocol):
 
 
 class _SingleDocument:
-    """Writes the document of a request once the request is known to have only one."""
-
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
         self._extra = extra
@@ -251,8 +235,6 @@ class _SingleDocument:
 
 
 class _EventStream:
-    """Writes each document at once, as an event. The first document sets the HTTP status."""
-
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
         self._extra = extra

@@ -1,8 +1,7 @@
-"""Conversion of the generate extension's JSON to tensors and parameters, and of outputs to JSON.
+"""Converts the generate extension's JSON to tensors and parameters, and outputs to JSON.
 
-A member that has the name of one of the model's inputs holds the data of this input, as a scalar or
-a list. Any other member is a parameter of the request. The members of `parameters` are read in the
-same way. The module knows no routes and no sockets.
+If a member has the name of an input, its value is that input's data. Any other member is a
+parameter. `parameters` holds members of both kinds.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ def decode_request(
 ) -> InferRequest:
     """Return the request that a body describes.
 
-    Raises:
-        NereidError: the body is not a JSON object, or does not fit the model's inputs.
+    Raises NereidError if the body is not a JSON object or does not fit the model's inputs.
     """
     document = parser.parse_members(body, _PARAMETERS)
     if not isinstance(document, dict):
@@ -66,10 +64,7 @@ def decode_request(
 def decode_job(
     bodies: Sequence[bytes], model: str, version: str, metadata: bytes
 ) -> tuple[InferRequest, Sequence[Any]]:
-    """Return the request that a body describes, and its payloads.
-
-    This is a job for a decoder process.
-    """
+    """Return the request in a body, and its payloads. This job runs in a decoder process."""
     described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
     request = decode_request(bodies[0], model, version, described)
     payloads, request.payloads = request.payloads, []
@@ -79,26 +74,18 @@ def decode_job(
 def encode_job(
     payloads: Sequence[bytes], head: HeadMembers, request_id: str, max_text_bytes: int
 ) -> tuple[None, Sequence[bytes]]:
-    """Return what encode_response() returns for these payloads.
-
-    This is a job for a decoder process.
-    """
+    """Return what encode_response() returns for payloads. This job runs in a decoder process."""
     response = InferResponse(0, b"", list(payloads))
     texts = tensor_data.OutputTexts(max_text_bytes)
     return None, (encode_response(response, head, request_id, texts.from_raw),)
 
 
 def _names(members: dict[str, Any]) -> Iterable[str]:
-    """Return the names of members. A repeated member is returned repeatedly.
-
-    As on Triton, an input that occurs twice is an error.
-    """
+    """Return all names, repeated ones too. As on Triton, an input that occurs twice is an error."""
     return members.names if isinstance(members, parser.RepeatedMembers) else members
 
 
 class _DocumentReader:
-    """Collects the inputs and parameters of a document."""
-
     def __init__(
         self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
     ) -> None:
@@ -149,8 +136,7 @@ class _DocumentReader:
 def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
     """Return the shape of an input with count elements.
 
-    The innermost variable dimension gets the size that makes the number of elements right. Other
-    variable dimensions get size 1.
+    The innermost variable dimension gets the size that fits the count. The others get size 1.
     """
     rest = count
     for size in shape:
@@ -180,11 +166,8 @@ def encode_response(
 ) -> bytes:
     """Return the JSON text of a response without error.
 
-    Outputs are flat lists, or scalars if they have one element. from_raw: converts an output, as
-    tensor_data.from_raw does.
-
-    Raises:
-        InvalidArgument: an output has no JSON form.
+    Outputs are flat lists, or scalars if they have one element. Raises InvalidArgument if an output
+    has no JSON form.
     """
     members, tensors = head
     document: dict[str, Any] = {}

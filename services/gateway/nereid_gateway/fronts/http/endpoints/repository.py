@@ -1,7 +1,4 @@
-"""Model repository extension over HTTP: translates JSON to the scheduler's calls and back.
-
-The scheduler decides which models are loaded. This module checks only what is specific to HTTP.
-"""
+"""Model repository extension over HTTP: translates JSON to the scheduler's calls and back."""
 
 from __future__ import annotations
 
@@ -82,7 +79,6 @@ def _wants_ready(body: bytes) -> bool:
 
 
 def _load_request(body: bytes, model: str, repository: str) -> bytes:
-    """Return a serialised RepositoryModelLoadRequest."""
     request = kserve_pb2.RepositoryModelLoadRequest(model_name=model, repository_name=repository)
     parameters = _parameters(parser.parse(body) if body else None)
     request_head.check_count("parameters", len(parameters), model)
@@ -115,10 +111,7 @@ def _decode_base64(name: str, value: str) -> bytes:
 
 
 def _asks_for_dependents(body: bytes) -> bool:
-    """Return whether the body of an unload asks to unload the dependent models too.
-
-    Any other content of the body, JSON or not, is ignored.
-    """
+    """Return whether an unload asks for dependent models too. Any other content is ignored."""
     try:
         return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True
     except Internal:

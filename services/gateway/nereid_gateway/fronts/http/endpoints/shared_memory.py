@@ -68,7 +68,6 @@ class SharedMemoryEndpoints:
 
 
 def _registration(body: bytes, kind: str, name: str) -> Registration:
-    """Return the registration that a body describes."""
     document = parser.parse(body)
     members = document if type(document) is dict else {}
     if kind == SYSTEM:
@@ -104,8 +103,7 @@ def _require(members: dict[str, Any], field: str) -> None:
 
 
 def _member(document: Any, field: str) -> Any:
-    # Triton's text for these members does not begin with the field, unlike the text of
-    # parser.member.
+    # Triton's text for these members does not begin with the field, unlike that of parser.member.
     if type(document) is not dict or field not in document:
         raise Internal(f"attempt to access non-existing object member '{field}'")
     return document[field]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OFF: Final = "this gateway records no timeline: it was started with --timeline-seconds=0"
 _DEFAULT_S: Final = 30.0
-# Maximum value of the query. It is longer than any gateway records.
+# Seconds. No gateway records for longer.
 _MAX_S: Final = 1_000_000_000
 _TYPE: Final = CONTENT_TYPE.encode()
 
@@ -34,7 +34,6 @@ class TimelineEndpoint:
         timeline = self._timeline
         if not timeline.records:
             raise NotFound(_OFF)
-        # A timeline shows requests to all models.
         check_all_models(call, route)
         last_s = Query(call.target, ("last",)).seconds("last", _DEFAULT_S, _MAX_S)
         writable = asyncio.Event()

@@ -1,7 +1,4 @@
-"""Trace and logging extensions over HTTP: translates JSON to the scheduler's settings and back.
-
-The scheduler owns the settings. This module checks only what is specific to HTTP.
-"""
+"""Trace and logging extensions over HTTP. The scheduler owns the settings."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ if TYPE_CHECKING:
 _LEVEL: Final = "trace_level"
 _TRACE_FILE: Final = "trace_file"
 _TRACE_SETTINGS: Final = (_TRACE_FILE, _LEVEL, "trace_rate", "trace_count", "log_frequency")
-# The response has the settings in this order.
+# Order of the response.
 _TRACE_ORDER: Final = (
     *(_LEVEL, "trace_rate", "trace_count", "log_frequency", _TRACE_FILE, "trace_mode"),
     *("url", "resource", "bsp_max_export_batch_size", "bsp_schedule_delay", "bsp_max_queue_size"),
 )
 _COUNT: Final = "Unable to parse 'trace_count'. Expecting value >= -1, got:"
-# The response has the settings in this order. They are also checked in this order.
+# Order of the response and of the checks.
 _LOG_ORDER: Final = (
     *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
 )
@@ -46,13 +43,10 @@ class TraceAndLogEndpoints:
         self._data_plane = data_plane
 
     async def trace_setting(self, call: HttpCall, route: Route) -> None:
-        """Respond with the trace settings of a model or of all models.
-
-        On POST, change them first.
-        """
+        """Respond with the trace settings of one or all models. On POST, change them first."""
         request = kserve_pb2.TraceSettingRequest(model_name=route.model)
         if call.method == b"POST":
-            # If the model is unknown, this is reported before any error in the body.
+            # An unknown model is reported before any error in the body.
             await self._call_trace_setting(request)
             request = kserve_pb2.TraceSettingRequest.FromString(
                 await read_body(self._data_plane, call, _trace_request, route.model)
@@ -95,7 +89,6 @@ class TraceAndLogEndpoints:
 
 
 def _trace_request(body: bytes, model: str) -> bytes:
-    """Return a serialised TraceSettingRequest."""
     request = kserve_pb2.TraceSettingRequest(model_name=model)
     document = parser.parse(body)
     members = document if type(document) is dict else {}
@@ -106,7 +99,6 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """Return a serialised LogSettingsRequest, and the log format if that is unknown."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})
@@ -120,10 +112,7 @@ def _limited(request: bytes) -> bytes:
 
 
 def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any) -> None:
-    """Set the trace setting `name` in the request to a value from the JSON document.
-
-    Null clears a setting.
-    """
+    """Set a trace setting in the request. Null clears the setting."""
     values: list[str] = []
     if name == _LEVEL:
         if value is not None:
@@ -137,17 +126,13 @@ def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any)
 
 
 def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) -> str | None:
-    """Fill in the request from a JSON document.
-
-    Return the log format if the document names an unknown one.
-    """
     for name in _LOG_ORDER:
         value = members.get(name)
         if value is None:
             continue
         setting = request.settings[name]
         if name == "log_file":
-            # The scheduler refuses every log file, so its name does not matter.
+            # The scheduler refuses every log file, so the name does not matter.
             setting.string_param = value if type(value) is str else "?"
         elif name == "log_format":
             setting.string_param = parser.as_string(value)

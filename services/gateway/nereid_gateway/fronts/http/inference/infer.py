@@ -1,9 +1,8 @@
 """Infer route: turns an HTTP call into an inference request, and the response into HTTP.
 
-The common path is synchronous: `infer` decodes and submits the request, and a callback encodes and
-sends the response. Everything that needs a control call or a thread runs as a task: raw requests,
-compression of large bodies, load reports. If a body is wrong, its error is submitted in place of
-the request, because the scheduler reports an unknown model first.
+The common path is synchronous. Tasks do whatever needs a control call or a thread: raw requests,
+compression of large bodies, load reports. The error of a wrong body is submitted as a request,
+because the scheduler reports an unknown model first.
 """
 
 from __future__ import annotations
@@ -54,13 +53,12 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.call_tasks import CallTasks
 
-# Bodies of up to this many bytes are compressed at once, which takes a fraction of a millisecond.
-# Larger bodies are compressed in a thread.
+# Larger bodies are compressed in a thread. Smaller ones take a fraction of a millisecond.
 _COMPRESS_BYTES: Final = 16384
-# Decompressed bodies above this many bytes are moved to shared memory in a thread.
+# Larger decompressed bodies are moved to shared memory in a thread.
 _COPY_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = b"inference-header-content-length"
-# Maximum number of cached decoders. When the table is full, it is cleared.
+# A full cache is cleared.
 _MAX_DECODERS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
 
@@ -69,7 +67,7 @@ _Encoded = tuple[bytes, bytes, Any]
 
 
 class InferEndpoint:
-    """Handler of the infer route."""
+    """Serves the infer route."""
 
     def __init__(
         self,
@@ -91,43 +89,34 @@ class InferEndpoint:
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
-        # Parsed JSON headers. All decoders share this cache.
+        # All decoders share the parsed JSON headers.
         self._headers: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(CACHED_HEADS)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
-        """Return a buffer for the body of a request whose headers have arrived.
-
-        The result is None if the body should be gathered as bytes.
-        """
+        """Return a buffer for the body of a request, or None to gather the body as bytes."""
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
         length_header = call.headers.get(_HEADER_LENGTH)
         if length_header is None:
-            # Without a buffer, the pieces of a large JSON body would have to be joined all at once.
+            # Without a buffer, the pieces of a large JSON body would be joined all at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
         try:
             length = int(length_header)
         except ValueError:
             return None
-        # The body is a JSON header followed by tensors. A buffer is of use only if there are
-        # tensors, so the header must be shorter than the body.
+        # A buffer helps only if tensors follow the JSON header.
         if not 0 < length < size_bytes:
             return None
         return self._data_plane.tensors.message_buffer(size_bytes, length)
 
     def handle(self, call: HttpCall, route: Route) -> None:
-        """Serve the first call of a target.
-
-        The front finds the decoder itself for further calls.
-        """
+        """Serve the first call of a target. For further calls, the front finds the decoder."""
         decoder = InferRequestDecoder(
             route.model, route.version, self._headers, self._data_plane.regions
         )
         self.decoders_by_target.remember(call.target, decoder)
         self.infer(call, decoder)
-
-    # --- requests -------------------------------------------------------------------------------
 
     def infer(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
         """Decode the body of a call, and submit the request."""
@@ -178,7 +167,6 @@ class InferEndpoint:
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
-        """Decode a request at once if this turn's allowance covers it, otherwise in a task."""
         if length > LARGE_BYTES:
             self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
             return
@@ -226,7 +214,6 @@ class InferEndpoint:
         length: int,
         named: RegionRanges,
     ) -> None:
-        """Read large inputs from clients' shared memory, then decode the request."""
         regions = self._data_plane.regions
         try:
             inputs = await regions.read(named, self._data_plane.tensors, call.hold)
@@ -270,7 +257,6 @@ class InferEndpoint:
         form: ResponseForm,
         unchecked: Sequence[StringInput],
     ) -> None:
-        """Count the elements of large BYTES tensors, then submit the request."""
         refusal = await self._data_plane.find_model(decoder.naming_head)
         if refusal is not None:
             _fail(call, refusal)
@@ -284,7 +270,7 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        # The headers are changed here. They are copied, because other calls share the dict.
+        # Other calls share the dict of headers, so it is copied before it is changed.
         call.known_headers = None
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
@@ -323,8 +309,6 @@ class InferEndpoint:
     def _submit(self, call: HttpCall, request: InferRequest, form: ResponseForm) -> None:
         self._submit_request(call, request, partial(self._on_response, call, request, form))
 
-    # --- responses ------------------------------------------------------------------------------
-
     def _on_response(
         self, call: HttpCall, request: InferRequest, form: ResponseForm, response: InferResponse
     ) -> None:
@@ -336,7 +320,6 @@ class InferEndpoint:
     def _respond_again(
         self, call: HttpCall, template: RequestTemplate, response: InferResponse
     ) -> None:
-        """Send the response to a request that was made from a template."""
         if response.error is not None:
             _fail(call, response.error)
             return

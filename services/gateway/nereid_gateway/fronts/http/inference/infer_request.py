@@ -1,10 +1,8 @@
-"""Decoder of an HTTP infer request's body and of the form that the response should have.
+"""Decodes the body of an HTTP infer request and the form that the response should have.
 
-A body is a JSON header followed by binary tensors. The meaning of a header without inline data
-depends only on its bytes, so parsed headers are cached by their bytes. The headers that one client
-repeats differ only in an id at the beginning, so the id is cut off before the look-up. A body
-without a header is a raw request, which raw_request decodes. The module knows no routes and no
-sockets.
+A body is a JSON header followed by binary tensors. Parsed headers are cached by their bytes,
+without inline data. Most clients repeat a header with another id, so an id at the beginning is cut
+off before the look-up. raw_request decodes a body without a header.
 """
 
 from __future__ import annotations
@@ -38,12 +36,10 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.client_shm.regions import ReadInputs
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
-# Limit on the digits that int() converts: int() takes quadratic time, and refuses numbers of more
-# than some thousand digits.
+# int() takes quadratic time and refuses numbers of more than some thousand digits.
 _MAX_DIGITS: Final = 100
-# Numbers with fewer digits need no further check.
 _PLAIN_DIGITS: Final = 16
-# Maximum number of classes, the largest number that fits into the protocol's 64 bits.
+# The largest number that fits into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
 _SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
@@ -58,10 +54,7 @@ _RESERVED: Final = (
 
 
 class ResponseForm(NamedTuple):
-    """Choice of the outputs that the client wants as binary: a default, and exceptions by name.
-
-    Outputs in shared memory have no data in the response.
-    """
+    """Outputs to send as binary. Outputs in regions have no data in the response."""
 
     binary_by_default: bool = False
     binary_by_name: tuple[tuple[str, bool], ...] = ()
@@ -72,29 +65,26 @@ ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
 class ParsedHeader(NamedTuple):
-    """Contents of a JSON header."""
+    """The parts of a JSON header."""
 
     checked: CheckedHead
     request_id: str
     parameters: dict[str, Parameter] | None
     priority: int
     timeout_us: int
-    # Size of each input in bytes. It is `None` for an input whose data is in the header, and 0 for
-    # an input in shared memory.
+    # Bytes of each input: None if its data is in the header, 0 if it is in shared memory.
     sizes: tuple[int | None, ...]
     inline: tuple[bytes, ...]
-    # Descriptions of the inputs whose data is in the header.
+    # Inputs whose data is in the header.
     inline_inputs: tuple[HeadInput, ...]
     form: ResponseForm
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
-    """Return the length of the JSON header; it is 0 for a raw request.
+    """Return the length of the JSON header, or 0 for a raw request.
 
-    The text is read like atoi() of C reads it. Without a text, the header is the whole body.
-
-    Raises:
-        InvalidArgument: the header does not lie within the body.
+    As on Triton, the text is read as atoi() reads it. Without a text, the header is the whole body.
+    Raises InvalidArgument if the header is longer than the body.
     """
     if text is None:
         return body_size
@@ -123,11 +113,7 @@ class InferRequestDecoder:
         headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
-        """Keep the model and the cache of parsed headers.
-
-        headers: maps the head that names the model, and the text of a JSON header, to the parsed
-        header. All decoders share it.
-        """
+        """headers: cache that all decoders share. Key: the naming head and the JSON text."""
         self.model = model
         self.version = version
         self._regions = regions
@@ -140,12 +126,10 @@ class InferRequestDecoder:
         length: int,
         unchecked: list[StringInput] | None = None,
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body.
+        """Decode a body. length: bytes of the JSON header.
 
-        length: size of the JSON header in bytes.
-
-        An invalid body becomes a request with the error. Large inputs whose elements must still be
-        counted are added to unchecked.
+        An invalid body becomes a request with the error. unchecked: collects large inputs whose
+        elements must still be counted.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -175,10 +159,9 @@ class InferRequestDecoder:
         run_job: RunJob,
         read: Callable[[RegionRanges], Awaitable[ReadInputs]],
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body with a large JSON header.
+        """Decode a body with a large JSON header. run_job parses the header in a decoder process.
 
-        run_job: runs the job that parses the header. read: reads large inputs from clients' shared
-        memory.
+        read: reads large inputs from clients' shared memory.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -217,10 +200,7 @@ class InferRequestDecoder:
         return self._headers.get((self.naming_head, text))
 
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
-        """Return the request to submit in place of one that could not be decoded.
-
-        The returned request has the name of the model and the error.
-        """
+        """Return the request to submit in place of one that could not be decoded."""
         error_status = error_status_of(error)
         # The message may quote text that is not valid UTF-8, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
@@ -229,10 +209,7 @@ class InferRequestDecoder:
     def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
-        """Return the header's text without an id at its beginning, and whether it had such an id.
-
-        The id is moved to the request.
-        """
+        """Return the header without an id at its beginning. The id is moved to the request."""
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
@@ -241,7 +218,6 @@ class InferRequestDecoder:
         match = _ID.match(text)
         if match is None:
             return text, False
-        # Headers that a client repeats differ only in the id.
         request.request_id = match[1].decode("utf-8", "replace")
         return b"{" + text[match.end() :], True
 
@@ -289,11 +265,7 @@ class InferRequestDecoder:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
-        """Parse a header, and cache it if further requests may repeat its text.
-
-        repeated: the text with marks in place of arrays of data, from inline_data.cut(). arrays:
-        the number of these arrays.
-        """
+        """Parse a header and cache it. repeated: its text, with marks in place of data arrays."""
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
@@ -306,10 +278,7 @@ class InferRequestDecoder:
 def parse_header_job(
     texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
-    """Return the parsed header and its inline tensors. This is a job for a decoder process.
-
-    The elements of these tensors have been counted.
-    """
+    """Return a header and its counted inline tensors. A decoder process runs this job."""
     regions = UnresolvedRegions(allowed=shm_allowed)
     header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
     inline = iter(header.inline)
@@ -321,7 +290,6 @@ def parse_header_job(
 
 
 def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
-    """Return whether the data of a tensor is outside the JSON header."""
     return header.sizes[tensor.position] is not None
 
 
@@ -353,16 +321,11 @@ class _HeaderParser:
         self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
-        # Maps an output to its range, or to `None` if the output is not in shared memory. If an
-        # output is requested twice, the first request counts.
+        # Key: an output. Value: its range, or None. If an output is requested twice, the first
+        # counts.
         self._output_ranges: dict[str, RegionRange | None] = {}
 
     def parse(self, document: Any) -> ParsedHeader:
-        """Return the header that a JSON document describes.
-
-        Raises:
-            NereidError: the header is wrong. The error has Triton's text.
-        """
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None
@@ -483,11 +446,7 @@ class _HeaderParser:
 
 
 def custom_parameter(key: str, value: Any) -> Parameter:
-    """Return the value of a parameter. Its kind must be one that the protocol has.
-
-    Raises:
-        NereidError: the value is of another kind.
-    """
+    """Return the value of a parameter. Raises NereidError if the protocol has no such kind."""
     if key == "sequence_id":
         if type(value) is str:
             text = parser.printable(value)
@@ -501,7 +460,7 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        # Integers in JSON are signed 64-bit integers, as on Triton; larger ones become floats.
+        # As on Triton, integers in JSON are signed 64-bit integers. Larger ones become floats.
         return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."

@@ -1,8 +1,7 @@
-"""Encoder of the body of an HTTP infer response: a JSON header followed by binary tensors.
+"""Encodes the body of an HTTP infer response: a JSON header followed by binary tensors.
 
-Without the id and inline data, the header depends only on three things: the response's head, the
-sizes of the tensors, and the form that the client asked for. This part of the header is cached
-under these three.
+A header is cached without its id and inline data. The key is the response's head, the sizes of the
+tensors, and the form that the client asked for.
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ if TYPE_CHECKING:
 
     from nereid_gateway.fronts.http.inference.infer_request import ResponseForm
 
-# Head of a response as JSON: the members before the outputs, and the outputs without their data.
+# The members before the outputs, and the outputs without their data.
 HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class _Layout(NamedTuple):
-    """Parts that responses with one head have in common."""
-
-    # JSON text without its opening brace and without an id. It is cut where the data of outputs
-    # belongs.
+    # JSON text without its opening brace and id, cut where the data of outputs belongs.
     texts: list[bytes]
-    # Outputs whose data is in the JSON text: the index of the payload, and the datatype.
+    # Outputs whose data is in the JSON text: index of the payload, and datatype.
     inline: list[tuple[int, str]]
     # Indexes of the payloads that follow the JSON text.
     binary: list[int]
@@ -57,9 +53,8 @@ class InferResponseEncoder:
     ) -> None:
         """Limit the outputs that are written as JSON.
 
-        max_json_bytes: maximum size of the raw outputs that are written as JSON in one response.
-        max_text_bytes: maximum size of the JSON text of these outputs. If it is set, the text is
-        written in slices; otherwise each output is written at once.
+        max_json_bytes: maximum raw size of these outputs in one response. max_text_bytes: maximum
+        size of their text. If it is set, the text is written in slices.
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes
@@ -73,9 +68,8 @@ class InferResponseEncoder:
     ) -> tuple[bytes, bytes, Sequence[bytes]]:
         """Return content type, further header lines and body parts of a response without error.
 
-        Raises:
-            InvalidArgument: an output has no JSON form and was not requested as binary.
-            LargeOutputsError: the outputs to be written as JSON are too large for this encoder.
+        Raises InvalidArgument if an output needs JSON but has no JSON form. Raises
+        LargeOutputsError if the outputs in JSON are too large for this encoder.
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
@@ -107,7 +101,7 @@ class InferResponseEncoder:
             output: dict[str, Any] = tensor.copy()
             outputs.append(output)
             if name in form.in_regions:
-                # The data of the output is already in the client's memory.
+                # This data is already in the client's memory.
                 continue
             if by_name.get(name, form.binary_by_default):
                 output["parameters"] = {"binary_data_size": len(payload)}
@@ -121,13 +115,12 @@ class InferResponseEncoder:
         text = orjson.dumps({**members, "outputs": outputs})[1:]
         all_binary = len(binary) == len(outputs)
         layout = _Layout(text.split(QUOTED_MARK), inline, binary, all_binary=all_binary)
-        # Strings differ in size, so layouts of responses with inline strings would fill the table.
+        # Strings differ in size, so layouts with inline strings would fill the cache.
         if len(text) <= MAX_CACHED_HEAD_BYTES and all(datatype != BYTES for _, datatype in inline):
             self._layouts.remember(key, layout)
         return layout
 
     def _write_inline(self, layout: _Layout, payloads: Sequence[Any]) -> bytes:
-        """Return the JSON text, with the data of the outputs that are not binary."""
         from_raw = tensor_data.from_raw
         if self._max_text_bytes is not None:
             from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
@@ -162,10 +155,7 @@ class InferResponseEncoder:
 def encode_job(
     payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm, max_text_bytes: int
 ) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
-    """Return content type, further header lines and the parts of a response's body.
-
-    This is a job for a decoder process.
-    """
+    """Return content type, further header lines and body parts. A decoder process runs this job."""
     response = InferResponse(0, head, list(payloads))
     encoder = InferResponseEncoder(sys.maxsize, max_text_bytes)
     content_type, extra, parts = encoder.encode(response, request_id, form)

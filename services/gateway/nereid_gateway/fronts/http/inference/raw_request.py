@@ -1,7 +1,4 @@
-"""Raw requests. The body of a raw request is only the data of the model's single input.
-
-Name, datatype and shape follow from the model's configuration, as Triton deduces them.
-"""
+"""Raw requests, whose body is only the data of the model's single input."""
 
 # layout: not compiled, off the hot path
 
@@ -21,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
-    """Return the input whose data is in the body, and the data in raw form.
+    """Return the input and its raw data. Name, datatype and shape follow from the configuration.
 
-    Raises:
-        InvalidArgument: the model has several inputs, or the input's shape is ambiguous.
+    Raises InvalidArgument if the model has several inputs or the shape is ambiguous.
     """
     if len(config.input) != 1:
         raise InvalidArgument(

@@ -1,10 +1,7 @@
-"""Template of requests and their responses. It has the parts that repeat: all but the tensors.
+"""Template of requests and responses on one connection: all parts that repeat, so not the tensors.
 
-Most clients that keep a connection send the same HTTP head and the same JSON header again and
-again. With a template, these headers need not be parsed again. The text before the tensors of the
-response need not be formatted again either. Parts are recognised by their bytes: the HTTP head
-(server.known_headers), the JSON header, and the head of the response. The module knows no
-connection.
+Most clients that keep a connection repeat the HTTP head and the JSON header. With a template,
+neither is parsed again, and the response's header is not formatted again.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     )
     from nereid_gateway.server.call import HttpCall
 
-# Maximum size in bytes of a JSON header, and of the text before a response's tensors. The size is
-# limited because each connection has a template.
+# Bytes of a JSON header, or of the text before a response's tensors. Each connection has a
+# template.
 _MAX_BYTES: Final = 1024
 # Headers that influence the request or the form of its response.
 _MEANINGFUL: Final = (
@@ -63,7 +60,6 @@ class RequestTemplate:
         header: ParsedHeader,
         sizes: tuple[int, ...],
     ) -> None:
-        """Keep the JSON header's text and meaning, and the sizes of the tensors that follow."""
         self.decoder = decoder
         self.form = header.form
         self._text = text
@@ -71,16 +67,16 @@ class RequestTemplate:
         self._priority = header.priority
         self._timeout_us = header.timeout_us
         self._sizes = sizes
-        # Head, sizes and leading text of the last response. No response has the initial sizes.
+        # No response has the initial sizes.
         self._response_head = b""
         self._response_sizes = [-1]
         self._response_start = b""
         self._joins = False
 
     def make_request(self, body: bytes) -> InferRequest | None:
-        """Return the request with this body, or None if the body has another JSON header.
+        """Return the request, or None if the body's JSON header differs from the template's.
 
-        The body is as long as the body from which the template was made.
+        The body must be as long as the one from which the template was made.
         """
         text = self._text
         if not body.startswith(text):
@@ -97,10 +93,7 @@ class RequestTemplate:
         return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
 
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
-        """Return the parts of a response for a connection that is kept alive, or None.
-
-        None means that the response has to be encoded. The response must not have an error.
-        """
+        """Return the parts of a kept-alive response, or None if it must be encoded."""
         payloads: list[Any] = response.payloads
         sizes = [len(payload) for payload in payloads]
         if sizes != self._response_sizes or response.head != self._response_head:
@@ -114,14 +107,11 @@ class RequestTemplate:
     def remember_response(
         self, response: InferResponse, encoded: tuple[bytes, bytes, Sequence[bytes]]
     ) -> None:
-        """Keep the text before the tensors of a response, if all its tensors are binary.
-
-        encoded: content type, further header lines and parts of the body.
-        """
+        """Keep the text before the tensors of a response, if all its tensors are binary."""
         content_type, extra, parts = encoded
         payloads: Sequence[Any] = response.payloads
-        # The body of a binary response has two parts for the JSON header and one part for each
-        # tensor. Outputs in JSON have no parts of their own.
+        # A binary body has two parts for the JSON header and one for each tensor. Outputs in JSON
+        # have no parts.
         if content_type != BINARY or len(parts) != 2 + len(payloads):
             return
         json_header = parts[0] + parts[1]
@@ -137,10 +127,9 @@ class RequestTemplate:
 def make_template(
     call: HttpCall, decoder: InferRequestDecoder, length: int, request: InferRequest
 ) -> RequestTemplate | None:
-    """Return a template made from a call and its request, or None if they do not qualify.
+    """Return a template, or None if the call does not qualify. length: bytes of the JSON header.
 
-    length: length of the JSON header in the body. A request qualifies if its HTTP head and JSON
-    header say nothing beyond the model and the tensors.
+    A call qualifies if its HTTP head and JSON header say nothing beyond the model and the tensors.
     """
     if (
         length > _MAX_BYTES

@@ -1,7 +1,4 @@
-"""Responses to control calls as JSON documents, in the form that Triton's HTTP clients read.
-
-The module holds no state and does no I/O.
-"""
+"""Responses to control calls as JSON documents, in the form that Triton's HTTP clients read."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
 
 
 def repository_index(message: kserve_pb2.RepositoryIndexResponse) -> bytes:
-    """Return the JSON list for an index.
-
-    A model that was never loaded has only its name in the list.
-    """
+    """Return the JSON list for an index. A model that was never loaded has only its name."""
     models = []
     for model in message.models:
         document = {"name": model.name}

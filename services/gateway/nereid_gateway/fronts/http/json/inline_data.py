@@ -1,8 +1,6 @@
-"""Separation of the data of tensors from the rest of a JSON header, which clients repeat.
+"""Cuts the data of tensors out of a JSON header, so that the rest repeats and can be cached.
 
-An array has the same value whether it is parsed alone or within its document. So arrays are cut out
-and parsed alone. The rest has a mark in place of each array, and means the same for all documents
-that share it. This module knows JSON and numbers; infer_request knows what a header says.
+An array has the same value whether it is parsed alone or within its document.
 """
 
 # layout: compiled
@@ -22,9 +20,9 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.request_head import HeadInput
 
-# Name of the member as serialisers write it. One space may follow.
+# As serialisers write the member. One space may follow.
 _MEMBER: Final = b'"data":'
-# Mark that replaces data in cached headers. It is random, so that no client can send it.
+# The mark is random, so that no client can send it.
 MARK: Final = secrets.token_hex(16)
 QUOTED_MARK: Final = b'"%b"' % MARK.encode()
 
@@ -32,8 +30,7 @@ QUOTED_MARK: Final = b'"%b"' % MARK.encode()
 def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
     """Return a header that has marks in place of its arrays of data, and the arrays.
 
-    Arrays with strings are not cut, because strings may contain anything. A header with such an
-    array, or without data, is returned unchanged.
+    Arrays with strings are not cut, because strings may contain anything.
     """
     at = text.find(_MEMBER)
     if at < 0:
@@ -44,8 +41,7 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
     while at >= 0:
         start = at + len(_MEMBER)
         start += text.startswith(b" ", start)
-        # An array of numbers contains neither braces nor quotes. So it ends before the next brace
-        # or quote, which belongs to the enclosing object.
+        # An array of numbers has no brace or quote, so it ends before the next one.
         limit = text.find(b'"', start)
         limit = len(text) if limit < 0 else limit
         brace = text.find(b"}", start, limit)
@@ -63,8 +59,7 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
 def is_cut(rest: bytes, count: int) -> bool:
     """Return whether the marks stand for all data of inputs, and for nothing else.
 
-    rest: the text with marks, from cut(). The document without marks is a valid request. count: the
-    number of marks that cut() has inserted.
+    rest: the text with marks, of a valid request. count: the number of marks that cut() inserted.
     """
     try:
         inputs = orjson.loads(rest)["inputs"]
@@ -74,10 +69,9 @@ def is_cut(rest: bytes, count: int) -> bool:
 
 
 def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | None:
-    """Return the inputs' data in raw form, or None if an array is not valid JSON by itself.
+    """Return the inputs' raw data, or None if an array is not valid JSON by itself.
 
-    Raises:
-        NereidError: the data is wrong; see tensor_data.to_raw.
+    Raises NereidError if the data is wrong, as tensor_data.to_raw does.
     """
     raws = []
     for array, (name, datatype, shape) in zip(arrays, inputs, strict=True):
@@ -85,8 +79,8 @@ def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | 
             data = orjson.loads(array)
         except orjson.JSONDecodeError:
             return None
-        # An array without true, false and null has no letter r or l. If it is not nested either, it
-        # has only numbers.
+        # Without r and l, there is no true, false or null. If the array is also not nested, it has
+        # only numbers.
         flat = array.find(b"[", 1) < 0 and array.find(b"r") < 0 and array.find(b"l") < 0
         if flat and len(data) == bounded_count(shape):
             raw = tensor_data.pack_numbers(data, datatype)

@@ -1,8 +1,7 @@
-"""Parser of JSON documents in requests, as lenient as Triton's and with Triton's error texts.
+"""Parses JSON in requests as leniently as Triton, with Triton's error texts.
 
-orjson parses nearly all documents. Triton accepts some that orjson refuses: NaN and Infinity, a
-byte-order mark, text after a NUL, broken UTF-8, nesting deeper than orjson's limit. The standard
-library parses these documents again. The module knows only JSON, and no tensors or models.
+orjson refuses some documents that Triton accepts: NaN and Infinity, a byte-order mark, text after a
+NUL, broken UTF-8, deep nesting. The standard library parses these again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
 
-# Pairs of the standard library's error text and RapidJSON's text, which Triton's clients know.
+# The standard library's error text, and RapidJSON's text, which Triton's clients know.
 _REASONS: Final = (
     ("Expecting property name", "Missing a name for object member."),
     ("Illegal trailing comma before end of object", "Missing a name for object member."),
@@ -39,11 +38,7 @@ _REASONS: Final = (
 
 
 def parse(text: bytes) -> Any:
-    """Return the document in a text.
-
-    Raises:
-        Internal: the text is not JSON. Triton's clients get status 500 for it.
-    """
+    """Return the document in a text. Raises Internal (500, as on Triton) if it is not JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -55,30 +50,28 @@ class RepeatedMembers(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
-        # Names in the order of the document. A repeated name occurs several times.
+        # In the order of the document. A repeated name occurs several times.
         self.names = [name for name, _ in pairs]
 
 
 def parse_members(text: bytes, nested: str) -> Any:
     """Return the document in a text, and preserve repeated members of its object.
 
-    The object, and the object in its member `nested`, are RepeatedMembers if a member occurs twice
-    in them. parse() would return the last value of the member.
+    If a member occurs twice in the object, or in the object's member `nested`, that object is a
+    RepeatedMembers.
     """
     document = parse(text)
     if type(document) is not dict:
         return document
     members: Any = document.get(nested)
     count = len(document) + (len(members) if type(members) is dict else 0)
-    # Each member has a colon. If the text has further colons, they belong to repeated members,
-    # other objects or strings.
+    # Each member has a colon. Further colons belong to repeated members, other objects or strings.
     if text.count(b":") <= count or _has_objects(document, nested):
         return document
     return _parse_leniently(text, _members)
 
 
 def _has_objects(document: dict[str, Any], nested: str) -> bool:
-    """Return whether values contain further containers, which would take long to inspect."""
     return any(
         type(element) in _CONTAINERS
         for name, value in document.items()
@@ -105,8 +98,8 @@ def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
-        # The text is changed in a single pass. If passes were repeated, a client could send a text
-        # in which each pass finds only one more token.
+        # With repeated passes, a client could send a text in which each pass finds only one more
+        # token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
         return _loads(spelt_out, make_object)
@@ -158,7 +151,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int | float:
-    """Return a number as orjson reads it. It is a double if it does not fit into 64 bits."""
+    """Return a number as orjson reads it: a double if it does not fit into 64 bits."""
     value = int(digits) if len(digits) <= 20 else None
     if value is not None and -(1 << 63) <= value < 1 << 64:
         return value
@@ -166,10 +159,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
-    """Return RapidJSON's reason for an error and the error's position.
-
-    The position lies after the token that RapidJSON began to read.
-    """
+    """Return RapidJSON's reason, and its position: after the token that RapidJSON began to read."""
     position = error.pos
     for start, reason in _REASONS:
         if error.msg.startswith(start):
@@ -190,39 +180,32 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
 
 
 def _begun(document: str, position: int) -> int:
-    """Return the number of characters at the position that may begin a value."""
     begun = _BEGUN.match(document, position)
     return len(begun[0]) if begun else 0
 
 
-# Matches a decimal point or an exponent without digits after it.
+# A decimal point or an exponent without digits after it.
 _FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
 _EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
-# Matches the beginnings of null, true, false and a negative number.
+# The beginnings of null, true, false and a negative number.
 _BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
-# Matches a string, even without its closing quote. Matching never backtracks, so its cost is
-# linear.
+# A string, even without its closing quote. Matching never backtracks, so its cost is linear.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# Matches strings, which stay as they are, and spellings of numbers that only RapidJSON accepts.
+# Strings, which stay as they are, and spellings of numbers that only RapidJSON accepts.
 _TOKEN: Final = re.compile(_STRING.pattern + r"|-?\b(?:Inf|NaN)\b", re.DOTALL)
-# Finds numbers that may be too large for a double or for 64 bits. Every number that is too large
-# contains a match.
+# Every number that is too large for a double or for 64 bits contains a match.
 _LARGE_NUMBER: Final = re.compile(r"[0-9]{19}|[0-9][eE]\+?0*+[0-9]{3}")
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
 
 def _enclosing(document: str, position: int) -> str:
-    """Return the opening bracket of the innermost container that is open at a position.
-
-    The text before the position was parsed, so its brackets match.
-    """
-    # The import is deferred because a gateway starts without NumPy (see
-    # nereid_gateway.core.deferred_imports).
+    """Return the opening bracket of the innermost container that is open at a position."""
+    # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     text = _STRING.sub("", document[:position]).encode("ascii", "replace")
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)[::-1]
-    # From the right, the innermost open bracket is the first that has no closing bracket.
+    # From the right, the innermost open bracket is the first without a closing bracket.
     depths = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1))
     unclosed = np.flatnonzero(depths == 1)
     return "]" if unclosed.size and brackets[unclosed[0]] == ord("[") else "}"
@@ -232,11 +215,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def utf8(text: str) -> bytes:
-    """Return the bytes of a string that was parsed. Invalid UTF-8 is restored.
-
-    Raises:
-        Internal: the string has half a surrogate pair, which UTF-8 cannot encode.
-    """
+    """Return a parsed string's bytes, or raise Internal for half a surrogate pair."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -252,68 +231,42 @@ def printable(text: str) -> str:
     return text
 
 
-# --- values and members, with Triton's texts ----------------------------------------------------
-
-
 def refuse_kind(wanted: str, field: str = "") -> Never:
-    """Raise the error for a value that is not of the wanted kind.
-
-    field: the name of the member with the value; empty if it is not known.
-    """
+    """Raise the error for a value of the wrong kind. field: the member's name, or empty."""
     prefix = f"Unable to parse '{field}': " if field else ""
     raise Internal(f"{prefix}attempt to access JSON non-{wanted} as {wanted}")
 
 
 def as_string(value: Any, field: str = "") -> str:
-    """Return value if it is a string. Characters that UTF-8 cannot encode are replaced.
-
-    Raises:
-        Internal: value is of another kind.
-    """
+    """Return value with unprintable characters replaced. Raises Internal if it is no string."""
     if type(value) is not str:
         refuse_kind("string", field)
     return printable(value)
 
 
 def as_array(value: Any, field: str = "") -> list[Any]:
-    """Return value if it is an array.
-
-    Raises:
-        Internal: value is of another kind.
-    """
+    """Return value, or raise Internal if it is no array."""
     if type(value) is not list:
         refuse_kind("array", field)
     return value
 
 
 def as_unsigned(value: Any, field: str = "") -> int:
-    """Return value if it is an integer of at least 0.
-
-    Raises:
-        Internal: value is of another kind.
-    """
+    """Return value, or raise Internal if it is no integer of at least 0."""
     if type(value) is not int or value < 0:
         refuse_kind("unsigned-integer", field)
     return value
 
 
 def as_boolean(value: Any, field: str = "") -> bool:
-    """Return value if it is a boolean.
-
-    Raises:
-        Internal: value is of another kind.
-    """
+    """Return value, or raise Internal if it is no boolean."""
     if type(value) is not bool:
         refuse_kind("boolean", field)
     return value
 
 
 def member(document: Any, field: str) -> Any:
-    """Return document[field].
-
-    Raises:
-        Internal: document is not an object, or has no such member.
-    """
+    """Return document[field], or raise Internal if there is no such member."""
     if type(document) is not dict or field not in document:
         raise Internal(
             f"Unable to parse '{field}': attempt to access non-existing object member '{field}'"
@@ -322,31 +275,17 @@ def member(document: Any, field: str) -> Any:
 
 
 def string_member(document: Any, field: str) -> str:
-    """Return document[field], which must be a string.
-
-    Raises:
-        Internal: the document has no such string.
-    """
+    """Return document[field], or raise Internal if it is no string."""
     return as_string(member(document, field), field)
 
 
 def array_member(document: Any, field: str) -> list[Any]:
-    """Return document[field], which must be an array.
-
-    Raises:
-        Internal: the document has no such array.
-    """
+    """Return document[field], or raise Internal if it is no array."""
     return as_array(member(document, field), field)
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
 def write(document: Any) -> bytes:
-    """Return a document as JSON text.
-
-    NaN and Infinity become bare tokens. Invalid UTF-8 is written as it was received.
-    """
+    """Return a document as JSON text: NaN and Infinity bare, invalid UTF-8 as received."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=True).encode(
         "utf-8", "surrogateescape"
     )

@@ -9,13 +9,7 @@ from nereid_gateway.fronts.http.json import parser
 
 
 def tensor_range(parameters: dict[str, Any]) -> RegionRange:
-    """Return the range that the parameters of a tensor describe.
-
-    They include the name of a region.
-
-    Raises:
-        Internal: a parameter is of the wrong kind.
-    """
+    """Return the range in a tensor's parameters. Raises Internal if one has a wrong kind."""
     region = parser.string_member(parameters, "shared_memory_region")
     offset = parser.as_unsigned(parameters.get("shared_memory_offset", 0), "shared_memory_offset")
     size_bytes = parser.as_unsigned(

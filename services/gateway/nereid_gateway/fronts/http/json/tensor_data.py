@@ -1,8 +1,6 @@
-"""Conversion of tensor data from JSON to raw bytes and back, with Triton's rules.
+"""Converts tensor data from JSON to raw bytes and back, with Triton's rules.
 
-Data may be flat or nested in any way. Integers outside the range of a datatype wrap, as on Triton.
-FP16 and BF16 have no JSON form. string_elements counts the elements of BYTES tensors, in whatever
-format they came.
+Data may be nested in any way. Integers out of range wrap. FP16 and BF16 have no JSON form.
 """
 
 # layout: compiled
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
 _SIGNED: Final = frozenset({"INT8", "INT16", "INT32", "INT64"})
 _UNSIGNED: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64"})
 _FLOAT: Final = frozenset({"FP32", "FP64"})
-# Datatypes that have no JSON form.
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
-# Format codes of struct and memoryview. struct refuses integers that are out of range. A double
-# that FP32 cannot hold becomes infinite, as on Triton.
+# struct refuses integers out of range. A double that FP32 cannot hold becomes infinite, as on
+# Triton.
 _CODES: Final = {
     "BOOL": "?",
     "INT8": "b",
@@ -50,18 +47,17 @@ _CODES: Final = {
     "FP64": "d",
 }
 _NUMBER: Final = {int, float}
-# Number of bytes of an output that are written at once. It is a multiple of all element sizes.
+# Bytes of an output written at once: a multiple of all element sizes.
 _SLICE_BYTES: Final = 65_536
-# Number of strings that are encoded at once.
+# Strings encoded at once.
 _PIECE: Final = 65536
 
 
 def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
     """Return the raw form of the `data` member of an input.
 
-    Raises:
-        Internal: the data does not fit the datatype and the shape.
-        InvalidArgument: the datatype is unknown, or has no JSON form.
+    Raises Internal if the data does not fit datatype and shape. Raises InvalidArgument if the
+    datatype is unknown or has no JSON form.
     """
     count = bounded_count(shape)
     if not count:
@@ -82,8 +78,7 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
-            # The wrong number of elements is not reported here, because the scheduler first has to
-            # check whether the model accepts a scalar.
+            # The scheduler first has to check whether the model accepts a scalar.
             return b""
         wanted = data[: min(count, len(data))]
         # An element of a wrong kind is reported before a wrong number of elements.
@@ -121,9 +116,9 @@ def refuse_half_precision(name: str, datatype: str) -> Never:
 
 
 def pack_numbers(data: list[Any], datatype: str) -> bytes | None:
-    """Return the raw form of a flat list of numbers, or None if to_raw has to convert it.
+    """Return a flat list of numbers as raw bytes, or None if to_raw has to convert it.
 
-    The list must have as many elements as the shape, and no nested list, boolean or null.
+    The list must fit the shape and have no nested list, boolean or null.
     """
     code = _CODES.get(datatype)
     if code is None or code == "?":
@@ -139,8 +134,7 @@ def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> by
         parser.refuse_kind(kind, "data")
     if (raw := pack_numbers(data, datatype)) is not None:
         return raw
-    # The import is deferred because a gateway starts without NumPy (see
-    # nereid_gateway.core.deferred_imports).
+    # A gateway starts without NumPy (core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415
@@ -160,12 +154,9 @@ def _encoded(texts: list[str]) -> list[bytes]:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Return the leaves of nested lists in order.
-
-    The function is not recursive, because nesting is unlimited.
-    """
+    """Return the leaves of nested lists. Nesting is unlimited, so the function is not recursive."""
     while (types := set(map(type, data))) == _LIST:
-        # Regularly nested lists are flattened level by level.
+        # Regular nesting is flattened level by level.
         data = list(chain.from_iterable(data))
     if list not in types:
         return data
@@ -183,14 +174,10 @@ def _flatten(data: list[Any]) -> list[Any]:
 
 
 def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-    """Return the elements of an output as a flat value that orjson writes.
+    """Return an output's elements as a list, or as a Fragment if strict JSON cannot hold them.
 
-    The value is a list, or a Fragment if the elements are not valid in strict JSON. scalar: if
-    True, a single element is returned without its list.
-
-    Raises:
-        InvalidArgument: the datatype has no JSON form. As on Triton, this is found only after the
-            model has run.
+    scalar: return a single element without its list. Raises InvalidArgument if the datatype has no
+    JSON form, as on Triton only after the model has run.
     """
     _check_has_json(datatype)
     elements = split_bytes(raw) if datatype == BYTES else raw
@@ -203,15 +190,10 @@ class OutputTexts:
     """Writes the outputs of a response in slices, because orjson crashes if it gets no memory."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Limit the size of all texts together to max_bytes."""
         self._max_bytes = self._left_bytes = max_bytes
 
     def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-        """Return the elements of an output, as the module's from_raw does.
-
-        Raises:
-            InvalidArgument: the datatype has no JSON form, or the texts are too large.
-        """
+        """Return the elements of an output. Raises InvalidArgument if the texts are too large."""
         _check_has_json(datatype)
         text = io.BytesIO()
         count, separator = 0, b"["
@@ -256,15 +238,13 @@ def _check_has_json(datatype: str) -> None:
 
 
 def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
-    """Yield parts of an output for _values. A long string is a part of its own."""
     if datatype != BYTES:
         view = memoryview(raw)
         for at in range(0, len(raw), _SLICE_BYTES):
             yield view[at : at + _SLICE_BYTES]
         return
     for elements in split_in_slices(raw, _SLICE_BYTES):
-        # Only the last string of a slice may be longer than a slice. Such a string becomes a part
-        # of its own.
+        # Only the last string of a slice may be longer than a slice. It becomes a slice of its own.
         last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
         if elements:
             yield elements
@@ -273,7 +253,6 @@ def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
 
 
 def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
-    """Return the JSON values of elements, and whether they are valid in strict JSON."""
     if datatype == BYTES:
         try:
             return [element.decode() for element in elements], True
@@ -281,7 +260,6 @@ def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
             return [element.decode("utf-8", "surrogateescape") for element in elements], False
     view: Any = memoryview(elements).cast("B")
     values: list[Any] = view.cast(_CODES[datatype]).tolist()
-    # A sum is cheap to compute. It is not finite if a value is not finite, or if finite values are
-    # very large. Only then is each value checked.
+    # A finite sum shows cheaply that all values are finite. Otherwise, each value is checked.
     strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
     return values, strict

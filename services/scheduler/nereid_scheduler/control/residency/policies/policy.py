@@ -1,9 +1,7 @@
 """Decides which models on demand are in memory, on which executors, and which make way.
 
-The module is a state machine without clock or event loop. Its input is events and the use of the
-models; its output is loads and unloads. Each device of an executor has a budget of memory. A model
-is placed on the first executor, by name, that has enough memory (first fit). If none has, it is
-placed on the executor whose least popular models make way. Models that are in use or pinned never
+A model is placed on the first executor, by name, that has enough memory (first fit). If none has
+enough, the least popular models of one executor make way. Models that are in use or pinned never
 make way. If less popular models are in use or being loaded, a popular model does not make way in
 their place: the model that needs the memory waits for the less popular ones.
 
@@ -32,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    # Maps a device to bytes of memory. Devices are "cpu", or "gpu" and a number.
+    # Maps a device to bytes. Devices are "cpu", or "gpu" and a number.
     Sizes = Mapping[str, int]
 
 
@@ -40,7 +38,6 @@ class Status(Enum):
     """State of a model."""
 
     OUT = "out"
-    # The model is loaded as soon as other models have made way.
     WAITING = "waiting"
     LOADING = "loading"
     RESIDENT = "resident"
@@ -54,24 +51,19 @@ _TRANSITIONS: Final = {
     Status.RESIDENT: {Status.UNLOADING, Status.OUT},
     Status.UNLOADING: {Status.OUT},
 }
-# Maximum number of waiting models that one event considers. The first ones have priority anyway.
 _MAX_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
-# States in which a model takes memory.
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
 
 
 class Usage(NamedTuple):
     """The use of a model, as far as decisions depend on it."""
 
-    # Time of the model's last execution. Any clock will do.
+    # Time of the last execution, by any clock.
     last_used: float = 0.0
-    # True if the model has requests or sequences.
     busy: bool = False
-    # Decayed count of the model's requests (popularity.py).
     popularity: float = 0.0
-    # True if the model is busy because an ensemble waits for it. It does not become idle when its
-    # own requests end.
+    # True if the model is busy because an ensemble waits for it.
     kept: bool = False
 
 
@@ -101,10 +93,9 @@ class Actions:
 @dataclass(slots=True)
 class _Model:
     status: Status = Status.OUT
-    # Maps an executor to the sizes that the model needs there, as far as known. The model cannot be
-    # on any other executor.
+    # Sizes by executor. The model cannot be on any other executor.
     needs: Mapping[str, Sizes] = field(default_factory=dict)
-    # Maps an executor to the memory that the model takes, or that is reserved while it loads.
+    # Memory by executor. It is reserved while the model loads.
     taken: dict[str, Sizes] = field(default_factory=dict)
     # While the model is WAITING: the executor on which other models make way for it.
     claimed: str = ""
@@ -114,12 +105,10 @@ class _Model:
 
 
 _UNKNOWN: Final = Usage()
-# A rank that comes before every other rank.
 _NOTHING: Final = (-1.0, -1.0)
 
 
 def _rank(model: str, usages: Mapping[str, Usage]) -> tuple[float, float]:
-    """Return a model's rank. Models with smaller ranks make way sooner."""
     usage = usages.get(model, _UNKNOWN)
     return usage.popularity, usage.last_used
 
@@ -136,13 +125,9 @@ class Residency:
         self.budgets = budgets
         self._executors: set[str] = set()
         self._models: dict[str, _Model] = {}
-        # Models that take memory. They are few, even if there are many models.
         self._in_memory: dict[str, _Model] = {}
-        # Names of waiting models, in the order of their requests.
         self._waiting: dict[str, None] = {}
         self._stalled = False
-
-    # ---- views
 
     def status(self, model: str) -> Status:
         """Return the state of a model."""
@@ -179,8 +164,6 @@ class Residency:
             if budget is not None
         }
 
-    # ---- events
-
     def add_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:
         """Add an executor that has joined."""
         self._executors.add(executor)
@@ -202,11 +185,7 @@ class Residency:
     def request(
         self, model: str, needs: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Ask for a model to be loaded, since it is needed.
-
-        needs: the model's sizes on each executor that can have it. They are ignored without
-        budgets.
-        """
+        """Have a model loaded. `needs`: sizes by executor; without budgets they are ignored."""
         found = self._models.setdefault(model, _Model())
         if found.status is Status.UNLOADING:
             found.wanted, found.needs = True, needs
@@ -231,10 +210,7 @@ class Residency:
     def loaded(
         self, model: str, taken: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """Note that a load has succeeded.
-
-        taken: measured memory by executor. If it is empty, the reserved memory counts.
-        """
+        """Note that a load has succeeded. If `taken` is empty, the reserved memory counts."""
         found = self._models[model]
         if found.status is Status.LOADING:
             self._enter(model, found, Status.RESIDENT)
@@ -247,11 +223,7 @@ class Residency:
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Note that a model's memory is free, whoever had it unloaded.
-
-        If the model's executor was lost meanwhile, the model may have been requested again. That
-        request goes on.
-        """
+        """Note that a model's memory is free. A request that came meanwhile goes on."""
         if self.status(model) in _LOADED:
             return self._end(model, usages)
         return self._advance(usages)
@@ -264,18 +236,12 @@ class Residency:
         return self._advance(usages)
 
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
-        """Decide again, since models may have become idle.
-
-        stalled: True if nothing was loaded or unloaded for a long time. Waiting models then no
-        longer wait for less popular models that are in use.
-        """
+        """Decide again. `stalled`: do not wait for less popular models that are in use."""
         self._stalled = stalled
         try:
             return self._advance(usages)
         finally:
             self._stalled = False
-
-    # ---- decisions
 
     def _end(self, model: str, usages: Mapping[str, Usage]) -> Actions:
         found = self._models.get(model)
@@ -286,7 +252,6 @@ class Residency:
         return self._advance(usages)
 
     def _leave(self, name: str, model: _Model) -> None:
-        """Note that a model no longer takes memory."""
         self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
@@ -310,7 +275,6 @@ class Residency:
             return
         hosts = sorted(self._executors & model.needs.keys())
         if not hosts:
-            # The model waits for an executor that can have it.
             return
         for executor in [model.claimed] if model.claimed in hosts else hosts:
             if self._short(name, executor, freeing=False) == {}:
@@ -327,7 +291,6 @@ class Residency:
         plans = [(executor, self._victims(name, executor, usages)) for executor in possible]
         feasible = [(executor, victims) for executor, victims in plans if victims is not None]
         if not feasible:
-            # All models that could make way are in use.
             return
         executor, victims = min(
             feasible,
@@ -361,7 +324,6 @@ class Residency:
                         self._begin_unload(victim, actions)
 
     def _excess(self, executor: str, device: str) -> int:
-        """Return by how many bytes the budget will be exceeded once pending unloads have ended."""
         budget = self._budget(device)
         if budget is None:
             return 0
@@ -390,10 +352,7 @@ class Residency:
     def _should_await_less_popular(
         self, name: str, executor: str, victims: Iterable[str], usages: Mapping[str, Usage]
     ) -> bool:
-        """Return whether a model that is less popular than a victim will soon make way instead.
-
-        Such a model is in use, is being loaded, or will be loaded before this model.
-        """
+        """Return whether a model less popular than a victim will soon make way instead."""
         most = max((usages.get(victim, _UNKNOWN).popularity for victim in victims), default=0.0)
         before = takewhile(lambda waiting: waiting != name, self._waiting)
         claims = [waiting for waiting in before if self._models[waiting].claimed == executor]
@@ -411,10 +370,7 @@ class Residency:
         return False
 
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
-        """Return the models that may be unloaded, the least popular first.
-
-        Among models of equal popularity, the least recently used comes first.
-        """
+        """Return the models that may be unloaded: least popular first, then least recently used."""
         idle = [
             name
             for name, model in self._in_memory.items()
@@ -426,10 +382,7 @@ class Residency:
         return sorted(idle, key=lambda name: (_rank(name, usages), name))
 
     def _short(self, name: str, executor: str, *, freeing: bool) -> dict[str, int]:
-        """Return the bytes that a waiting model lacks, by device, after earlier models' claims.
-
-        freeing: count the memory of pending unloads as free.
-        """
+        """Return the bytes that a waiting model lacks, by device, after earlier models' claims."""
         short = {}
         for device, size in self._models[name].needs[executor].items():
             budget = self._budget(device)
@@ -491,7 +444,6 @@ class Residency:
         return sorted(devices)
 
     def _budget(self, device: str) -> int | None:
-        """Return the budget of a device; `None` means no limit."""
         return self.budgets.get(device, self.budgets.get(device.partition(" ")[0]))
 
     def _enter(self, name: str, model: _Model, status: Status) -> None:

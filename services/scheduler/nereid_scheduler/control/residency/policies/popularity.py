@@ -1,7 +1,6 @@
 """Counts how often models are requested, with decay, whether they are in memory or not.
 
-The module has no clock and does no I/O: a count halves after a fixed number of requests for all
-models. So a quiet hour forgets nothing, and a change of the load counts at once.
+A count halves after a fixed number of requests for all models, so a quiet hour forgets nothing.
 """
 
 from __future__ import annotations
@@ -12,24 +11,22 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Number of half-lives after which a request counts for a thousandth. A count below that is
-# forgotten.
+# Half-lives after which a request counts for a thousandth. A smaller count is forgotten.
 _MAX_HALF_LIVES: Final = 10.0
 
 
 class Popularity:
     """Decayed counts of requests, by model.
 
-    A model that is not in memory is forgotten after about 20 half-lives without a request.
+    After about 20 half-lives without a request, a model that is not in memory is forgotten.
     """
 
     def __init__(self, half_life: float) -> None:
         """half_life: half-life of a count, in requests per model in memory; 0 keeps counts at 0."""
         self._half_life = half_life
-        # Maps a model in memory to the number of requests since its load, as last read.
         self._seen: dict[str, int] = {}
-        # Maps a model to its weight. Each request adds 2 to the power of the half-lives that have
-        # passed, so that not all counts must decay at each request.
+        # Each request adds 2 to the power of the half-lives so far. So no request has to decay all
+        # weights.
         self._weights: dict[str, float] = {}
         self._half_lives = 0.0
 
@@ -48,9 +45,8 @@ class Popularity:
             self._rebase(passed)
         else:
             self._half_lives += passed
-        # The result is the same as if each model's requests had come at even intervals. One request
-        # counts as 1. However many requests for one model come at once, they count at most as much
-        # as a steady flow of requests for that model alone.
+        # Count as if each model's requests had come at even intervals. However many requests for
+        # one model come at once, they count at most as much as a steady flow.
         share = (1 - math.exp2(-passed)) / (passed * math.log(2))
         unit = math.exp2(self._half_lives) * share
         for name, count in added.items():
@@ -62,7 +58,6 @@ class Popularity:
         return self._weights.get(model, 0.0) * math.exp2(-self._half_lives)
 
     def __len__(self) -> int:
-        """Return the number of models that are remembered."""
         return len(self._weights)
 
     def _rebase(self, passed: float) -> None:

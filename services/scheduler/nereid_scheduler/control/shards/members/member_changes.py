@@ -1,8 +1,5 @@
 """State machine that decides when a change of the mesh's members is acted on.
 
-The module does no I/O: its input is changes and the time, its output the action that is due. It
-does not know how models are moved.
-
     state of this scheduler   event                                   due
     not started               any: it knows no members yet            nothing
     started                   a member was lost, or is leaving        TAKE_OVER at once
@@ -35,7 +32,7 @@ class Due(enum.Enum):
     ANNOUNCE = enum.auto()
     REGROUP = enum.auto()
     MOVE = enum.auto()
-    # Do as for MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
+    # As MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
     TAKE_OVER = enum.auto()
 
 
@@ -47,7 +44,6 @@ class MemberChanges:
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
         self._started = False
-        # Time at which models should be moved; `None` if no MOVE is waiting.
         self.settles_at_s: float | None = None
 
     @property
@@ -64,11 +60,7 @@ class MemberChanges:
         self._started = False
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
-        """Return what is due at once after a change; set `settles_at_s` if something is due later.
-
-        regroups: returns whether models are grouped differently now, according to the peers. It is
-        called only if the decision depends on it.
-        """
+        """Return what is due now, after a change; set `settles_at_s` if something is due later."""
         if not self._started:
             return Due.NOTHING
         if change.left and not self.stood_still(now_s):
@@ -80,8 +72,8 @@ class MemberChanges:
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
-        # Announce even if the groups are the same: the peers' models may include a model that this
-        # scheduler has looked for in vain.
+        # Announce even if the groups are the same: this scheduler may have looked in vain for one
+        # of the peers' models.
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
@@ -92,8 +84,8 @@ class MemberChanges:
     def on_beat(self, now_s: float) -> float:
         """Record that the beat's timer has fired; return the time at which it must fire again."""
         if self._is_behind(now_s):
-            # This process stood still. Allow some more time, since the ends of peers' streams may
-            # be reported only after this timer has fired.
+            # This process stood still. The loop may report the ends of peers' streams after this
+            # timer.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
         return now_s + self._times.peer_ping_after_s

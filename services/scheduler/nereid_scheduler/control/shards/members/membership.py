@@ -1,8 +1,5 @@
 """Tracks which schedulers are live members of the mesh, and the epoch of that view.
 
-The module does no I/O: its input is states and ends of streams, its output the members. It does not
-know how members react to a change.
-
     state of a peer   event                                          next state
     unknown           it sends a state with epoch 0                  starting
     unknown           it sends a state with an epoch                 member
@@ -28,18 +25,14 @@ class Peer(NamedTuple):
 
     name: str
     incarnation: int
-    # Epoch of the scheduler's view; 0 until it has started.
+    # 0 until the scheduler has started.
     epoch: int = 0
     leaving: bool = False
-    # Models that the scheduler has in service.
     models: frozenset[str] = frozenset()
-    # Ensembles, each with the models of its steps.
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    # Number of executors that have joined the scheduler, and number of links that gateways and
-    # models have opened to it.
     executors: int = 0
     links: int = 0
-    # Number of the state. It grows with each state that the process sends.
+    # Grows with each state that the process sends.
     number: int = 0
 
     @property
@@ -53,10 +46,7 @@ class Peer(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Changes that an event has made.
-
-    peers: True if the models of some member have changed.
-    """
+    """Changes of an event. `peers`: True if the models of some member have changed."""
 
     joined: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
@@ -73,20 +63,17 @@ class Membership:
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
         self.incarnation = incarnation
-        # Epoch of this scheduler's view; 0 until it has started.
+        # 0 until this scheduler has started.
         self.epoch = 0
         self.leaving = False
         self._largest_epoch = 0
-        # Maps a stream to the peer's state, in the order in which the streams were opened.
+        # Key: a stream, in the order in which streams were opened.
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
-        # Maps a model to the member that has it.
         self._holders: dict[str, str] = {}
-        # Maps a lost member to the models that it had, until they are taken over.
+        # Key: a lost member. Value: the models that it had, until they are taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
-
-    # ---- events
 
     def start(self) -> Change:
         """Become a member, since the scheduler has started and can own models."""
@@ -99,18 +86,13 @@ class Membership:
         return self._update()
 
     def on_state(self, stream: Hashable, peer: Peer) -> Change:
-        """Store the state that a peer has sent. The peer may be this scheduler itself.
-
-        Raises:
-            NameInUseError: the peer is another process of the same name.
-        """
+        """Store a peer's state; raise NameInUseError if another process has the same name."""
         if peer.incarnation == self.incarnation:
             return Change()
         if peer.name == self.name:
             raise NameInUseError(peer.name)
         self._states[stream] = peer
-        # The peer may have sent a newer state on another stream, and that stream may end before
-        # this one.
+        # Another stream may have brought a newer state, and may end before this one.
         newest = next((known for known in self._states.values() if known.is_newer(peer)), peer)
         for other, known in self._states.items():
             if newest.is_newer(known):
@@ -123,8 +105,6 @@ class Membership:
         if self._states.pop(stream, None) is None:
             return Change()
         return self._update()
-
-    # ---- views
 
     @property
     def peers(self) -> Mapping[str, Peer]:
@@ -175,8 +155,6 @@ class Membership:
         self._lost_models = {}
         return models
 
-    # ---- inside
-
     def _update(self) -> Change:
         before, members = self._peers, self.members
         self._peers = {peer.name: peer for peer in self._states.values()}
@@ -184,8 +162,7 @@ class Membership:
         self.members = frozenset({self.name, *live} if self.is_member else live)
         left = members - self.members
         for name in left - {self.name}:
-            # The member may have been lost before, come back, and been lost again before it had all
-            # its old models.
+            # The member may have come back and been lost again before it had all its old models.
             lost = self._lost_models.get(name, frozenset())
             self._lost_models[name] = lost | before[name].models
         if self.epoch and members and self.members != members:

@@ -1,7 +1,4 @@
-"""Merges the responses of all schedulers of a mesh to a control call into one response.
-
-The module does no I/O: its input is parsed responses, its output one response.
-"""
+"""Merges the responses of all schedulers of a mesh to a control call into one response."""
 
 from __future__ import annotations
 
@@ -30,15 +27,14 @@ _RANKS: Final = {
     )
 }
 
-# If a model has moved, the pages of two schedulers have series of the model, which count different
-# requests. These series are summed.
+# If a model has moved, the series of two schedulers count different requests: sum them.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-# Start of a line of the page. Labels contain no line ends, so the text cannot be part of a label.
+# Start of a line of the page. A label has no line end, so it cannot contain this text.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()
 
 
@@ -76,7 +72,6 @@ def merge_indexes(
 
 
 def _rank(entries: Iterable[kserve_pb2.RepositoryIndexResponse.ModelIndex]) -> int:
-    """Return the rank of a model's best version; -1 if the model is only found in a repository."""
     return max(_RANKS.get(entry.state, -1) for entry in entries)
 
 
@@ -92,12 +87,10 @@ def merge_statistics(
 
 
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """Merge the metrics pages of schedulers, by name. The first page is this scheduler's own.
+    """Merge the metrics pages of schedulers. The first page is this scheduler's own.
 
-    Series of models and counts of links are summed where several schedulers have them. Pending
-    requests of links get a label with the scheduler, since each scheduler numbers its links. All
-    other series, such as the cache's counters, are the same on every page, and are taken from the
-    first one.
+    The series in _SUMMED are summed. Equal other series come from the first page. Series of links
+    get a label with the scheduler, since each scheduler numbers its own links.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 
@@ -105,10 +98,7 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
 def merge_facts(
     responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
 ) -> nereid_pb.FactsResponse:
-    """Merge facts. All responses have all executors; an executor gets the models of all responses.
-
-    silent: names of the schedulers that did not respond.
-    """
+    """Merge facts. Every response has all executors; join the models that an executor hosts."""
     merged = nereid_pb.FactsResponse()
     executors: dict[str, nereid_pb.ExecutorFacts] = {}
     for response in responses:

@@ -1,8 +1,6 @@
 """Decides which scheduler owns which model, by rendezvous hashing over the live members.
 
-An ensemble and the models that it composes form a group. Models that clients know by one name form
-a group too. A group always has one owner; its key is the smallest of its names. The module does no
-I/O, and does not know whether a member serves what it owns.
+An ensemble and its models form a group with one owner. So do models with one plain name.
 """
 
 from __future__ import annotations
@@ -17,10 +15,7 @@ _SCORE_BYTES = 8
 
 
 def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
-    """Return the key of each name's group.
-
-    compositions: each is a name, and the other names, if any, that belong together with it.
-    """
+    """Return the key of each name's group: the smallest name in the group."""
     parents: dict[str, str] = {}
 
     def root_of(name: str) -> str:
@@ -35,7 +30,6 @@ def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, s
         root = root_of(name)
         for other in others:
             joined = root_of(other)
-            # The smaller name becomes the root, and so the group's key.
             root, below = min(root, joined), max(root, joined)
             parents[below] = root
     return {name: root_of(name) for name in parents}
@@ -53,16 +47,12 @@ def _score(member: str, key: str) -> bytes:
 
 
 class OwnedModels:
-    """The models that one member owns, according to the members and groups that it sees.
-
-    If there are no members, no model is owned.
-    """
+    """The models that one member owns, according to the members and groups that it sees."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._members: frozenset[str] = frozenset()
         self._keys: Mapping[str, str] = {}
-        # Maps a group's key to the owner. Cleared at every change.
         self._owners: dict[str, str | None] = {}
 
     @property
@@ -76,10 +66,7 @@ class OwnedModels:
         self._owners.clear()
 
     def set_groups(self, compositions: Iterable[tuple[str, Iterable[str]]]) -> bool:
-        """Set which models belong together; return whether that has changed.
-
-        A model that no composition names is alone in its group.
-        """
+        """Set which models belong together; return whether that has changed."""
         keys = group_keys(compositions)
         changed = keys != self._keys
         self._keys = keys

@@ -1,8 +1,7 @@
 """Encodes and decodes records: a line with schema number and checksum, then a JSON object.
 
-The module does no I/O. The format of the first line is the same in all future schemas, so that
-every scheduler can tell a damaged record from one that a newer scheduler has written. The module
-does not know what documents mean.
+The first line has the same format in all schemas, so that a scheduler can tell damaged records from
+newer ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = 1
-# Maximum bytes of one record, without the files that it names.
 MAX_RECORD_BYTES: Final = 16 << 20
 
 _MAGIC: Final = b"nereid-state"
@@ -53,20 +51,16 @@ def file_digest(content: bytes) -> str:
 def encode_record(record: Record, secret: bytes = b"") -> bytes:
     """Return the bytes of a record.
 
-    secret: at most 64 bytes, shared by all schedulers that may write records. If it is empty, the
-    checksum does not prove who wrote the record.
+    secret: at most 64 bytes. If it is empty, the checksum does not prove who wrote the record.
     """
     body = json.dumps({"key": record.key, "document": dict(record.document)}).encode()
     return _head(SCHEMA, body, secret) + body
 
 
 def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
-    """Return the record that a store has under a name.
+    """Return a record; raise DamagedRecord if it was altered or written with another secret.
 
-    Raises:
-        DamagedRecord: the record is truncated or altered, is stored under another record's name, or
-            was written with another secret.
-        NewerRecord: the record is whole, but only a newer scheduler can read it.
+    Raises NewerRecord if the record is whole, but only a newer scheduler can read it.
     """
     schema = _schema(data)
     body = data[len(head_of(data)) :]
@@ -93,7 +87,6 @@ def head_of(data: bytes) -> bytes:
 def _schema(data: bytes) -> int:
     magic, _, rest = head_of(data).partition(b" ")
     number = rest.partition(b" ")[0]
-    # No scheduler has ever written a longer schema number.
     if magic != _MAGIC or not number.isdigit() or len(number) > 9:
         raise DamagedRecord("it does not begin as records do")
     return int(number)

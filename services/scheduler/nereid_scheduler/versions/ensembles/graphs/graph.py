@@ -1,8 +1,6 @@
 """Data-driven graph of an ensemble: which steps a request needs, and which can run now.
 
-The module is pure: tensors are arguments; the steps to call and the responses to send are the
-result. A tensor may be any object; `None` stands for an optional tensor that was omitted. The
-module knows no model, queue or clock.
+A tensor may be any object; `None` stands for an optional tensor that was omitted.
 
 A step runs when it has all inputs. If a step has several responses, each response opens a
 **branch**: the steps that depend on the response run once in each branch, and also use tensors of
@@ -117,7 +115,6 @@ class _Branch(Generic[T]):
         self.parent = None if source is None else source.branch
         self.children: list[_Branch[T]] = []
         self.tensors: dict[str, T | None] = {}
-        # Indexes of steps that were called in this branch, and the number of calls still open.
         self.started: set[int] = set()
         self.open_calls = 0
         self.responded = False
@@ -135,7 +132,6 @@ class _Branch(Generic[T]):
         return None if branch is None else branch.tensors[tensor]
 
     def subtree(self) -> Iterator[_Branch[T]]:
-        """Yield this branch and all branches below it."""
         yield self
         for child in self.children:
             yield from child.subtree()
@@ -165,8 +161,7 @@ class StepCall(Generic[T]):
 class NextActions(Generic[T]):
     """Steps to call now, and responses to send. A response has tensors in the plan's order.
 
-    `None` stands for a tensor that a step did not give, or that the request omits. A response that
-    consists of `None` only is a response without outputs, which is not the same as no response.
+    `None` stands for a tensor that is missing. A response of `None` only is still a response.
     """
 
     __slots__ = ("calls", "responses")
@@ -177,20 +172,14 @@ class NextActions(Generic[T]):
 
 
 class GraphRun(Generic[T]):
-    """One request's run through the graph.
-
-    Call `start` once, then `on_response` for each response of each call, with `last=True` for a
-    call's final one. The run is over when it is `finished`.
-    """
+    """One request's run: call `start` once, then `on_response` until the run is `finished`."""
 
     __slots__ = ("_open_calls", "_plan", "_root", "responses")
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._root: _Branch[T] = _Branch()
-        # Number of calls whose final response is pending.
         self._open_calls = 0
-        # Number of responses that the run has made.
         self.responses = 0
 
     @property

@@ -1,8 +1,7 @@
 """Place of requests of an ensemble's steps in a sequence.
 
-The request of a step has the place of the ensemble's request. But if the response of an earlier
-step has the parameters `sequence_id`, `sequence_start` or `sequence_end`, these apply to the steps
-after it. The module is pure, and knows no state of a sequence.
+A step has the place of the ensemble's request, unless the response of an earlier step states
+another one in its parameters.
 """
 
 from __future__ import annotations
@@ -59,11 +58,7 @@ def place_of(parameters: Mapping[str, Any] | None) -> SequencePlace:
 
 
 def stated_place(parameters: Mapping[str, InferParameter]) -> StatedPlace | None:
-    """Return the place that a response with these parameters states, if any.
-
-    Raises:
-        InvalidArgument: a parameter has the wrong type. The text is Triton's.
-    """
+    """Return the place that a response states, if any; InvalidArgument with Triton's text."""
     correlation_id: CorrelationId | None = None
     flags = {_START: False, _END: False}
     stated = False

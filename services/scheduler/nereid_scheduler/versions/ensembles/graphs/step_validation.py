@@ -1,8 +1,4 @@
-"""Checks an ensemble against the models of its steps, with the texts of Triton's core.
-
-The module is pure: complete configurations are arguments. Rules that concern only the ensemble's
-own configuration are checked in nereid.model_config.
-"""
+"""Checks an ensemble against the models of its steps, with the texts of Triton's core."""
 
 from __future__ import annotations
 
@@ -24,29 +20,20 @@ _ANY = -1
 
 
 class _Tensor(NamedTuple):
-    """Tensor of an ensemble as one model declares it."""
-
     model: str
     datatype: int
     dims: tuple[int, ...]
-    # Dimensions including the batch dimension, if the model has one.
+    # Including the batch dimension, if the model has one.
     full_dims: tuple[int, ...]
 
 
 def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Check an ensemble against the models of its steps. models: their configurations by name.
-
-    Returns whether the ensemble is decoupled: it is decoupled if one of these models is.
-
-    Raises:
-        InvalidArgument: the configurations do not match; the text has the first mismatch.
-    """
+    """Return whether a step's model is decoupled; raise InvalidArgument at the first mismatch."""
     name = ensemble.name
     tensors: dict[str, _Tensor] = {}
     configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
     for tensor in configured:
-        # Steps get the tensors after the ensemble's own reshape. The steps' reshapes do not count:
-        # an ensemble is a client of its models.
+        # Steps get tensors after the ensemble's reshape, and reshape them as for any client.
         inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
     for step in ensemble.ensemble_scheduling.step:
@@ -137,8 +124,7 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """Check that all inputs of a step come through the same decoupled models.
 
-    If they come through different decoupled models, it is undefined which response of one model
-    belongs to which response of another.
+    Otherwise it is undefined which of their responses belong together.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
@@ -149,8 +135,7 @@ def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> No
             if all(tensor in passed for tensor in step.input_map.values())
         ]
         if not ready:
-            # Some tensor is not produced by any step. nereid.model_config refuses such a
-            # configuration.
+            # nereid.model_config refuses a tensor that no step produces.
             return
         for index in ready:
             step = steps.pop(index)

@@ -1,17 +1,12 @@
-"""A worker that runs in any Python with numpy.
+"""A worker in any Python with numpy: `python <this directory> <socket> <memory> <parent>`.
 
-Usage: `python <this directory> <socket> <memory> <parent>`.
-
-socket and memory are file descriptors that the executor left open for the worker: the connection to
-the executor, and shared memory in which the worker notes the batch that it executes. parent is the
-executor's process id.
+socket and memory are open descriptors; parent is the executor's process id.
 """
 
 import sys
 from pathlib import Path
 
-# Let models import the API's modules, which are in this directory, but not the worker's own
-# modules.
+# From this directory, models can import the API's modules, but not the worker's own.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""The worker's connection to its executor, which carries logs, metrics, and calls to the mesh.
-
-Responses to the requests that the model executes are sent by another module (see
-runtime.execution). The model's calls go through the executor, unless the worker has its own link to
-the scheduler.
-"""
+"""The worker's connection to its executor, which carries logs, metrics, and calls to the mesh."""
 
 from __future__ import annotations
 
@@ -63,23 +58,19 @@ class ExecutorConnection:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """Use this channel; verbose: True if messages of log_verbose are sent.
-
-        max_mapped and release_s: as for `PendingCalls`.
-        """
+        """verbose: send messages of log_verbose. max_mapped, release_s: as for `PendingCalls`."""
         self.channel = channel
         self.verbose = verbose
         self.model_dir = model_dir
         self.instance = ""
         # Starts the thread that reads responses while callers wait. None until calls are enabled.
         self._start_reader: Callable[[], None] | None = None
-        # Describes the requests that the calling thread makes a call for.
+        # Describes the requests for which the calling thread makes a call.
         self.caller_context: Callable[[], dict[str, Any]] = dict
         self._calls = PendingCalls(
             ExecutorPath(channel), max_mapped=max_mapped, release_s=release_s
         )
-        # Returns the PendingCalls of this worker's own link to the scheduler, or None without a
-        # link.
+        # Returns the PendingCalls of this worker's own link to the scheduler, or None.
         self.own_calls: Callable[[], PendingCalls | None] = lambda: None
 
     @property
@@ -94,27 +85,21 @@ class ExecutorConnection:
         caller_context: Callable[[], dict[str, Any]],
         segments: RequestSegmentPool | None = None,
     ) -> None:
-        """Let the instance's model make calls; large tensors of calls go into the segments."""
+        """Let the instance's model make calls. Large tensors of calls go into the segments."""
         self.instance = instance
         self._start_reader, self.caller_context = start_reader, caller_context
         if segments is not None:
             self._calls.segments = segments
 
     def notify(self, kind: int, message: Any, *, finalizing: bool = False) -> None:
-        """Send a JSON frame that expects no response; finalizing means that a finaliser calls."""
+        """Send a JSON frame that expects no response. finalizing: a finaliser calls this."""
         if is_forked():
             return
         send = self.channel.send_from_finalizer if finalizing else self.channel.send
         send(kind, [json.dumps(message).encode()])
 
     def calls(self, *, infer: bool = False) -> PendingCalls:
-        """Return the PendingCalls of the path that a new call should take.
-
-        infer: the call is an inference, which may go directly to the scheduler.
-
-        Raises:
-            TritonModelException: calls are not possible.
-        """
+        """Return the PendingCalls for a new call; raise TritonModelException if there are none."""
         if self._start_reader is None:
             raise TritonModelException("this only works in a model that is being served")
         if is_forked():
@@ -140,11 +125,7 @@ def set_connection(connection: ExecutorConnection) -> None:
 
 
 def current_connection() -> ExecutorConnection:
-    """Return the process's connection.
-
-    Raises:
-        TritonModelException: this process is not a worker.
-    """
+    """Return the process's connection; raise TritonModelException outside of a worker."""
     if _connection is None:
         raise TritonModelException("this only works inside a model that is being served")
     return _connection

@@ -15,26 +15,23 @@ class IdleSweeper:
     """Calls sweep() every idle_s seconds, in its own thread, until sweep() returns False."""
 
     def __init__(self, sweep: Callable[[], bool], idle_s: float) -> None:
-        """Make a timer that is not running yet; if idle_s is math.inf, it never runs.
-
-        sweep drops idle objects and returns whether any object is left.
-        """
+        """Make a stopped timer. sweep drops idle objects and returns whether any is left."""
         self._sweep = sweep
         self._idle_s = idle_s
         self._timer: threading.Timer | None = None
         # The lock is reentrant: a finaliser that calls start() may interrupt a thread that holds
-        # the lock.
+        # it.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Start the timer, because an object is now kept; do nothing if the timer already runs."""
+        """Start the timer unless it runs already. Call this when an object is kept."""
         if self._timer is not None or self._idle_s == math.inf:
             return
         with self._lock:
             if self._timer is None:
                 timer = threading.Timer(self._idle_s, self._run)
                 timer.daemon = True
-                # If the system can start no more threads, the next call of start() tries again.
+                # If the system can start no more threads, the next start() tries again.
                 with contextlib.suppress(RuntimeError):
                     timer.start()
                     self._timer = timer

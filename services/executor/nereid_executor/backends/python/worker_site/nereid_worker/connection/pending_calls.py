@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     OnResponse = Callable[["Response"], None]
 
-# Maximum number of responses in shared memory that a model may hold. Further responses are copied,
-# so that the process that owns the memory gets it back.
+# Maximum number of responses in shared memory that a model may hold. Further ones are copied, so
+# that the owner of the memory gets it back.
 MAX_MAPPED = 64
-# Seconds that the release of a response's memory waits for the next call, which carries it along.
-# After that the release is sent by itself.
+# A release waits this long (seconds) for the next call, which carries it along.
 RELEASE_S = 0.1
 
 
@@ -34,8 +33,8 @@ class Response(NamedTuple):
     """A response to a call: the flags of `wire.Reply`, metadata, and tensors."""
 
     flags: int
-    # Metadata. For an inference: {"outputs": [[name, datatype, shape]...], "parameters": {}}. For
-    # an error: [code, message]. For an empty response: None.
+    # Inference: {"outputs": [[name, datatype, shape]...], "parameters": {}}. Error: [code,
+    # message]. Empty response: None.
     about: Any
     tensors: Sequence[Any]
 
@@ -44,12 +43,7 @@ class CallPath(Protocol):
     """Carries calls to the mesh, and passes their responses to PendingCalls.on_response()."""
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a call. Any thread may call this.
-
-        Raises:
-            wire.WireError: the call is too large.
-            wire.LostError: the connection is lost.
-        """
+        """Send a call; raise WireError if it is too large, LostError if the link is lost."""
 
     def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
         """Send a call without tensors, and never wait for a lock that this thread may hold."""
@@ -65,13 +59,11 @@ class CallPath(Protocol):
 
 
 class _PendingCall:
-    """A call that has not had its last response."""
-
     __slots__ = ("lease", "model", "on_response", "responded")
 
     def __init__(self, on_response: OnResponse, lease: SegmentLease | None, model: str) -> None:
         self.on_response = on_response
-        # Name of the called model; empty if the call is not an inference.
+        # The name is empty if the call is not an inference.
         self.model = model
         # Shared memory with the call's tensors; None if they are small and sent inline.
         self.lease = lease
@@ -79,7 +71,7 @@ class _PendingCall:
 
 
 class PendingCalls:
-    """The pending calls over one path. Any thread may call the methods."""
+    """The pending calls over one path. Thread-safe."""
 
     def __init__(
         self,
@@ -89,11 +81,6 @@ class PendingCalls:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """Send calls over this path; write large tensors to the segments.
-
-        max_mapped: maximum number of responses in shared memory that the model may hold. release_s:
-        seconds that the release of a response's memory waits for a call that carries it along.
-        """
         self.path = path
         self.segments = RequestSegmentPool(0) if segments is None else segments
         self._numbers = itertools.count(1)
@@ -118,13 +105,7 @@ class PendingCalls:
     def start_call(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> int:
-        """Call the mesh and return the call's number.
-
-        The reading thread calls on_response for each response, up to the last one.
-
-        Raises:
-            TritonModelException: the call cannot be sent.
-        """
+        """Call the mesh and return the call's number; raise TritonModelException if that fails."""
         number, tensors = self._begin(about, tensors, on_response)
         try:
             self.path.send(number, about, tensors)
@@ -136,11 +117,7 @@ class PendingCalls:
     def call_and_wait(
         self, about: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
     ) -> Response:
-        """Call the mesh and return its one response; received: an empty queue to wait on.
-
-        Raises:
-            TritonModelException: the call cannot be sent.
-        """
+        """Call the mesh and return the one response; raise TritonModelException if that fails."""
         number, tensors = self._begin(about, tensors, received.put)
         try:
             return self.path.send_and_wait(number, about, tensors, received)
@@ -151,7 +128,6 @@ class PendingCalls:
     def _begin(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> tuple[int, Sequence[Any]]:
-        """Register a call; return its number, and its tensors or their places in a segment."""
         lease = None
         if about["what"] == "infer":
             if self._copied:
@@ -167,7 +143,6 @@ class PendingCalls:
         self._notify({"what": "cancel", "call": number})
 
     def _notify(self, about: dict[str, Any]) -> None:
-        """Send a call that expects no response. Finalisers may call this."""
         self.path.send_from_finalizer(next(self._numbers), about)
 
     def forget_call(self, number: int) -> None:
@@ -179,12 +154,11 @@ class PendingCalls:
         if wire.Range in map(type, response.tensors):
             response = self._open_response(response)
         more = response.flags & wire.MORE
-        # The call is popped in one step, because several threads may bring a last response to the
-        # same call.
+        # The call is popped in one step: several threads may bring the last response to one call.
         pending = self._calls.get(number) if more else self._calls.pop(number, None)
         if pending is None:
             return
-        # After an error or several responses, another process may still be reading the segment.
+        # After an error or several responses, another process may still read the segment.
         in_use = more or pending.responded or response.flags & wire.ERROR
         if pending.lease is not None and not in_use:
             pending.lease.free()
@@ -192,10 +166,6 @@ class PendingCalls:
         pending.on_response(response)
 
     def _open_response(self, response: Response) -> Response:
-        """Return a response with its tensors copied, or mapped if they are large.
-
-        Mapped tensors stay valid for as long as the model holds any of them.
-        """
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
         try:
@@ -232,7 +202,6 @@ class PendingCalls:
         return segment_names
 
     def _release_copied(self) -> bool:
-        """Release segments that no call has released yet; return whether there were any."""
         segment_names = self._pop_copied()
         if segment_names:
             self._send_release(segment_names)

@@ -1,13 +1,6 @@
 """Shared-memory segments for the tensors of requests that a model makes to other models.
 
-This process writes the segments, and other processes read them. A segment is an anonymous file that
-can neither shrink nor grow, so that a reader's mapping stays valid even if this process ends. When
-a request has its response, its segment is reused. If another process may still be reading the
-segment, it is discarded instead. The kernel frees it when the last descriptor of it is closed.
-
-nereid.shm.segments does the same for Nereid's services, and its segments have names of the same
-form. This module cannot use it, because a worker may run in a Python without Nereid. nereid.shm
-cannot use this module, because it may not import from services.
+A segment cannot shrink, so a reader's mapping stays valid even if this process ends.
 """
 
 from __future__ import annotations
@@ -28,7 +21,7 @@ if TYPE_CHECKING:
 
 # A segment is reused only for tensors that fill at least 1/_MIN_FILL of it.
 _MIN_FILL = 2
-# These values are from linux/fcntl.h, because the fcntl module of some Python versions lacks them.
+# The values are from linux/fcntl.h: the fcntl module of some Python versions lacks them.
 _ADD_SEALS = 1033
 _SHRINK_AND_GROW = 0x2 | 0x4
 
@@ -39,23 +32,18 @@ class RequestSegment:
     __slots__ = ("descriptor", "freed_at", "name", "size", "view")
 
     def __init__(self, size: int) -> None:
-        """Make a segment of size bytes.
-
-        Raises:
-            OSError: the system has no more memory or descriptors.
-        """
+        """Make a segment; raise OSError if the system has no more memory or descriptors."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.descriptor = os.memfd_create("nereid-segment", flags)
         try:
             os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
-            # View of the mapped segment; None if the segment is very large and therefore not
-            # mapped.
+            # None if the segment is very large and therefore not mapped.
             self.view: memoryview | None = None
             if size <= shared_tensors.MAX_KEPT_BYTES:
-                # Allocate the memory now: if the system had none left when a mapping is written to,
-                # the kernel would kill the process.
+                # If the system had no memory left at a write to a mapping, the kernel would kill
+                # the process.
                 os.posix_fallocate(self.descriptor, 0, size)
                 self.view = memoryview(mmap.mmap(self.descriptor, size))
         except BaseException:
@@ -68,23 +56,18 @@ class RequestSegment:
 
 
 class RequestSegmentPool:
-    """The segments of this process, up to a total size. Several threads may use the pool."""
+    """The segments of this process, up to a total size. Thread-safe."""
 
     def __init__(self, limit: int, idle_s: float = 0.0) -> None:
-        """Make an empty pool.
-
-        limit: maximum total size of all segments in bytes; 0 means no segments. idle_s: seconds
-        after which a free segment is discarded.
-        """
+        """Make a pool. limit: maximum total bytes. idle_s: lifetime of a free segment."""
         self._limit = limit
         self._idle_s = idle_s
-        # The lock is reentrant: the garbage collector may finalise a lease in a thread that holds
-        # the lock.
+        # The lock is reentrant: a lease may be finalised in a thread that holds the lock.
         self._lock = threading.RLock()
-        # Free segments, in the order in which they were freed.
+        # The segments are in the order in which they were freed.
         self._free: list[RequestSegment] = []
         self._trim_timer: threading.Timer | None = None
-        # Size of all segments in bytes, used and free.
+        # Bytes of all segments, used and free.
         self.total = 0
 
     @property
@@ -111,19 +94,18 @@ class RequestSegmentPool:
                     segment.descriptor, tensors, buffer, offsets
                 )
         except OSError:
-            # The system has no memory for the whole segment.
             return None
         return lease
 
     def free(self, segment: RequestSegment) -> None:
-        """Keep a segment for reuse; call this only if no process reads the segment any more."""
+        """Keep a segment for reuse. Call this only if no process reads the segment any more."""
         with self._lock:
             segment.freed_at = time.monotonic()
             self._free.append(segment)
             self._schedule_trim()
 
     def discard(self, segment: RequestSegment) -> None:
-        """Close a segment that cannot be reused, because another process may still read it."""
+        """Close a segment that another process may still read."""
         with self._lock:
             self.total -= segment.size
             segment.view = None
@@ -140,8 +122,7 @@ class RequestSegmentPool:
                 segment = min(fitting, key=lambda candidate: candidate.size)
                 self._free.remove(segment)
                 return segment
-            # The size is rounded up by at most an eighth, so that tensors of similar sizes share
-            # segments.
+            # The size is rounded up by at most an eighth, so that similar sizes share segments.
             step = 1 << max(12, size.bit_length() - 3)
             size = -(-size // step) * step
             while self._free and self.total + size > self._limit:
@@ -160,7 +141,7 @@ class RequestSegmentPool:
             left_s = self._free[0].freed_at + self._idle_s - time.monotonic()
             timer = threading.Timer(max(0.0, left_s), self._trim)
             timer.daemon = True
-            # If the system can start no more threads, the next call of free() tries again.
+            # If the system can start no more threads, the next free() tries again.
             with contextlib.suppress(RuntimeError):
                 timer.start()
                 self._trim_timer = timer
@@ -175,18 +156,17 @@ class RequestSegmentPool:
 
 
 class SegmentLease:
-    """A request's use of a segment; if it is collected without free(), the segment is discarded."""
+    """A request's use of a segment. If it is collected without free(), the segment is discarded."""
 
     __slots__ = ("_segment", "_segments", "places")
 
     def __init__(self, segments: RequestSegmentPool, segment: RequestSegment) -> None:
         self._segments = segments
         self._segment: RequestSegment | None = segment
-        # Place of each of the request's tensors in the segment.
         self.places: list[Range] = []
 
     def free(self) -> None:
-        """Keep the segment for a later request; call this only if no process reads it any more."""
+        """Keep the segment for a later request. Call this only if no process reads it any more."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._segments.free(segment)

@@ -1,10 +1,8 @@
 """Reads inputs from other processes' shared-memory segments, and writes outputs to them.
 
-A segment is an anonymous file of another process. Its name consists of the process id, the
-descriptor and the inode number. The inode number shows if the descriptor was closed and reused for
-another file. The owners reuse segments. So segments of ordinary sizes stay mapped (KeptMappings),
-and inputs are copied from the mappings: mapping 200 kB again takes three times as long as copying
-200 kB. Very large inputs are not copied but mapped.
+A segment's name has the owner's process id, the descriptor, and the inode number, which shows
+whether the descriptor was reused. Ordinary segments stay mapped and inputs are copied: mapping 200
+kB again takes three times as long as copying 200 kB.
 """
 
 from __future__ import annotations
@@ -26,16 +24,13 @@ from .idle_sweeper import IdleSweeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Minimum size in bytes, added up, of tensors that are sent in a segment. Smaller ones are sent
-# inline.
+# Minimum bytes of all tensors together for a segment. Smaller tensors are sent inline.
 MIN_BYTES = 1 << 16
-# Maximum size in bytes of a segment that stays mapped. A larger one is mapped, or opened, anew for
-# each use.
+# Maximum bytes of a segment that stays mapped.
 MAX_KEPT_BYTES = 1 << 22
 _MAX_KEPT = 64
 _KEPT_S = 10.0
-# Maximum size in bytes of an input that is copied. Larger inputs are mapped copy-on-write, because
-# most models do not write to them.
+# Maximum bytes of an input that is copied. Larger inputs are mapped copy-on-write.
 _MAX_COPIED_BYTES = 1 << 20
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
@@ -44,21 +39,19 @@ _GONE = "the data of the request is gone"
 
 
 class KeptMappings:
-    """Mappings of segments, which stay while they are in use. Several threads may use this object.
+    """Mappings of at most `most` segments. Thread-safe.
 
-    At most `most` segments stay mapped. A segment that was not used for about idle_s seconds is
-    unmapped, because its owner may have closed it.
+    A segment without use is unmapped after idle_s, because its owner may have closed it.
     """
 
     def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
         self._most = most
-        # The lock is reentrant: the garbage collector may finalise a response sender in a thread
-        # that holds the lock.
+        # The lock is reentrant: a response sender may be finalised in a thread that holds it.
         self._lock = threading.RLock()
-        # Maps a segment's name, and whether the mapping is writable, to the mapping. The mapping
-        # that was used last is at the end.
+        # Key: a segment's name, and whether the mapping is writable. The last used key is at the
+        # end.
         self._kept: OrderedDict[tuple[str, bool], memoryview] = OrderedDict()
-        # Keys of the mappings that were used since the last sweep.
+        # Keys that were used since the last sweep.
         self._used: set[tuple[str, bool]] = set()
         self._sweeper = IdleSweeper(self._sweep, idle_s)
 
@@ -66,11 +59,7 @@ class KeptMappings:
         return len(self._kept)
 
     def view(self, segment: str, *, writable: bool = False) -> memoryview | None:
-        """Return a view of a whole segment, or None if it is too large to stay mapped.
-
-        Raises:
-            TritonModelException: the segment does not exist any more.
-        """
+        """Return a view of a segment; None if it is too large, TritonModelException if gone."""
         key = segment, writable
         with self._lock:
             self._used.add(key)
@@ -98,13 +87,7 @@ _mappings = KeptMappings()
 
 
 def copy_of(place: Range) -> memoryview | None:
-    """Return a copy of a tensor's bytes, which the model may keep and change.
-
-    The result is None for a large tensor, which the caller maps instead.
-
-    Raises:
-        TritonModelException: the segment does not exist any more.
-    """
+    """Return a copy of a tensor, or None if it is large; TritonModelException if it is gone."""
     if place.size > _MAX_COPIED_BYTES:
         return None
     mapped = _mappings.view(place.segment)
@@ -119,8 +102,8 @@ def copy_of(place: Range) -> memoryview | None:
 class MappedInputs:
     """The inputs of one batch that are in segments, mapped copy-on-write.
 
-    The inputs' owner reuses the memory once the request has its response. Call copy_held() before
-    the response is sent.
+    The owner of the inputs reuses the memory once the request has its response. Call copy_held()
+    before the response is sent.
     """
 
     def __init__(self) -> None:
@@ -131,16 +114,12 @@ class MappedInputs:
         for reference in self._maps:
             mapped = reference()
             if mapped is not None:
-                # Write to each page: the kernel then copies the page of the private mapping.
+                # A write makes the kernel copy the page of the private mapping.
                 pages = np.frombuffer(mapped, np.uint8)[::_PAGE]
                 np.bitwise_or(pages, 0, out=pages)
 
     def view(self, place: Range) -> memoryview:
-        """Return a view of a tensor's bytes.
-
-        Raises:
-            TritonModelException: the segment does not exist any more.
-        """
+        """Return a view of a tensor's bytes; raise TritonModelException if the segment is gone."""
         if not place.size:
             os.close(_open_segment(place.segment, os.O_RDONLY))
             return memoryview(b"")
@@ -150,10 +129,7 @@ class MappedInputs:
 
 
 def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
-    """Write a response's tensors to its output buffer and return the place of each tensor.
-
-    If the tensors are small in total, or too large for the buffer, they are returned unchanged.
-    """
+    """Write tensors to the output buffer and return their places; unchanged if they do not fit."""
     offsets, size = layout(tensors)
     if not MIN_BYTES <= size <= buffer.size:
         return tensors
@@ -171,11 +147,7 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
 
 
 def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
-    """Return copies of a response's tensors, or None if they are large and should be mapped.
-
-    Raises:
-        TritonModelException: the segment does not exist any more.
-    """
+    """Return copies of tensors; None if they are large, TritonModelException if gone."""
     if sum(place.size for place in ranges) > _MAX_COPIED_BYTES:
         return None
     copies = [copy_of(place) for place in ranges]
@@ -183,20 +155,17 @@ def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
 
 
 def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> list[memoryview]:
-    """Map a response's tensors copy-on-write; they are all in one segment.
+    """Map a response's tensors copy-on-write. They are all in one segment.
 
-    on_released is called, by any thread, when no view of the tensors is left.
-
-    Raises:
-        TritonModelException: the segment no longer exists; on_released is not called.
+    When no view of them is left, any thread calls on_released. If the segment is gone, it is not
+    called and TritonModelException is raised.
     """
     mapped, begin = _map_range(
         ranges[0].segment,
         min(place.offset for place in ranges),
         max(place.offset + place.size for place in ranges),
     )
-    # on_released need not be called at exit, because the executor notices that the process has
-    # ended.
+    # At exit, the executor notices that the process has ended.
     weakref.finalize(mapped, on_released).atexit = False
     whole = memoryview(mapped)
     return [whole[place.offset - begin : place.offset - begin + place.size] for place in ranges]
@@ -215,7 +184,7 @@ def layout(tensors: Sequence[Any]) -> tuple[list[int], int]:
 def copy_tensors(
     view: memoryview, tensors: Sequence[Any], buffer: Range, offsets: Sequence[int]
 ) -> list[Range]:
-    """Copy tensors to a mapped segment; offsets count from the start of the buffer."""
+    """Copy tensors to a mapped segment. Offsets count from the start of the buffer."""
     ranges = []
     for tensor, offset in zip(tensors, offsets):  # noqa: B905 - Python 3.9
         size, begin = wire.size_of(tensor), buffer.offset + offset
@@ -227,7 +196,7 @@ def copy_tensors(
 def write_tensors(
     descriptor: int, tensors: Sequence[Any], buffer: Range, offsets: Sequence[int]
 ) -> list[Range]:
-    """Write tensors to an open segment; offsets count from the start of the buffer."""
+    """Write tensors to an open segment. Offsets count from the start of the buffer."""
     ranges = []
     for tensor, offset in zip(tensors, offsets):  # noqa: B905 - Python 3.9
         _write_bytes(descriptor, wire.as_bytes(tensor), buffer.offset + offset)
@@ -243,11 +212,7 @@ def _write_bytes(descriptor: int, data: memoryview, place: int) -> None:
 
 
 def map_whole(segment: str, *, writable: bool) -> memoryview | None:
-    """Map a whole segment; return None if it is too large to stay mapped.
-
-    Raises:
-        TritonModelException: the segment does not exist any more, or cannot be mapped.
-    """
+    """Map a whole segment; None if it is too large, TritonModelException if it cannot be mapped."""
     descriptor = _open_segment(segment, os.O_RDWR if writable else os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -262,7 +227,6 @@ def map_whole(segment: str, *, writable: bool) -> memoryview | None:
 
 
 def _map_range(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
-    """Map a part of a segment copy-on-write; return the map, and the offset at which it begins."""
     begin -= begin % _PAGE
     descriptor = _open_segment(segment, os.O_RDONLY)
     try:
@@ -279,7 +243,7 @@ def _map_range(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
 def _open_segment(segment: str, mode: int) -> int:
     try:
         process, descriptor, number = map(int, segment.split("."))
-        # The owner may have closed the segment, so that the descriptor is now a pipe or a terminal.
+        # If the owner has closed the segment, the descriptor may now be a pipe or a terminal.
         flags = mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         opened = os.open(f"/proc/{process}/fd/{descriptor}", flags)
     except (OSError, ValueError) as error:

@@ -107,6 +107,5 @@ for _made in (
     TritonError,
     TritonModelException,
 ):
-    # With this module name, texts that contain the classes' names are the same as those of Triton's
-    # backend.
+    # With this module name, texts with the classes' names are the same as on Triton.
     _made.__module__ = "c_python_backend_utils"

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Maps KServe's name of a datatype to its numpy type, in the order of Triton's numbers, which begin
-# at 1. numpy has no type for BF16.
+# Key: KServe's name. The order is that of Triton's numbers, from 1. numpy has no BF16.
 NUMPY_TYPES: dict[str, Any] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype("<u1"),
@@ -45,22 +44,13 @@ def datatype_of(dtype: Any) -> str | None:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return the numpy scalar type of a Triton datatype number.
-
-    data_type is a number as `Tensor.triton_dtype()` returns it. The result is None for BF16, which
-    numpy does not have, and for an unknown number. BYTES is `numpy.object_`.
-    """
+    """Return the numpy type of a Triton datatype number; None for BF16 and unknown numbers."""
     return next((known for number, known in _TYPES.items() if data_type == number), None)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return Triton's datatype number of a numpy type, or None if Triton has no such datatype.
-
-    data_type is a scalar type such as `numpy.float32`, or a dtype. `numpy.object_` and
-    `numpy.bytes_` are BYTES.
-    """
-    # Compare as Triton does: a dtype's name or one of Python's own types is never equal to a numpy
-    # type.
+    """Return Triton's datatype number of a numpy type, or None if there is none."""
+    # As on Triton, a dtype's name or one of Python's own types never equals a numpy type.
     for number, known in _TYPES.items():
         if data_type == known:
             return number
@@ -68,21 +58,15 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the numpy type of a datatype that is named as in configurations, such as `TYPE_FP32`.
-
-    Raises:
-        KeyError: there is no such datatype, or numpy has no type for it (TYPE_BF16).
-    """
+    """Return the numpy type of a datatype such as TYPE_FP32; KeyError if there is none (BF16)."""
     return _CONFIG_TYPES[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: Any) -> Any:
     """Serialize an array of strings to the bytes of a BYTES tensor.
 
-    input_tensor is an array with dtype `object` or `bytes_` and any shape; its elements are taken
-    in C order. Each element becomes its length, as four bytes in little endian, and its bytes. str
-    elements are encoded as UTF-8. As on Triton, the result is () for an array without elements and
-    None for an array of another dtype.
+    Each element becomes four bytes of length (little endian) and its bytes. As on Triton, the
+    result is () for an array without elements and None for an array of another dtype.
     """
     if input_tensor.size == 0:
         return ()
@@ -106,14 +90,7 @@ def _encoded(element: Any) -> bytes:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """Deserialize the bytes of a BYTES tensor to an array of strings.
-
-    encoded_tensor is as serialize_byte_tensor returns it. The result is a one-dimensional array of
-    bytes objects with dtype `object`. As on Triton, any empty object gives an empty array.
-
-    Raises:
-        struct.error: the bytes end within an element.
-    """
+    """Deserialize a BYTES tensor to a one-dimensional array of bytes; struct.error if truncated."""
     strings = []
     at, end = 0, len(encoded_tensor)
     view = memoryview(encoded_tensor) if end else b""

@@ -1,8 +1,4 @@
-"""Converts tensors to and from DLPack capsules.
-
-numpy does most of the work. numpy arrays cannot hold BF16, however, so this module itself reads and
-writes DLPack's structures for BF16.
-"""
+"""Converts tensors to and from DLPack capsules, including BF16, which numpy lacks."""
 
 from __future__ import annotations
 
@@ -55,8 +51,7 @@ _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_SetName.restype = ctypes.c_int
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# Maps an address in a capsule to the objects that must stay alive until the capsule's consumer
-# deletes it.
+# Key: an address in a capsule. The objects stay alive until the capsule's consumer deletes it.
 _given: dict[int, tuple[Any, ...]] = {}
 
 
@@ -66,7 +61,7 @@ def _forget(managed: Any) -> None:
 
 
 def bf16_capsule(words: Any) -> Any:
-    """Return a capsule of BF16 numbers; words: an array with the numbers' bits as uint16."""
+    """Return a capsule of BF16 numbers. words: an array with the numbers' bits as uint16."""
     shape = (ctypes.c_int64 * max(1, words.ndim))(*words.shape)
     managed = _Managed()
     tensor = managed.tensor
@@ -80,7 +75,7 @@ def bf16_capsule(words: Any) -> Any:
 
 
 class _Holder:
-    """An exporter of a capsule; numpy accepts exporters, and not bare capsules."""
+    """An exporter of a capsule. numpy does not accept bare capsules."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -93,8 +88,6 @@ class _Holder:
 
 
 class _Writeable:
-    """An array's memory, exported as writeable."""
-
     def __init__(self, array: Any) -> None:
         self._array = array
         address, _ = array.__array_interface__["data"]
@@ -104,9 +97,7 @@ class _Writeable:
 def array_of(source: Any) -> tuple[Any, bool]:
     """Return the array of a DLPack capsule or exporter, and whether it holds BF16 as uint16.
 
-    Raises:
-        TritonModelException: source is not a capsule or an exporter, the capsule was already
-            consumed, or the tensor has a type or a device that is not supported.
+    Raises TritonModelException for another, consumed or unsupported source.
     """
     if hasattr(source, "__dlpack__"):
         device, _ = source.__dlpack_device__()
@@ -135,8 +126,7 @@ def array_of(source: Any) -> tuple[Any, bool]:
     except (RuntimeError, BufferError, TypeError) as error:
         raise TritonModelException(f"DLPack: {error}") from error
     if not array.flags.writeable:
-        # numpy treats the memory of a capsule as read-only unless the capsule says that it is
-        # writeable.
+        # numpy treats a capsule's memory as read-only unless the capsule says otherwise.
         array = np.asarray(_Writeable(array))
     return array, False
 
@@ -165,7 +155,6 @@ def _bf16_array(capsule: Any, address: int) -> Any:
 
 
 def _on_cpu(source: Any) -> Any:
-    """Return a CPU copy of a GPU tensor, made by a method of the tensor's library."""
     if hasattr(source, "cpu"):
         return source.detach().cpu() if hasattr(source, "detach") else source.cpu()
     if hasattr(source, "get"):

@@ -17,15 +17,14 @@ class LogLevel(NamedEnum):
     VERBOSE = 3
 
 
-# An alias for use inside `Logger`, where the attribute `LogLevel` hides the class.
+# Inside `Logger`, the attribute `LogLevel` hides the class.
 Level = LogLevel
 
 
 class Logger:
-    """Writes messages to the server's log. All methods are static, and any thread may call them.
+    """Writes messages to the server's log. Methods are static and thread-safe.
 
-    All methods raise TypeError if an argument has a wrong type, and TritonModelException outside of
-    a worker process.
+    They raise TypeError for a wrong type, and TritonModelException outside of a worker process.
     """
 
     LogLevel = LogLevel
@@ -35,15 +34,11 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     def __init__(self) -> None:
-        """Raise TypeError: the class has no instances."""
         raise TypeError("Logger has no constructor: call its static methods")
 
     @staticmethod
     def log(message: str, level: Level = LogLevel.INFO) -> None:
-        """Log a message at a level such as `Logger.WARNING`.
-
-        A message at level VERBOSE is dropped unless the executor logs at debug level.
-        """
+        """Log a message. VERBOSE is dropped unless the executor logs at debug level."""
         message = text_of(message, "Logger: message")
         instance_of(level, LogLevel, "Logger: level")
         if level != LogLevel.VERBOSE or current_connection().verbose:

@@ -46,13 +46,8 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         """Make a family, or share the existing family that has this name.
 
-        name consists of letters, digits, `_` and `:` and does not begin with a digit. description
-        is the help text on the metrics page. kind is `MetricFamily.COUNTER`, `MetricFamily.GAUGE`
-        or `MetricFamily.HISTOGRAM`.
-
-        Raises:
-            TypeError: an argument has another type.
-            TritonModelException: the name is invalid, or exists with another kind.
+        Raises TypeError for a wrong argument, TritonModelException if the name is invalid or exists
+        with another kind.
         """
         name, description = text_of(name, "name"), text_of(description, "description")
         instance_of(kind, MetricKind, "MetricFamily(): kind")
@@ -70,27 +65,16 @@ class MetricFamily:
     ) -> Metric:
         """Return the metric of the family with these labels; equal labels share one value.
 
-        labels maps a label's name to its text; the default is no labels. buckets lists the upper
-        bounds of a histogram's buckets in strictly ascending order. The bound infinity is added and
-        must not be listed. Other kinds of metrics have no buckets.
-
-        Raises:
-            TypeError: labels contain a value that JSON cannot represent.
-            TritonModelException: a label is invalid, or buckets are missing, unexpected, not a
-                list, or not sorted.
-            RuntimeError: a bucket's bound is not a number.
+        buckets: a histogram's upper bounds, strictly ascending, without infinity. Raises TypeError
+        or TritonModelException for labels, RuntimeError or TritonModelException for buckets.
         """
         return Metric(self._family, labels, buckets)
 
 
 class Metric:
-    """One series of a family, made by `MetricFamily.Metric`. Any thread may call its methods.
-
-    The series is exported until the model has dropped all metrics of the family with these labels.
-    """
+    """One series of a family; exported while the model holds a metric for it. Thread-safe."""
 
     def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
-        """Make a metric; models call `MetricFamily.Metric` instead."""
         checked = _checked_labels(labels)
         bounds = _checked_bounds(family.kind, buckets)
         key = family.name, tuple(sorted(checked.items()))
@@ -104,9 +88,8 @@ class Metric:
     def increment(self, value: float, /) -> None:
         """Add a number to a counter or a gauge.
 
-        Raises:
-            TypeError: value is not a number.
-            TritonModelException: a counter would decrease, or the metric is a histogram.
+        Raises TypeError if value is no number, TritonModelException for a histogram or if a counter
+        would decrease.
         """
         number = number_of(value, "value")
         if self._kind is MetricKind.HISTOGRAM:
@@ -120,56 +103,37 @@ class Metric:
         self._series.increase(number)
 
     def set(self, value: float, /) -> None:
-        """Set a gauge to a number.
-
-        Raises:
-            TypeError: value is not a number.
-            TritonModelException: the metric is not a gauge.
-        """
+        """Set a gauge; raise TypeError or TritonModelException (no gauge)."""
         number = number_of(value, "value")
         if self._kind is not MetricKind.GAUGE:
             raise _unsupported("Set", self._kind)
         self._series.set(number)
 
     def observe(self, value: float, /) -> None:
-        """Count a number in a histogram.
-
-        Raises:
-            TypeError: value is not a number.
-            TritonModelException: the metric is not a histogram.
-        """
+        """Count a number in a histogram. Errors are those of set()."""
         number = number_of(value, "value")
         if self._kind is not MetricKind.HISTOGRAM:
             raise _unsupported("Observe", self._kind)
         self._series.increase(number)
 
     def value(self) -> float:
-        """Return the present value of a counter or a gauge.
-
-        Raises:
-            TritonModelException: the metric is a histogram.
-        """
+        """Return a counter's or gauge's value; raise TritonModelException for a histogram."""
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Value", self._kind, "get")
         return self._series.value
 
 
 class _Family:
-    """State that all `MetricFamily` objects with one name share."""
-
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.name, self.description, self.kind = name, description, kind
 
 
 class _Series:
-    """State that all `Metric` objects of one family with the same labels share."""
-
     def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
         # This reference keeps the family alive for as long as any of its metrics lives.
         self._family = family
         self._bounds = bounds
-        # Number of observed values in each bucket of a histogram. The last bucket has no upper
-        # bound.
+        # Observed values in each bucket of a histogram. The last bucket has no upper bound.
         self._counts = [0] * (len(bounds) + 1) if family.kind is MetricKind.HISTOGRAM else []
         self._number = next(_numbers)
         self._lock = threading.Lock()
@@ -193,7 +157,7 @@ class _Series:
         current_connection().notify(wire.METRIC, ["value", self._number, self.value, self._counts])
 
     def __del__(self) -> None:
-        # Ignore errors: the connection may already be closed when the interpreter exits.
+        # The connection may already be closed when the interpreter exits.
         with contextlib.suppress(Exception):
             current_connection().notify(wire.METRIC, ["gone", self._number], finalizing=True)
 
@@ -220,7 +184,7 @@ def _checked_labels(labels: Any) -> dict[str, str]:
         return {}
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
-    # Labels are sent as JSON. A value that JSON cannot represent raises TypeError here.
+    # A value that JSON cannot represent raises TypeError here.
     checked: dict[str, str] = json.loads(json.dumps(labels))
     for name, value in checked.items():
         if not isinstance(value, str):

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
-# Bounds on the number of responses that the calling model has not consumed. Above the first bound,
-# the other model is paused. Below the second bound, it is resumed.
+# Responses that the caller has not consumed. Above the first bound the other model is paused; below
+# the second it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
-# Maps a future that a coroutine waits for to the iterator that sets it. Event loops hold tasks only
-# weakly. Without this reference, a waiting task and the iterator that only it holds could be
-# collected together.
+# Key: a waiting coroutine's future. Value: the iterator that sets it. Event loops hold tasks only
+# weakly, so without this reference both could be collected together.
 _awaited: dict[asyncio.Future[None], ResponseIterator] = {}
 
 
@@ -41,15 +40,10 @@ def get_model_dir() -> str:
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    """Load or reload a model, and wait until that is done.
+    """Load or reload a model, and wait until that is done; TritonModelException on failure.
 
-    config is a configuration as JSON, which replaces the configuration in the repository; empty
-    keeps the one in the repository. files maps `file:<version>/<name>` to the content of that file.
-    These files are used instead of the model's directory, and config is then required.
-
-    Raises:
-        TypeError: an argument has another type.
-        TritonModelException: the model cannot be loaded.
+    config: JSON that replaces the repository's configuration; empty keeps that one. files maps
+    `file:<version>/<name>` to content that replaces the model's directory; config is then required.
     """
     model_name, config = text_of(model_name, "model_name"), text_of(config, "config")
     contents: dict[str, bytes] = {}
@@ -71,13 +65,9 @@ def _content(value: Any) -> bytes:
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model.
+    """Unload a model; unload_dependents also unloads the models that an ensemble uses.
 
-    If unload_dependents is true, the models that an ensemble uses are unloaded too.
-
-    Raises:
-        TypeError: an argument has another type.
-        TritonModelException: the model cannot be unloaded.
+    Raises TritonModelException if the model cannot be unloaded.
     """
     model_name = text_of(model_name, "model_name")
     dependents = boolean(unload_dependents, "unload_dependents")
@@ -86,15 +76,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Return whether a model can execute requests now.
-
-    model_version is the number of the version as a text; if it is empty, the server chooses the
-    version.
-
-    Raises:
-        TypeError: an argument has another type.
-        TritonModelException: the query to the server fails.
-    """
+    """Return whether a model can execute requests now; TritonModelException if the query fails."""
     about = {
         "what": "ready",
         "model": text_of(model_name, "model_name"),
@@ -115,7 +97,7 @@ def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
 def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
     """Send a request to a model that sends one response, and wait for it."""
     calls = current_connection().calls(infer=True)
-    # A queue costs half as much as a Future, and a Future's cancellation is not needed here.
+    # A queue costs half as much as a Future, and needs no cancellation here.
     return _response_of(calls.call_and_wait(*_described(request), queue.SimpleQueue()))
 
 
@@ -130,7 +112,6 @@ def infer(request: InferenceRequest) -> Future[InferenceResponse]:
 
 
 def _settle(future: Future[InferenceResponse], response: Response) -> None:
-    """Set the future's result, in the reading thread, unless the future was cancelled."""
     if future.set_running_or_notify_cancel():
         future.set_result(_response_of(response))
 
@@ -146,7 +127,7 @@ def infer_stream(request: InferenceRequest) -> ResponseIterator:
     responses = ResponseIterator(calls)
     about, tensors = _described(request)
     about["decoupled"] = True
-    # This reference is weak, so that the call is cancelled when the model drops the iterator.
+    # The reference is weak, so that the call is cancelled when the model drops the iterator.
     reference = weakref.ref(responses)
 
     def on_response(response: Response) -> None:
@@ -194,8 +175,7 @@ def _response_of(response: Response) -> InferenceResponse:
     ]
     inference_response = InferenceResponse(tensors)
     if about["parameters"]:
-        # Set the parameters without a check: other backends may send values that a Python model may
-        # not send, such as doubles.
+        # The parameters are not checked: other backends may send doubles, which models may not.
         inference_response._parameters = json.dumps(about["parameters"])
     return inference_response
 
@@ -208,14 +188,11 @@ def _error_of(response: Response) -> TritonError:
 class ResponseIterator:
     """The responses to one request as they arrive, for `for` and `async for`.
 
-    Iteration waits for the next response and ends after the last response. A new iteration then
-    begins again with the first response. As on Triton, a final flag without a response appears as
-    an empty response. If the model drops the iterator before the last response, the request is
-    cancelled.
+    A new iteration begins again. As on Triton, a final flag without a response appears as an empty
+    response. Dropping the iterator early cancels the request.
     """
 
     def __init__(self, calls: PendingCalls) -> None:
-        """Make an iterator; models get iterators from `InferenceRequest.exec`."""
         self._calls = calls
         self._number = 0
         self._changed = threading.Condition()
@@ -244,7 +221,7 @@ class ResponseIterator:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
-            # The event loop may be closed by now; it then raises RuntimeError.
+            # A closed event loop raises RuntimeError.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, waiter)
         if pause:

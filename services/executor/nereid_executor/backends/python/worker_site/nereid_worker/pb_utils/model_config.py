@@ -7,14 +7,9 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model's configuration, which the model's `auto_complete_config` completes.
-
-    Its methods add fields that the configuration file leaves out. A field that the file sets cannot
-    be changed.
-    """
+    """A model's configuration for `auto_complete_config`. Fields of the file cannot be changed."""
 
     def __init__(self, model_config: str) -> None:
-        """Make a configuration from its JSON text."""
         self._model_config: dict[str, Any] = json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
@@ -22,11 +17,7 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the maximum number of rows in a batch; 0 means that the model does not batch.
-
-        Raises:
-            ValueError: the configuration file has a larger number.
-        """
+        """Set max_batch_size (0: no batching); raise ValueError if the file has a larger one."""
         written = self._model_config["max_batch_size"]
         if written > max_batch_size:
             raise ValueError(
@@ -36,11 +27,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Enable dynamic batching; use default settings unless the configuration file has some.
-
-        Raises:
-            ValueError: the configuration has sequence batching, or the model is an ensemble.
-        """
+        """Enable dynamic batching; ValueError for an ensemble or a model with sequence batching."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -51,36 +38,21 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 - the API's name
-        """Add an input, or complete the input that has the same name.
+        """Add an input, or complete the input of that name; ValueError if a field does not fit.
 
-        input has the fields "name", "data_type" (such as "TYPE_FP32"), "dims" (a list of sizes
-        without the batch dimension; -1 is variable) and, if wanted, "optional" (a bool).
-
-        Raises:
-            ValueError: a field is missing or unknown, or differs from the configuration's.
+        Fields: "name", "data_type" ("TYPE_FP32"), "dims" (without the batch dimension; -1 is
+        variable), and optionally "optional" (a bool).
         """
         self._check_properties("input", input, ("name", "data_type", "dims", "optional"))
         self._add_tensor("input", input)
 
     def add_output(self, output: dict[str, Any]) -> None:
-        """Add an output, or complete the output that has the same name.
-
-        output has the fields "name", "data_type" and "dims", as in `add_input`.
-
-        Raises:
-            ValueError: a field is missing or unknown, or differs from the configuration's.
-        """
+        """Add or complete an output with "name", "data_type" and "dims", as in `add_input`."""
         self._check_properties("output", output, ("name", "data_type", "dims"))
         self._add_tensor("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Set whether the model is decoupled (may send any number of responses to a request).
-
-        transaction_policy_dict has the only field "decoupled" (a bool).
-
-        Raises:
-            ValueError: there is another field, or the configuration file has another value.
-        """
+        """Set the field "decoupled" (a bool); ValueError if the file has another value."""
         for name in transaction_policy_dict.keys():  # noqa: SIM118 - only a dictionary has them
             if name != "decoupled":
                 raise ValueError(
@@ -146,27 +118,17 @@ class ModelConfig:
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the configuration of an input, or None if there is no input of this name.
-
-    model_config is the parsed JSON of `args["model_config"]`, as `initialize` gets it. The result
-    has the fields "name", "data_type" and "dims".
-    """
+    """Return the configuration of an input, or None if there is no input of this name."""
     return _named(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the configuration of an output, or None if there is no output of this name.
-
-    model_config and the result are as for `get_input_config_by_name`.
-    """
+    """Return the configuration of an output, or None if there is no output of this name."""
     return _named(model_config, "output", name)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Return whether the model is decoupled (may send any number of responses to a request).
-
-    model_config is as for `get_input_config_by_name`.
-    """
+    """Return whether the model is decoupled (may send any number of responses to a request)."""
     if "model_transaction_policy" not in model_config:
         return False
     decoupled: bool = model_config["model_transaction_policy"]["decoupled"]

@@ -1,7 +1,6 @@
 """Registers the modules that model.py files import, under Triton's names.
 
-The modules are made from this package, whatever name it was imported under. They are not searched
-on sys.path, because a model's own folder may have files of the same names.
+sys.path is not searched, because a model's own folder may have files of the same names.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from types import ModuleType
 
 from . import api, native_api
 
-# Directory with a file for each module. Processes that models start import these files.
+# Processes that models start import these files.
 _SITE = Path(__file__).resolve().parents[2]
 
 

@@ -1,7 +1,4 @@
-"""All names that model.py files can import from c_python_backend_utils.
-
-The module has the API's names, and further names that models use in annotations.
-"""
+"""All names that model.py files can import from c_python_backend_utils."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ class SharedMemory:
     """The shared memory for the requests that this worker makes; models use it to find leaks."""
 
     def free_memory(self) -> int:
-        """Return the number of bytes of shared memory that no request in flight uses.
-
-        The result is 0 if the model's requests use no shared memory.
-        """
+        """Return the bytes of shared memory that no request uses; 0 if requests use none."""
         return current_connection().segments.available
 
 

@@ -40,7 +40,6 @@ class Execution(Protocol):
     """The batch of a request that the model executes."""
 
     number: int
-    # True if the model may reschedule the batch's requests.
     iterative: bool
 
     def is_cancelled(self, member: int) -> bool:
@@ -61,17 +60,9 @@ MEMORY_GPU, MEMORY_CPU = MemoryType
 
 
 class PreferredMemory:
-    """A model's preference for its outputs' memory, which has no effect.
-
-    On Nereid, outputs of other models are always in the CPU's memory.
-    """
+    """A preference for the outputs' memory. It has no effect: outputs are in the CPU's memory."""
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Prefer a kind of memory, on the device with this number.
-
-        Raises:
-            TypeError: an argument has another type.
-        """
         self.preferred_memory_type: MemoryType = instance_of(
             preferred_memory_type, MemoryType, "preferred_memory_type"
         )
@@ -84,7 +75,6 @@ class InferenceTrace:
     __slots__ = ("_context",)
 
     def __init__(self, context: str | None = None) -> None:
-        """Make a trace from a JSON object with W3C's trace headers; None means no trace."""
         self._context = context
 
     def get_context(self) -> str | None:
@@ -97,22 +87,16 @@ _ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 
 
 class InferenceRequest:
-    """A request to a model.
+    """A request to a model: one that `execute` gets, or one that the model makes."""
 
-    `execute` gets a list of requests. A model can also make requests and have other models execute
-    them, with `exec` or `async_exec`.
-    """
-
-    # The default values are class attributes, because most requests that models execute keep all of
-    # them.
+    # These are class attributes, because most requests keep all of the defaults.
     _request_id = ""
     _correlation_id: int | str = 0
     _model_name, _model_version = "", -1
     _flags = _timeout = 0
     _trace = _UNTRACED
     _parameters = "{}"
-    # These attributes are set if the model executes the request: its batch, its place in the batch,
-    # and its state if it has one.
+    # These are set if the model executes the request: batch, place in the batch, and state.
     _execution: Execution | None = None
     _member = 0
     _state: State | None = None
@@ -132,24 +116,12 @@ class InferenceRequest:
         trace: InferenceTrace = _UNTRACED,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        """Make a request to another model.
+        """Make a request to another model; inputs, output names and model_name are required.
 
-        request_id: any text; empty means no id.
-        correlation_id: the sequence's id, an integer of 64 bits or a text; 0 means no sequence.
-        inputs: the input tensors; required.
-        requested_output_names: names of the wanted outputs; required.
-        model_name: name of the model that shall execute the request; required.
-        model_version: number of the version; with -1 the server chooses it.
-        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._SEQUENCE_END, or both added.
-        timeout: limit on queueing in microseconds; 0 means no limit.
-        preferred_memory: accepted, and without effect.
-        trace: the trace to continue, as `trace()` of the executing request returns it.
-        parameters: values of type bool, int or str by name.
-
-        Raises:
-            TypeError: a required argument is missing, or one has another type.
-            TritonModelException: a parameter or the correlation id has an unsupported type.
-            RuntimeError: the correlation id is out of range.
+        correlation_id: 0 means no sequence. model_version: with -1 the server chooses. timeout:
+        limit on queueing in microseconds; 0 means none. preferred_memory has no effect. Raises
+        TypeError for a missing or wrong argument, TritonModelException or RuntimeError for an
+        unsupported value.
         """
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError(
@@ -170,7 +142,7 @@ class InferenceRequest:
         self._outputs = [text_of(name, "requested_output_names") for name in names]
         self._model_version = signed(model_version, "model_version")
         self._flags, self._timeout = unsigned(flags, "flags"), unsigned(timeout, "timeout", 64)
-        # The value is checked and not used, because outputs are always in the CPU's memory.
+        # The value is checked but not used: outputs are always in the CPU's memory.
         instance_of(preferred_memory, PreferredMemory, "preferred_memory")
         self._trace = instance_of(trace, InferenceTrace, "trace")
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
@@ -192,11 +164,7 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int, /) -> None:
-        """Set the flags: 0, SEQUENCE_START, SEQUENCE_END, or the sum of both.
-
-        Raises:
-            TypeError: flags is not an unsigned integer of 32 bits.
-        """
+        """Set the flags as in flags(); raise TypeError for no unsigned integer of 32 bits."""
         self._flags = unsigned(flags, "flags")
 
     def timeout(self) -> int:
@@ -222,11 +190,8 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the request's response sender, for responses that execute() does not return.
 
-        Decoupled models send all of their responses with the sender. Other models may send their
-        one response with it later, if execute() returns None for the request.
-
-        Raises:
-            TritonModelException: the model has made the request itself.
+        If execute() returns None for a request, a model that is not decoupled sends its one
+        response later. Raises TritonModelException if the model has made the request itself.
         """
         if self._sender is None:
             if self._execution is None:
@@ -237,13 +202,8 @@ class InferenceRequest:
     def set_release_flags(self, flags: int, /) -> None:
         """Choose what happens to the request when execute() returns.
 
-        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE has the request executed again in a later batch;
-        execute() must then return None for it. This needs a model with iterative sequences; in any
-        other model the request fails. TRITONSERVER_REQUEST_RELEASE_ALL undoes this. The call has no
-        effect on a request that the model has made itself.
-
-        Raises:
-            TypeError: flags is not an unsigned integer of 32 bits.
+        RELEASE_RESCHEDULE has the request executed again in a later batch; execute() must return
+        None for it. Without iterative sequences the request then fails. RELEASE_ALL undoes this.
         """
         flags = unsigned(flags, "flags")
         execution = self._execution
@@ -255,31 +215,22 @@ class InferenceRequest:
         execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the model that the request names execute the request, and wait for the response.
+        """Have the named model execute the request, and wait for the response.
 
-        Returns the InferenceResponse; if the other model failed, the response has an `error()`. If
-        decoupled is true, the other model may send any number of responses, and the result is an
-        iterator over them.
-
-        Raises:
-            TypeError: decoupled is not a bool.
-            TritonModelException: the request cannot be sent, because it is too large, or the
-                caller is not a model that is being served.
+        If decoupled is true, the result is an iterator over any number of responses. If the other
+        model fails, the response has an `error()`. Raises TritonModelException if the request is
+        too large, or the caller is not a model that is served.
         """
         if boolean(decoupled, "decoupled"):
             return model_calls.infer_stream(self)
         return model_calls.infer_and_wait(self)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Have the request executed as `exec` does; the result must be awaited.
+        """Execute the request as `exec` does; the result must be awaited, and can be cancelled.
 
-        Call it while an event loop is running. Cancelling the awaitable cancels the request. If
-        decoupled is true, the result is an iterator, which is returned only when the first response
-        has arrived. Models may read the iterator with a plain `for`, which would otherwise block
-        the event loop until then. Errors are those of `exec`.
-
-        Raises:
-            RuntimeError: no event loop is running.
+        If decoupled is true, the iterator is returned with its first response: models may read it
+        with a plain `for`, which would block the event loop. Raises RuntimeError if no event loop
+        runs.
         """
         decoupled = boolean(decoupled, "decoupled")
         loop = asyncio.get_running_loop()

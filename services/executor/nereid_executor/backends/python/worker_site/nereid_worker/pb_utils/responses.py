@@ -27,17 +27,12 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        """Make a response.
+        """Make a response. If there is an error, the outputs are ignored.
 
-        output_tensors: the outputs; outputs that the client has not requested are left out.
-        error: the failure of the request; the outputs are then ignored.
-        parameters: values of type bool, int or str by name, for the client.
-
-        Raises:
-            TypeError: an argument has another type.
-            TritonModelException: an output is None, or a parameter has an unsupported type.
+        Clients get only the outputs that they have requested. Raises TypeError or
+        TritonModelException for a wrong argument.
         """
-        # Check the usual types without calls, because models make a response for every request.
+        # The usual types are checked without calls, because a model responds to every request.
         if type(output_tensors) is list:
             self._output_tensors: list[Tensor] = output_tensors[:]
         else:
@@ -74,11 +69,10 @@ def _check_output(tensor: Any) -> None:
 
 
 def parameters_text(parameters: Any) -> str:
-    """Return parameters as JSON; the text is empty if there are none.
+    """Return parameters as JSON; empty if there are none.
 
-    Raises:
-        TritonModelException: a key or a value has an unsupported type.
-        TypeError: an integer has more than 64 bits, or a text cannot be encoded.
+    Raises TritonModelException for an unsupported type, TypeError for a value that cannot be
+    encoded.
     """
     if not isinstance(parameters, dict):
         # As in Triton's text, the name of a dict is that of C++.
@@ -103,8 +97,7 @@ def parameters_text(parameters: Any) -> str:
 class InferenceResponseSender:
     """Sends responses to one request, from any thread, until the final one.
 
-    A model gets a sender from `InferenceRequest.get_response_sender`. If the model drops the
-    request and the sender before the final response, the client gets an error.
+    If the model drops the request and the sender before, the client gets an error.
     """
 
     def __init__(
@@ -114,7 +107,6 @@ class InferenceResponseSender:
         *,
         decoupled: bool,
     ) -> None:
-        """Make a sender; models get senders from requests."""
         self._send_response = send_response
         self._is_cancelled = is_cancelled
         self._decoupled = decoupled
@@ -133,14 +125,9 @@ class InferenceResponseSender:
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send a response, the final flag, or both; wait while the client cannot keep up.
 
-        flags is TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response, or alone after it;
-        otherwise flags is 0. A model that is not decoupled sends exactly one response, which is
-        final with either value of flags.
-
-        Raises:
-            TypeError: an argument has another type.
-            TritonModelException: the response is missing, the flag is unknown, or the final
-                response was already sent.
+        flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or alone after it,
+        otherwise 0. A model that is not decoupled sends exactly one, final response. Raises
+        TritonModelException after the final response, and for wrong arguments.
         """
         if response is not None:
             instance_of(response, InferenceResponse, "send(): response")
@@ -149,7 +136,6 @@ class InferenceResponseSender:
             self._check(response, flags)
             if response is not None:
                 self._sent += 1
-            # A model that is not decoupled sends one response, which is always final.
             final = flags == FINAL or not self._decoupled
             self._closed = flags == FINAL
             if response is not None or self._decoupled:

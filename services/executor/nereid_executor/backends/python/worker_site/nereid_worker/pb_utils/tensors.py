@@ -30,23 +30,17 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str | bytes, array: Any, /) -> None:
-        """Make a tensor from a numpy array of any shape.
+        """Make a tensor from a numpy array; TritonModelException for an unknown dtype.
 
-        The datatype follows from the array's dtype; an array of dtype `object` or `bytes_` is
-        BYTES, and its strings are serialized at once. Other arrays are not copied if they are
-        C-contiguous, so that later changes of the array change the tensor.
-
-        Raises:
-            TypeError: name is not a text, or array is not a numpy array.
-            TritonModelException: name is empty, or the dtype has no Triton datatype.
+        `object` and `bytes_` arrays are BYTES, and are serialized at once. Other C-contiguous
+        arrays are not copied: later changes of the array change the tensor.
         """
         if type(name) is not str:
             name = text_of(name, "Tensor(): name")
         if not isinstance(array, _ARRAY):
             instance_of(array, _ARRAY, "Tensor(): array")
         if type(array) is not _ARRAY:
-            # Convert instances of subclasses, which serialize differently: for example, the bytes
-            # of a masked array contain fill values.
+            # Subclasses serialize differently: the bytes of a masked array contain fill values.
             array = np.asarray(array)
         datatype = datatype_of(array.dtype)
         if datatype is None:
@@ -57,35 +51,29 @@ class Tensor:
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else array.copy(order="C")
         self._shape = array.shape
-        # Strings are serialized at once, because models reuse one array for several tensors.
+        # Models reuse one array for several tensors.
         self._raw: Any = join_strings(array) if datatype == "BYTES" else None
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
-        """Make a tensor from raw bytes: an input of a request, or an output of another model.
+        """Make a tensor from raw bytes.
 
-        The array is made when it is first needed. It is writeable and aligned, and no other tensor
-        shares it. If raw is writeable, it is used in place, and must then belong to this tensor
-        alone. Otherwise raw is copied.
+        A writeable raw is used in place, and must belong to this tensor alone. Otherwise raw is
+        copied.
         """
         tensor: Tensor = _new(cls)
         tensor._name = name
         tensor._datatype = datatype
         tensor._shape = shape
         tensor._raw = raw
-        tensor._array = None  # made on demand
+        tensor._array = None
         return tensor
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any, /) -> Tensor:
-        """Make a tensor from a DLPack capsule, or from an object that exports one.
+        """Make a tensor from a DLPack capsule or exporter; a GPU's tensor is copied to the CPU.
 
-        A torch tensor, for example, exports capsules. A tensor on a GPU is copied to the CPU.
-
-        Raises:
-            TypeError: name is not a text.
-            TritonModelException: name is empty, tensor is not a DLPack tensor or was already
-                consumed, or its type or device is not supported.
+        Raises TritonModelException if the source is consumed or not supported.
         """
         name = text_of(name, "from_dlpack(): name")
         array, is_bf16 = dlpack.array_of(tensor)
@@ -111,32 +99,22 @@ class Tensor:
         return True
 
     def as_numpy(self) -> Any:
-        """Return the tensor's array, which is not a copy.
-
-        It has the tensor's shape. The elements of a received BYTES tensor are bytes objects, in an
-        array of dtype `object`.
-
-        Raises:
-            TritonModelException: the tensor is BF16, which numpy does not support.
-        """
+        """Return the tensor's array, which is not a copy; TritonModelException for BF16."""
         if self._datatype == "BF16":
             raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
         return self._elements()
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the tensor on the CPU, which can be consumed once.
+        """Return a DLPack capsule on the CPU; TritonModelException for BYTES.
 
-        The capsule shares the tensor's memory, unless that memory is read-only.
-
-        Raises:
-            TritonModelException: the tensor is BYTES, which DLPack does not support.
+        The capsule can be consumed once. It shares the tensor's memory, unless that is read-only.
         """
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
             return dlpack.bf16_capsule(self._elements())
         array = self._elements()
-        # Copy a read-only array, because a capsule cannot say that its memory is read-only.
+        # A capsule cannot say that its memory is read-only.
         return (array if array.flags.writeable else array.copy()).__dlpack__()
 
     def __dlpack__(self, **_options: Any) -> Any:
@@ -144,8 +122,6 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
-
-    # ---- for the worker
 
     @property
     def datatype(self) -> str:
@@ -159,7 +135,6 @@ class Tensor:
         return self._array if self._array.size else b""
 
     def _elements(self) -> Any:
-        """Return the array; for a BF16 tensor, an array of uint16 with the bits of the numbers."""
         if self._array is None:
             raw = self._raw
             if self._datatype == "BYTES":
@@ -167,13 +142,11 @@ class Tensor:
             else:
                 self._array = self._own_array(raw)
                 if self._array.size:
-                    # From now on the array is also what is sent. So changes that the model makes to
-                    # it are sent too.
+                    # The model may change the array, so the array is what is sent from now on.
                     self._raw = self._array
         return self._array
 
     def _own_array(self, raw: Any) -> Any:
-        """Return raw as an array; use raw in place if it is writeable and aligned."""
         dtype = _BF16_BITS if self._datatype == "BF16" else NUMPY_TYPES[self._datatype]
         array = _ARRAY(self._shape, dtype, raw)
         size = size_of(raw)

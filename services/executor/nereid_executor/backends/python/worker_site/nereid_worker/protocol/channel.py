@@ -1,8 +1,4 @@
-"""The socket between an executor and a worker; both ends use this module.
-
-A frame consists of the length of its body, its kind, and the body. This module does not interpret
-bodies.
-"""
+"""The socket between an executor and a worker; both ends use this module."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ _MAX_PARTS = 512
 _MAX_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
-# True in a process that was forked from the process that owns the channels.
 _forked = False
 
 
@@ -47,8 +42,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # The socket blocks: a reader that waits only for the socket then needs one system call
-        # instead of three.
+        # The socket blocks: a reader that waits only for it needs one system call instead of three.
         connection.setblocking(True)
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()
@@ -69,14 +63,11 @@ class Channel:
     def send(self, kind: int, parts: Sequence[Any], limit_s: float | None = None) -> None:
         """Write a whole frame.
 
-        Raises:
-            LostError: the other end was closed, or this is a forked process.
-            SlowError: the other end read nothing for limit_s seconds.
-            WireError: the frame is too large.
+        Raises LostError if the other end was closed or in a forked process, SlowError if the other
+        end read nothing for limit_s seconds, WireError for a too large frame.
         """
         if _forked:
-            # A forked process must not send, because two processes would interleave their frames on
-            # one socket.
+            # Two processes would interleave their frames on one socket.
             raise LostError
         size = 0
         for part in parts:
@@ -95,10 +86,7 @@ class Channel:
             self._send_deferred()
 
     def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
-        """Write a small frame if that is possible without waiting; return whether it was written.
-
-        The kernel accepts such a small frame as a whole or not at all.
-        """
+        """Write a small frame if that needs no waiting; return whether it was written."""
         body = b"".join(parts)
         if len(body) > _MAX_AT_ONCE or not self._send_lock.acquire(blocking=False):
             return False
@@ -118,8 +106,7 @@ class Channel:
     def send_from_finalizer(self, kind: int, parts: Sequence[Any]) -> None:
         """Write a frame, or leave it to the thread that is sending another frame.
 
-        This method never waits for the lock, because a finaliser may interrupt a send in the same
-        thread.
+        Never waits for the lock: a finaliser may interrupt a send in the same thread.
         """
         if _forked:
             return
@@ -128,8 +115,7 @@ class Channel:
         self._send_deferred()
 
     def _send_deferred(self) -> None:
-        # If another call holds the lock, that call sends the deferred frames after it has released
-        # the lock.
+        # A call that holds the lock sends the deferred frames after it has released the lock.
         while self._deferred_frames and self._send_lock.acquire(blocking=False):
             try:
                 self._send([self._deferred_frames.popleft()], None)
@@ -158,23 +144,21 @@ class Channel:
     def receive(self) -> tuple[int, bytearray]:
         """Wait for the next frame; return its kind and its body, which the caller may keep.
 
-        Raises:
-            LostError: the other end was closed.
-            WireError: the frame is too large.
+        Raises: LostError: the other end was closed. WireError: the frame is too large.
         """
         while (frame := self.buffered_frame()) is None:
             self.read_available(0)
         return frame
 
     def receive_nowait(self) -> tuple[int, bytearray] | None:
-        """Return the next frame if it has arrived, else None; errors are those of receive()."""
+        """Return the next frame if it has arrived, else None. Errors are those of receive()."""
         while (frame := self.buffered_frame()) is None:
             if not self.read_available():
                 return None
         return frame
 
     def buffered_frame(self) -> tuple[int, bytearray] | None:
-        """Return the next frame if it is in the buffer, else None; errors are those of receive().
+        """Return the next frame if it is in the buffer, else None. Errors are those of receive().
 
         If the head of a frame larger than the buffer has arrived, wait for the rest of the frame.
         """
@@ -209,7 +193,6 @@ class Channel:
         return count > 0
 
     def _receive_large(self, size: int) -> bytearray:
-        """Wait for the body of a frame that is larger than the buffer."""
         body = bytearray(size)
         view = memoryview(body)
         have = min(self._end - self._start, size)

@@ -1,10 +1,8 @@
 """The frames that an executor and a worker send each other over the socket between them.
 
-A frame has a kind and a body (see channel). Most bodies are JSON. The bodies of BATCH, RESPONSES,
-CALL and CALL_RESPONSE frames carry tensors. Such a body begins with a table of 64-bit numbers,
-which lists the sizes of the data items. The items follow, each padded to a multiple of eight bytes.
-The readers check everything, because a model's own code runs in the worker and may write to the
-socket.
+Most bodies are JSON. BATCH, RESPONSES, CALL and CALL_RESPONSE frames carry tensors: a table of
+64-bit numbers lists the sizes of the items, which follow, each padded to eight bytes. The readers
+check everything, because a model's code may write to the socket.
 """
 
 from __future__ import annotations
@@ -17,81 +15,71 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    # Fields of a Member or a Reply.
     _Row = tuple[int, int, bytes, Sequence[Any]]
 
-# ---- frames to the worker
+# Frames to the worker:
 
-# Load a model: arguments of initialize(), paths, and the shared memory for the model's requests.
+# Arguments of initialize(), paths, and the shared memory for the model's requests.
 INITIALIZE = 1
-# Load a model like INITIALIZE, but call only auto_complete_config().
+# Like INITIALIZE, but calls only auto_complete_config().
 DESCRIBE = 2
-# A form's number, and the form as JSON: the inputs and outputs of all requests that refer to the
-# form.
+# A form's number, and the inputs and outputs of all requests of this form, as JSON.
 FORM = 3
 BATCH = 4
 # Cancels a request in flight, pauses it because its client cannot keep up, or resumes it.
 CONTROL = 5
 CALL_RESPONSE = 7
-# Call the model's is_ready(); the body is the query's number.
+# Call the model's is_ready(). The body is the query's number.
 READINESS_QUERY = 8
 FINALIZE = 9
-# Serve the instance's stream: the scheduler's address, and metadata that identifies the instance.
+# Serve the instance's stream: the scheduler's address, and metadata for the instance.
 SERVE = 10
-# Stop serving the stream after the current batch; true cuts it, because the scheduler is lost.
+# Stop serving the stream after the current batch. true cuts it: the scheduler is lost.
 STOP = 11
-# Response to REQUEST_OUTPUT_BUFFER: the request's number, and a place in a segment, or null if
-# there is no buffer. If the worker keeps the segment, the segment's last byte is its state (see
-# nereid.shm.segments).
+# Response to REQUEST_OUTPUT_BUFFER: the request's number, and a place in a segment or null. A
+# segment that the worker keeps has its state in the last byte (nereid.shm.segments).
 OUTPUT_BUFFER = 12
-# Response to REQUEST_LINK: the metadata for a link to the scheduler, and the name of the domain in
-# which processes share memory. null means that calls go through the executor.
+# Response to REQUEST_LINK: a link's metadata, and the domain of processes that share memory. null
+# means that calls go through the executor.
 LINK = 13
 
-# ---- frames to the executor
+# Frames to the executor:
 
-# The worker runs, and has not loaded anything yet.
 STARTED = 20
-# INITIALIZED is the response to INITIALIZE, and says whether the model has is_ready(). DESCRIBED is
-# the response to DESCRIBE, with the configuration. FAILED, with an exception's text, is the
-# response to either of them after a failure.
+# Responses to INITIALIZE (whether the model has is_ready()), to DESCRIBE (the configuration), and
+# to either after a failure (an exception's text).
 INITIALIZED = 21
 DESCRIBED = 22
 FAILED = 23
 RESPONSES = 24
 LOG = 25
 METRIC = 26
-# A call that the model makes to the mesh.
 CALL = 27
-# Response to READINESS_QUERY: the query's number, and null before is_ready() is called; then the
-# number again, and the result of is_ready().
+# Response to READINESS_QUERY: the number and null before is_ready() is called, then the number and
+# its result.
 READY = 28
 FINALIZED = 29
-# The stream has ended. null means that there was no error; a list is an error's status and message;
-# a text says why the worker could not serve the stream.
+# The stream has ended. null: no error. A list: an error's status and message. A text: why the
+# worker could not serve the stream.
 SERVED = 30
-# Request for shared memory for outputs: the request's number, the size of the outputs in bytes, and
-# whether the worker keeps the segment for further outputs.
+# The request's number, the bytes of the outputs, and whether the worker keeps the segment.
 REQUEST_OUTPUT_BUFFER = 31
-# Times of a batch, for the traces of the batch's members.
+# Times of a batch, for the traces of its members.
 TRACED = 32
-# The ids of a batch's requests and the Executed message with the responses. The frame is sent if
-# the stream was lost, before SERVED.
+# A batch's request ids and its Executed message. Sent before SERVED if the stream was lost.
 KEPT = 33
 # Names of segments that the worker does not keep any more.
 RETURN_OUTPUT_BUFFERS = 34
-# Request for the worker's own link to the scheduler, because the model makes calls.
 REQUEST_LINK = 35
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 
-# Maximum size of a frame in bytes, the same as for a protobuf message.
+# The maximum in bytes is the same as for a protobuf message.
 MAX_FRAME = (1 << 31) - 1
-# Bit that marks the size of a tensor in a segment. The frame then has the tensor's place instead of
-# its bytes.
+# This bit marks the size of a tensor in a segment. The frame has its place, not its bytes.
 _IN_SEGMENT = 1 << 63
-# Padding of an item; the index is the item's size modulo eight.
+# The index is the item's size modulo eight.
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 # Exceptions that the reading functions may hit in a malformed body.
 _MALFORMED = (ValueError, IndexError, OverflowError, struct.error)
@@ -99,8 +87,7 @@ _MALFORMED = (ValueError, IndexError, OverflowError, struct.error)
 # Flag of a RESPONSES frame: execute() has returned.
 EXECUTED = 1
 # Flags of a reply. MORE: another reply will follow. ERROR: the reply is an error. EMPTY: the reply
-# is only the final flag. RESCHEDULED: there is no response, because the model wants the request
-# again.
+# is only the final flag. RESCHEDULED: the model wants the request again, so there is no response.
 MORE = 1
 ERROR = 2
 EMPTY = 4
@@ -146,11 +133,7 @@ class Reply(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call to the mesh, or a response to one.
-
-    The fields are the worker's number for the call, the flags of a reply, metadata as JSON, and
-    tensors.
-    """
+    """A call to the mesh, or a response: number, flags of a reply, JSON metadata, tensors."""
 
     number: int
     flags: int
@@ -175,11 +158,7 @@ def responses_parts(number: int, flags: int, replies: Iterable[_Row]) -> list[An
 
 
 def read_responses(body: Any) -> tuple[int, int, list[Reply]]:
-    """Return the batch's number, the frame's flags, and the replies.
-
-    Raises:
-        WireError: the body is malformed.
-    """
+    """Return the batch's number, flags, and replies; raise WireError for a malformed body."""
     (number, flags), replies = _read_rows(body, 2)
     return number, flags, [*map(Reply._make, replies)]
 
@@ -194,11 +173,7 @@ def call_parts(call: Call) -> list[Any]:
 
 
 def read_call(body: Any) -> Call:
-    """Return the call or response in a CALL or CALL_RESPONSE frame.
-
-    Raises:
-        WireError: the body is malformed.
-    """
+    """Return the call or response in a frame; raise WireError for a malformed body."""
     view, numbers, at = _table(body)
     try:
         number, flags, meta_size = numbers[1:4]
@@ -238,12 +213,10 @@ def as_bytes(tensor: Any) -> memoryview:
     return memoryview(tensor).cast("B")
 
 
-# The functions below pack and unpack a whole table in one call. A call for each field would take
-# longer than all the rest.
+# A whole table is packed in one call. A call for each field would take longer than all the rest.
 
 
 def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
-    """Return the body of a BATCH or RESPONSES frame, in parts; a row is a member or a reply."""
     parts: list[Any] = [b""]
     for first, second, meta, tensors in rows:
         numbers += (first, second, len(meta), len(tensors))
@@ -252,7 +225,6 @@ def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
 
 
 def _read_rows(body: Any, count: int) -> tuple[list[int], list[_Row]]:
-    """Return the first `count` numbers, and the rows; raise WireError if the body is malformed."""
     view, numbers, at = _table(body)
     place = 1 + count
     rows: list[_Row] = []
@@ -298,7 +270,6 @@ def _finish(numbers: list[int], parts: list[Any]) -> list[Any]:
 
 
 def _table(body: Any) -> tuple[memoryview, list[int], int]:
-    """Return a view of a body, the table at its start, and the offset at which the table ends."""
     view = memoryview(body)
     if len(view) < _LONG.size:
         raise WireError("a frame ends too early")
@@ -311,7 +282,6 @@ def _table(body: Any) -> tuple[memoryview, list[int], int]:
 def _read_tensors(
     view: memoryview, at: int, meta_size: int, sizes: list[int]
 ) -> tuple[bytes, list[Any], int]:
-    """Return metadata, tensors (views of the body, or places in segments), and the end's offset."""
     meta = b""
     if meta_size:
         meta = bytes(view[at : at + meta_size])

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-# `_OWN` is the directory of the Python backend's own files. `_BOTTOM` is the file of the outermost
-# frame of every stack.
+# `_OWN`: directory of the Python backend. `_BOTTOM`: file of every stack's outermost frame.
 _OWN = str(Path(__file__).parents[3])
 _BOTTOM = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
@@ -27,10 +26,7 @@ def error_text(error: BaseException) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the traceback as Python prints it, without the frames of the worker's own code.
-
-    The text is for the log.
-    """
+    """Return the traceback as Python prints it, for the log, without the worker's frames."""
     if isinstance(error, ModelMisuse):
         return str(error)
     trace = error.__traceback__
@@ -64,8 +60,7 @@ def _with_stack(error: BaseException, message: str) -> str:
         trace = trace.tb_next
     places = []
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        # The API raised the error because the model misused it. Skip the API's own frames, so that
-        # the stack begins with the model's call.
+        # The model misused the API. Skip the API's frames, so that the stack begins with its call.
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
     while frame is not None and not frame.f_code.co_filename.startswith((_OWN, _BOTTOM)):
@@ -73,6 +68,5 @@ def _with_stack(error: BaseException, message: str) -> str:
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
     if all("importlib" in place for place in places):
-        # A syntax error has no stack frames in the file.
         return text
     return f"{text}\n\nAt:\n{''.join(places)}"

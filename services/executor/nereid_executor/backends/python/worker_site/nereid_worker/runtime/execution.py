@@ -1,8 +1,4 @@
-"""State of a batch that a worker executes, and of its requests until their last responses.
-
-This module does not depend on where responses go: over the socket to the executor, or to the
-instance's stream.
-"""
+"""State of a batch that a worker executes, and of its requests until their last responses."""
 
 from __future__ import annotations
 
@@ -26,13 +22,12 @@ if TYPE_CHECKING:
     from ..pb_utils.requests import InferenceRequest
     from ..protocol.channel import Channel
 
-# Maximum number of cached metadata texts. The cache needs a bound, because outputs may have any
-# number of shapes.
+# The cache needs a bound, because outputs may have any number of shapes.
 _MAX_METAS = 1024
 _metas: dict[Any, bytes] = {}
 _new_tuple = tuple.__new__
 
-# Kinds of controls, with the numbers of MemberControl in nereid.proto.
+# The numbers of MemberControl in nereid.proto.
 CANCEL, PAUSE, RESUME = 0, 1, 2
 
 
@@ -47,10 +42,9 @@ class ReplySink(Protocol):
         *,
         executed: bool = False,
     ) -> None:
-        """Send the replies in the list, and empty the list. Any thread may call this.
+        """Send the replies in the list, and empty the list. Thread-safe.
 
-        inputs: mapped memory that replies may be views of. The owner of the memory reuses it as
-        soon as the replies are sent. executed: True if execute() has returned.
+        inputs: memory that replies may be views of; its owner reuses it once they are sent.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
@@ -92,20 +86,15 @@ class RequestState:
         self._batch = batch
         self._outputs = outputs
         self.member = member
-        # True once the final response was sent.
         self.responded = False
-        # Event that senders wait for. It is made at the first pause, and cleared while the client
+        # Senders wait for this event. It is made at the first pause, and cleared while the client
         # cannot keep up.
         self.resumed: threading.Event | None = None
         self.has_sender = False
-        # True if the model has asked to get the request again.
         self.rescheduled = False
 
     def make_sender(self) -> InferenceResponseSender:
-        """Return a new response sender; only the model holds a reference to it.
-
-        The sender is therefore collected when the model drops it.
-        """
+        """Return a new response sender. It is collected when the model drops it."""
         self.has_sender = True
         return InferenceResponseSender(
             self._send, self.is_cancelled, decoupled=self._batch.decoupled
@@ -124,7 +113,6 @@ class RequestState:
             self.resumed.set()
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        """Send a response from any thread; wait while the client cannot keep up."""
         if self.resumed is not None and self.member not in self._batch.cancelled:
             self.resumed.wait()
         if response is None:
@@ -164,44 +152,32 @@ class BatchExecution:
         decoupled: bool,
         iterative: bool = False,
     ) -> None:
-        """Make a batch without requests.
-
-        poll_controls reads controls that have arrived and passes them to on_control(). iterative
-        means that requests may be rescheduled.
-        """
         self.number = number
         self._sink = sink
         self._poll_controls = poll_controls
         self.decoupled = decoupled
         self.iterative = iterative
-        # Outputs that each member's client has requested.
+        # Index: a member. Value: the outputs that its client has requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # `requests` and `members`: the requests that execute() will get, and their member numbers.
-        # `rejected`: the replies to the requests that execute() will not get.
+        # The requests that execute() gets, their member numbers, and replies to the other requests.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # `inputs`: the batch's mapped inputs. `mapped_members`: the members that these inputs
-        # belong to. `output_buffers`: maps a member to the place where its outputs may be written.
+        # The mapped inputs, their members, and each member's place for outputs.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
         self.cancelled: set[int] = set()
         # Latest deadline of the requests (time.monotonic_ns); 0 if any request has no deadline.
         self.deadline_ns = 0
-        # True once execute() has returned.
         self.returned = False
-        # Maps a member to its request's state while execute() runs. Afterwards the dictionary is
-        # empty: only the model's senders hold the states.
+        # Maps a member to its state while execute() runs. Afterwards only the model's senders hold
+        # the states.
         self.held: dict[int, RequestState] = {}
         self._open_requests: weakref.WeakValueDictionary[int, RequestState] | None = None
 
     def state_of(self, request: InferenceRequest) -> RequestState:
-        """Return a request's state; the first call makes it.
-
-        Every request of a decoupled model has a state. For other models, only the requests that
-        need one have a state.
-        """
+        """Return a request's state; the first call makes it."""
         if request._state is None:
             member = request._member
             self.add_state(request, RequestState(self, member, self.requested_outputs[member]))
@@ -220,11 +196,7 @@ class BatchExecution:
         return bool(self._open_requests)
 
     def map_input(self, member: int, place: wire.Range) -> memoryview:
-        """Return an input that is in a segment: a copy of it, or a mapping if it is large.
-
-        Raises:
-            TritonModelException: the segment does not exist any more.
-        """
+        """Return an input, mapped if it is large; TritonModelException if its segment is gone."""
         copied = shared_tensors.copy_of(place)
         if copied is not None:
             return copied
@@ -294,12 +266,12 @@ def reply_of(
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
     tensors = raws if buffer is None else shared_tensors.write_outputs(raws, buffer)
-    # This call is quicker than calling wire.Reply.
+    # This call is quicker than wire.Reply().
     return _new_tuple(wire.Reply, (member, 0, meta, tensors))
 
 
 def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
-    """Return the reply for an error; by_model: True if the model itself responded with it."""
+    """Return the reply for an error. by_model: the model itself responded with it."""
     meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 
@@ -318,7 +290,7 @@ def check_response(response: Any, state: RequestState | None) -> None:
     has_sender = state is not None and state.has_sender
     rescheduled = state is not None and state.rescheduled
     if rescheduled and response is not None:
-        # This is Triton's text, including its typing error.
+        # Triton's text, including its typing error.
         raise ModelMisuse(
             "Expected a None object in the execute function return list for reschduled request, "
             f"found type '{type(response)}'."

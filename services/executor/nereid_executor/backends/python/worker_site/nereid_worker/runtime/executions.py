@@ -1,8 +1,4 @@
-"""The batches that a worker executes; controls and the model's calls refer to batches.
-
-The worker writes the number of the last batch, and the ids of the executing requests, to memory
-that it shares with the executor. The executor can still read them after the worker has died.
-"""
+"""The batches that a worker executes; controls and the model's calls refer to batches."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ if TYPE_CHECKING:
     from .execution import BatchExecution
 
 _LAST_BATCH = Struct("<Q")
-# Number of the batch that the current coroutine executes. Tasks that the coroutine starts inherit
-# the number.
+# Number of the current coroutine's batch. Tasks that the coroutine starts inherit it.
 current_batch: contextvars.ContextVar[int] = contextvars.ContextVar("batch", default=0)
 
 
@@ -27,16 +22,13 @@ class Executions:
     """The batches of one worker, until their last responses."""
 
     def __init__(self, memory: Any, *, decoupled: bool) -> None:
-        """Start without batches; memory: the memory that is shared with the executor."""
         self._memory = memory
         self._decoupled = decoupled
-        # Maps a number to a batch that the executor may send controls for.
         self._open: weakref.WeakValueDictionary[int, BatchExecution] = weakref.WeakValueDictionary()
-        # Function that caller_context() calls while this process serves the instance's stream.
+        # If set, caller_context() calls this function: the process serves the instance's stream.
         self.stream_context: Callable[[int | None], dict[str, Any]] | None = None
 
     def __bool__(self) -> bool:
-        """Return whether any batch is open."""
         return bool(self._open)
 
     def add(self, execution: BatchExecution) -> None:
@@ -69,8 +61,7 @@ class Executions:
         executing = _LAST_BATCH.unpack_from(self._memory)[0]
         if self._decoupled or batch in (None, executing):
             return {}
-        # Iterate over a copy of the references, because other threads may add batches at the same
-        # time.
+        # Other threads may add batches at the same time, so the loop uses a copy.
         batches = [reference() for reference in self._open.valuerefs()]
         if any(
             other and other.number != executing and other.has_open_requests for other in batches

@@ -47,11 +47,7 @@ class FrameReader:
         return threading.current_thread() is self._thread
 
     def read_frame(self) -> None:
-        """Wait for a frame and handle it.
-
-        Raises:
-            wire.LostError: the executor has closed the socket.
-        """
+        """Wait for a frame and handle it; raise wire.LostError if the socket was closed."""
         with self._lock:
             self._handle(*self._channel.receive())
 
@@ -72,7 +68,7 @@ class FrameReader:
         except wire.LostError:
             pass
         except Exception:
-            # The executor broke the protocol. End this process; the executor then starts another
+            # The executor broke the protocol. When this process ends, the executor starts a new
             # worker.
             traceback.print_exc()
             sys.stderr.flush()

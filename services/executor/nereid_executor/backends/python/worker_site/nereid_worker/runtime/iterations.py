@@ -1,8 +1,4 @@
-"""Tracks the requests of models with iterative sequences, which may get a request several times.
-
-Each iteration of a request is in another batch. The model may keep one response sender for all
-iterations of a request.
-"""
+"""Tracks the requests of models with iterative sequences, which may get a request several times."""
 
 from __future__ import annotations
 
@@ -26,15 +22,11 @@ _MAX_UNSENT = 256
 
 
 class IterativeState(RequestState):
-    """A `RequestState` that stays the same for all iterations of a request.
-
-    Responses that senders send between two iterations wait for the next one.
-    """
+    """The state of a request in all iterations. Responses between iterations wait for the next."""
 
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:
-        """Make a state; number: identifies the request among the requests of the instance."""
         super().__init__(batch, member, outputs)
         self.number = number
         self._lock = threading.RLock()
@@ -56,7 +48,7 @@ class IterativeState(RequestState):
                 super()._send(response, final)
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        # Wait for the client without holding the lock, because the wait may be long.
+        # The wait may be long, so the lock is not held.
         resumed = self.resumed
         if resumed is not None and not self.is_cancelled():
             resumed.wait()
@@ -76,18 +68,15 @@ class Iterations:
     """Keeps the states of one model's requests between their iterations."""
 
     def __init__(self) -> None:
-        # Maps a request's number to its state. A state is forgotten if the model keeps no sender of
-        # its request.
+        # Key: a request's number. A state is forgotten if the model keeps no sender for its
+        # request.
         self._suspended: weakref.WeakValueDictionary[str, IterativeState]
         self._suspended = weakref.WeakValueDictionary()
 
     def begin_request(
         self, execution: BatchExecution, request: InferenceRequest, iteration: str
     ) -> None:
-        """Set a request's state: the state of earlier iterations if the model has kept it.
-
-        iteration has the form <request's number>.<iteration's number>.
-        """
+        """Set a request's state. iteration: <number of the request>.<number of the iteration>."""
         number, _, index = iteration.partition(".")
         member = request._member
         state = self._suspended.pop(number, None)
@@ -109,7 +98,7 @@ class Iterations:
                 self._suspended[state.number] = state
             else:
                 # A null request or a warm-up request does not come again, so its sender must not
-                # wait for it.
+                # wait.
                 state.responded = True
             replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies

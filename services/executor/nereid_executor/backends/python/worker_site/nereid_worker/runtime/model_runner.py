@@ -28,16 +28,11 @@ class ModelRunner:
     """Runs an initialised model. Only the main thread executes batches."""
 
     def __init__(self, model: Any, name: str, *, decoupled: bool, iterative: bool = False) -> None:
-        """Run a model; name: the name of the instance.
-
-        iterative: the model may ask to get requests again.
-        """
         self._model, self._name = model, name
         self._execute = model.execute
         self.decoupled = decoupled
         self.iterative = iterative
         self._iterations = Iterations()
-        # The event loop that runs an async execute().
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -46,12 +41,7 @@ class ModelRunner:
         return callable(getattr(self._model, "is_ready", None))
 
     def is_ready(self) -> bool:
-        """Ask the model whether it is ready, by calling its own method.
-
-        Raises:
-            TypeError: the result is not a bool.
-            Exception: any exception that the model raises.
-        """
+        """Ask the model whether it is ready; raise TypeError if its reply is no bool."""
         returned = self._model.is_ready()
         if inspect.isawaitable(returned):
             returned = self._await_result(returned)
@@ -60,7 +50,6 @@ class ModelRunner:
         return returned
 
     def _await_result(self, awaitable: Any) -> Any:
-        """Run an awaitable, in the event loop of execute() if there is one; return its result."""
         if self._loop is None:
             return asyncio.run(_awaiting(awaitable))
         return asyncio.run_coroutine_threadsafe(_awaiting(awaitable), self._loop).result()
@@ -90,14 +79,13 @@ class ModelRunner:
         if iteration and self.iterative:
             self._iterations.begin_request(execution, request, iteration)
         if self.decoupled:
-            # Every request gets a state: the request is complete when the model no longer holds the
-            # state.
+            # The request is complete when the model no longer holds its state.
             execution.state_of(request)
         execution.requests.append(request)
 
     def execute(self, execution: BatchExecution) -> list[wire.Reply]:
         """Execute a batch and return replies; senders respond for members that have no reply."""
-        # Remove the requests from the execution, so that after execute() only the model holds them.
+        # After execute(), only the model may hold the requests.
         requests, execution.requests = execution.requests, []
         execution.members = [request._member for request in requests]
         if not requests:
@@ -116,12 +104,11 @@ class ModelRunner:
         return execution.rejected + replies if execution.rejected else replies
 
     def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
-        """Run an async execute() and return its result."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         if self.decoupled:
-            # Do not wait for the coroutine, because the next batch may come while it still runs.
+            # The next batch may come while the coroutine still runs.
             coroutine = self._watch_decoupled(coroutine, requests)
         elif requests[0]._execution is not None:
             current_batch.set(requests[0]._execution.number)
@@ -129,7 +116,6 @@ class ModelRunner:
         return None if self.decoupled else future.result()
 
     async def _watch_decoupled(self, coroutine: Any, requests: list[InferenceRequest]) -> None:
-        """Run an async decoupled execute() and send its error, if it fails."""
         try:
             self._check_none(await coroutine)
             self._send_rescheduled(requests)
@@ -141,7 +127,6 @@ class ModelRunner:
                     request.get_response_sender().send(failed, FINAL)
 
     def _send_rescheduled(self, requests: list[InferenceRequest]) -> None:
-        """Send replies for the requests that an async execute() asks to get again."""
         execution = requests[0]._execution
         if self.iterative and isinstance(execution, BatchExecution):
             replies = self._iterations.end_iteration(requests)
@@ -149,11 +134,6 @@ class ModelRunner:
                 execution.send_replies(replies)
 
     def _replies(self, execution: BatchExecution, returned: Any) -> list[wire.Reply]:
-        """Return the replies for the responses that execute() has returned.
-
-        Raises:
-            ModelMisuse: execute() has returned something invalid.
-        """
         if self.decoupled:
             self._check_none(returned)
             return []
@@ -199,10 +179,7 @@ class ModelRunner:
     def failures(
         self, execution: BatchExecution, text: str, *, again: bool = False
     ) -> list[wire.Reply]:
-        """Return error replies to the members of a failed batch.
-
-        again: True to return replies for all members, False only for members without a response.
-        """
+        """Return error replies to a failed batch; with `again`, also to members with a response."""
         responded = {member for member, state in execution.held.items() if state.responded}
         return [
             self.failure(member, text)

@@ -1,7 +1,6 @@
 """Writes what a model prints as lines of the executor's log, with the instance's name.
 
-A model may print text that clients have sent. Such a line must not look like a log line of the
-server, and must not contain escape sequences for a terminal.
+Text that clients have sent must not look like a log line, or contain terminal escapes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import sys
 import threading
 from typing import Any, TextIO
 
-# Characters that are escaped, as in the services' logs: C0 and C1 except for the tab, line
+# The same characters are escaped in the services' logs: C0 and C1 except for the tab, line
 # separators, bidirectional controls, and surrogates.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -25,8 +24,7 @@ class PrintedLines:
     def __init__(self, stream: TextIO, instance: str) -> None:
         self._stream = stream
         self._instance = instance
-        # The lock and `_begun` exist because print() writes a line in pieces, and threads print
-        # concurrently.
+        # print() writes a line in pieces, and threads print concurrently.
         self._lock = threading.Lock()
         self._begun = ""
 

@@ -23,13 +23,13 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def main(stream_server: type[StreamServer] | None = None) -> None:
-    """Run the worker, then end the process; stream_server is passed on to run_worker()."""
+    """Run the worker, then end the process."""
     descriptor, memory, parent = map(int, sys.argv[1:4])
     _die_with_parent(parent)
     sys.argv = [""]
     last_batch = mmap.mmap(memory, mmap.PAGESIZE)
     os.close(memory)
-    # Child processes of the model must not inherit the connection and keep it open.
+    # Child processes of the model must not keep the connection open.
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     code = 1
@@ -42,12 +42,11 @@ def main(stream_server: type[StreamServer] | None = None) -> None:
         traceback.print_exc()
     finally:
         finish_lines()
-        # Exit at once, because threads of the model that never end would keep the process alive.
+        # Threads of the model that never end would keep the process alive.
         os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the executor ends, for whatever reason."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)

@@ -30,12 +30,9 @@ class Form:
 def make_request(
     form: Form, raws: Sequence[Any], execution: BatchExecution, member: int
 ) -> InferenceRequest:
-    """Make the request of a batch's member.
+    """Make a member's request; TritonModelException if an input is gone.
 
     raws: the inputs, and as the last element the buffer for outputs if there is one.
-
-    Raises:
-        TritonModelException: the segment of an input does not exist any more.
     """
     if wire.Range in map(type, raws):
         if len(raws) > len(form.inputs):
@@ -56,10 +53,7 @@ def make_request(
 
 
 def apply_metadata(request: InferenceRequest, meta: bytes) -> str:
-    """Set a request's metadata, which the executor sends in addition to the tensors.
-
-    Returns the iteration of the request, or an empty text if its sequence is not iterative.
-    """
+    """Set a request's metadata; return its iteration, or "" if its sequence is not iterative."""
     about = json.loads(meta)
     request._request_id = about.get("id", "")
     request._correlation_id = about.get("correlation_id", 0)

@@ -1,9 +1,4 @@
-"""Executes batches in a worker with an initialised model, until the executor finalises it.
-
-The main thread runs the model. It also reads the socket, unless requests may stay open after
-execute() has returned, or the model has is_ready(). In these cases another thread reads the socket,
-because the main thread may be busy.
-"""
+"""Executes batches in a worker with an initialised model, until the executor finalises it."""
 
 from __future__ import annotations
 
@@ -33,8 +28,7 @@ if TYPE_CHECKING:
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
-# Minimum and maximum interval of the garbage collections that find lost response senders while
-# requests are open.
+# Interval of the garbage collections that find lost response senders while requests are open.
 FIRST_COLLECT_S = 1.0
 MAX_COLLECT_S = 60.0
 
@@ -43,13 +37,12 @@ class StreamServer(Protocol):
     """Serves one stream of the instance in this process."""
 
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
-        """Prepare to serve the stream of a SERVE frame; stopped is set before stop() is called."""
+        """Prepare to serve. stopped is set before stop() is called."""
 
     def serve(self) -> list[Any] | None:
         """Serve until the stream ends or stop() is called.
 
-        Returns None if there was no error, else a status and a message. The status is None if the
-        scheduler broke the protocol.
+        Returns None, or a status (None: the scheduler broke the protocol) and a message.
         """
 
     def stop(self, *, cut: bool) -> None:
@@ -59,23 +52,13 @@ class StreamServer(Protocol):
         """
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """Handle the executor's response to the REQUEST_OUTPUT_BUFFER of this number.
-
-        The reading thread calls this.
-
-        Raises:
-            wire.WireError: there is no such request.
-        """
+        """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """Handle the executor's response to REQUEST_LINK; the reading thread calls this."""
+        """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
-        """Describe the requests on whose behalf this thread makes a call.
-
-        batch: number of the batch that this thread executes; 0 if the number is not known, None for
-        the main thread.
-        """
+        """Describe the requests on whose behalf this thread makes a call."""
 
 
 class Serving:
@@ -98,8 +81,6 @@ class Serving:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ending = False
         self._make_stream_server = stream_server
-        # `_stream_server`: the server of the stream while this process serves it. `_stopped`: set
-        # when that server should end.
         self._stream_server: StreamServer | None = None
         self._stopped = threading.Event()
         reader.add_handlers(
@@ -117,11 +98,7 @@ class Serving:
         )
 
     def run(self) -> None:
-        """Execute batches until the model is finalised.
-
-        Raises:
-            wire.LostError: the executor has closed the socket.
-        """
+        """Execute batches until the model is finalised; wire.LostError if the socket closes."""
         gc.collect()
         gc.freeze()
         # Decoupled models, and models with is_ready(), need frames that arrive while they execute.
@@ -141,13 +118,10 @@ class Serving:
             try:
                 return self._work.get(timeout=pause_s if self.executions else None)
             except queue.Empty:
-                # A response sender that the model has lost responds with an error when it is
-                # collected. A sender in a reference cycle is only collected by the garbage
-                # collector, which does not run by itself in a waiting process.
+                # A lost response sender responds with an error when it is collected. In a waiting
+                # process, only this call collects senders in reference cycles.
                 gc.collect()
                 pause_s = min(2 * pause_s, MAX_COLLECT_S)
-
-    # ---- frames from the executor
 
     def _on_batch(self, body: bytearray) -> None:
         self._work.put(partial(self._execute_batch, self._read_batch(body)))
@@ -190,10 +164,9 @@ class Serving:
 
     def _on_readiness_query(self, body: bytearray) -> None:
         number = json.loads(bytes(body))
-        # Respond once before the model is asked, which shows that this process is not hung.
+        # This first response shows that the process is not hung.
         self.connection.notify(wire.READY, [number, None])
-        # is_ready() runs in a separate thread, because it may take long and batches must not wait
-        # for it.
+        # is_ready() may take long, and batches must not wait for it.
         report = partial(self._report_ready, number)
         threading.Thread(target=report, name="is_ready", daemon=True).start()
 
@@ -210,8 +183,6 @@ class Serving:
     def _finalize(self) -> None:
         self._ending = True
         self.runner.finalize()
-
-    # ---- the instance's stream, served in this process
 
     def _on_serve(self, body: bytearray) -> None:
         self._stopped.clear()
@@ -233,7 +204,6 @@ class Serving:
             self._stream_server.on_link(json.loads(bytes(body)))
 
     def _serve_stream(self, about: dict[str, Any]) -> None:
-        """Serve the stream until it ends or STOP comes, and report how it ended."""
         # Another thread must read the executor's frames while the model executes.
         self.reader.start_thread()
         try:
@@ -247,8 +217,7 @@ class Serving:
         self.executions.stream_context = server.caller_context
         gc.collect()
         gc.freeze()
-        # Reset the last batch: the executor has numbered the warm-up's batches, and the scheduler
-        # numbers the next batches from the start.
+        # The executor has numbered the warm-up's batches; the scheduler counts from the start.
         self.executions.note_begun(0)
         self.connection.notify(wire.SERVED, server.serve())
         self._stream_server = self.executions.stream_context = None

@@ -31,11 +31,7 @@ def run_worker(
 ) -> int:
     """Run until the executor finalises the model; return the process's exit code.
 
-    stream_server: class that serves the instance's stream in this process; None if that is
-    impossible.
-
-    Raises:
-        wire.LostError: the executor has closed the socket.
+    Raises wire.LostError if the executor has closed the socket.
     """
     modules.register()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
@@ -79,19 +75,11 @@ def run_worker(
 
 
 def _model_class(about: dict[str, Any]) -> Any:
-    """Return the class TritonPythonModel of the model's file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        AttributeError: the file has no such class.
-        Exception: any exception that importing the file raises.
-    """
     path = Path(about["version_path"])
     file = path / about["filename"]
     if not file.is_file():
         raise FileNotFoundError(f"Python model file not found in '{file}'")
-    # Import the file as a module of the version's folder, so that relative imports in the file
-    # work.
+    # The file is a module of the version's folder, so that its relative imports work.
     sys.path += [str(path), str(path.parent)]
     module = importlib.import_module(f"{path.name}.{file.stem}")
     if not hasattr(module, "TritonPythonModel"):
@@ -100,7 +88,6 @@ def _model_class(about: dict[str, Any]) -> Any:
 
 
 def _auto_completed(about: dict[str, Any]) -> Any:
-    """Return the configuration that auto_complete_config() completes; None without it."""
     model_class = _model_class(about)
     if not hasattr(model_class, "auto_complete_config"):
         return None

@@ -1,9 +1,7 @@
-"""Conversion of arguments that models pass, by the rules of Triton's API.
+"""Conversion of arguments that models pass, by pybind11's rules as in Triton's API.
 
-Anything that these rules do not accept raises TypeError. The rules are those of pybind11. bytes
-count as a text. An object that converts to an integer counts as an integer, unless it is a float.
-Only an object with a truth value of its own (`__bool__`) counts as a boolean. In all functions,
-`what` names the argument in the error's text.
+Anything else raises TypeError. bytes count as a text. An integer is whatever converts to one,
+except a float. A boolean needs `__bool__`. `what` names the argument in the error's text.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ _NO_LISTS = (str, bytes, dict)
 
 
 def text_of(value: Any, what: str) -> str:
-    """Return a str, or UTF-8 bytes as a str; a str must be encodable as UTF-8."""
+    """Return a str, or UTF-8 bytes as a str. A str must be encodable as UTF-8."""
     try:
         if isinstance(value, bytes):
             return value.decode()

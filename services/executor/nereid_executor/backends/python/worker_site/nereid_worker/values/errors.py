@@ -43,11 +43,6 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        """Make an error with a message for the client and a code such as `TritonError.NOT_FOUND`.
-
-        Raises:
-            TypeError: an argument has another type.
-        """
         self._message = text_of(message, "TritonError(): message")
         self._code: ErrorCode = instance_of(code, ErrorCode, "TritonError(): code")
 
