@@ -299,15 +299,13 @@ class ServerCall(MessageStream):
             self.head_sent = True
             self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
-    def send(self, message: bytes) -> None:
-        """Send one message. The headers are sent before the first one."""
-        if not self.done:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
+        """Send one message; see Call.send. The headers are sent before the first one."""
+        if at_once:
+            self.connection.write_through(self.send, message)
+        elif not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
-
-    def send_now(self, message: bytes) -> None:
-        """Send one message before this turn of the event loop is over, if possible."""
-        self.connection.write_through(self.send, message)
 
     def finish(
         self,
@@ -457,7 +455,7 @@ class CompressingCall(ServerCall):
             block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
             self.connection.sender.write_headers(self.id, block)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - as ServerCall
         """Send one message, or keep it until it has been compressed."""
         self._send_parts((message,))
 

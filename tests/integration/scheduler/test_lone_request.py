@@ -39,10 +39,8 @@ class Stream:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
-    def send(self, message: bytes) -> None:
-        raise AssertionError
-
-    def send_now(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
+        assert at_once
         self.sent.append(message)
 
     def finish(self) -> None:
@@ -63,7 +61,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     mesh = OneScheduler(joined(gateway_end), LocalChannel(rpc.Handlers()))
     client = MeshRouter(mesh, UnsharedTensors(), reconnect_limit_s=None)
     client.open()
-    scheduler_end.send_now(CachedModels(()))
+    scheduler_end.send(CachedModels(()), at_once=True)
     model, stream = world.ready(), Stream()
     instance = RemoteInstance(1, "i", "executor", stream)
     model.add_instance(instance)

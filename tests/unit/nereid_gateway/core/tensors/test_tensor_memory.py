@@ -102,11 +102,8 @@ class GatewayWithExecutor:
         on_up()
         return self
 
-    def send(self, item: Any) -> None:
+    def send(self, item: Any, *, at_once: bool = False) -> None:
         self.sent.append(item)
-
-    def send_now(self, item: Any) -> None:
-        self.send(item)
 
     def close(self) -> None:
         pass
