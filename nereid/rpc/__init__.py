@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
     from nereid.rpc.grpc.client_connection import ClientStream
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Handlers, StreamHandler, UnaryHandler
-    from nereid.rpc.grpc.server import Server, ServerOptions
+    from nereid.rpc.grpc.server import Engine, Server, ServerOptions
     from nereid.rpc.grpc.status import (
         ConnectionLostError,
         NotConnectedError,
@@ -36,6 +36,7 @@ __all__ = [
     "ClientStream",
     "Codec",
     "ConnectionLostError",
+    "Engine",
     "Handlers",
     "Link",
     "NotConnectedError",
@@ -59,7 +60,7 @@ _NAMES = {
     "grpc.channel": ("Channel", "ChannelOptions", "SocketChannel", "StreamHandle"),
     "grpc.client_connection": ("ClientStream",),
     "grpc.handlers": ("AsyncUnaryHandler", "Handlers", "StreamHandler", "UnaryHandler"),
-    "grpc.server": ("Server", "ServerOptions"),
+    "grpc.server": ("Engine", "Server", "ServerOptions"),
     "grpc.status": (
         *("ConnectionLostError", "NotConnectedError", "NotProcessedError", "RpcError", "Status"),
     ),
