@@ -60,7 +60,7 @@ class ServerOptions(Limits):
 
 
 class Engine(Protocol):
-    """What serves gRPC at the edge: Server, or GrpcioServer (grpcio_engine)."""
+    """Interface of a gRPC server at the edge: Server, or GrpcioServer in grpcio_engine."""
 
     @property
     def connections(self) -> int | None:
