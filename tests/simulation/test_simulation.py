@@ -52,8 +52,11 @@ _FIRST_SEEDS = {
 }
 
 
+# One shows that bugs are planted and found; which ones are is a matter of the simulation alone.
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", NAMES)
+@pytest.mark.parametrize(
+    "bug", [NAMES[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES[1:])]
+)
 def test_a_bug_is_found(bug: str) -> None:
     first = _FIRST_SEEDS.get(bug, "1")
     *_, last = simulate(

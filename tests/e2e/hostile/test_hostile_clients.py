@@ -32,7 +32,7 @@ _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
 # baseline that was measured just before it.
 _ATTEMPTS = 3
 _BUSY = ("status 503", "grpc 14")
-_BASELINE_S = 2
+_BASELINE_S = 1
 FLAGS = (
     # Control as open as it is by default.
     "--model-control-mode=explicit",

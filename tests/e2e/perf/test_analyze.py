@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nereid_analyze import command
 from nereid_perf.endpoint import Endpoint
 from nereid_perf.server import Server
 from tests.support.mesh.mesh import Mesh, running, until
@@ -83,7 +84,7 @@ def test_a_search_reports_and_leaves_the_server_as_it_was(mesh: Mesh, tmp_path: 
     before = _config(mesh)
     flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK,
              f"--metrics-url=127.0.0.1:{mesh.metrics_port}/metrics",
-             "--max-batch-size=2", "--max-concurrency=1")  # fmt: skip
+             "--vary=instances", "--max-concurrency=1")  # fmt: skip
     code, printed = _run(*flags)
     assert code == 0, printed
     assert "adaptive: " in printed
@@ -163,12 +164,23 @@ def _apply_the_best(mesh: Mesh, repository: Path, tmp_path: Path) -> None:
     path.write_text(_CONFIG.replace("16", "1"))
     Server(Endpoint("http", mesh.http)).load_model("doubler")
     before = _config(mesh)
+    file = tmp_path / "config.yml"
+    file.write_text(
+        f"""
+triton_launch_mode: remote
+client_protocol: http
+triton_http_endpoint: {mesh.http}
+model_repository: {repository}
+export_path: {tmp_path}
+profile_models:
+  doubler:
+    parameters: {{concurrency: [32]}}
+    model_config_parameters: {{max_batch_size: [64]}}
+"""
+    )
     code, printed = _run(
-        "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.1", "--rounds=1",
-        "--vary=max_batch_size", "--max-batch-size=64", "--max-concurrency=64",
-        "--max-candidates=3", "--metrics-url=127.0.0.1:1/",
-        f"--model-repository={repository}", "--apply",
-    )  # fmt: skip
+        "-f", str(file), "--window=0.1", "--rounds=1", "--metrics-url=127.0.0.1:1/", "--apply"
+    )
     assert code == 0, printed
     if "No candidate is better" in printed:
         assert _config(mesh) == before
@@ -206,8 +218,8 @@ def test_models_that_share_the_machine(mesh: Mesh, tmp_path: Path) -> None:
 def test_a_mesh_of_its_own(repository: Path, tmp_path: Path) -> None:
     code, printed = _run(
         "-m", "doubler", "--launch-mode=local", f"--model-repository={repository}",
-        "-e", str(tmp_path), *_QUICK, "--max-batch-size=2", "--executors=1,2",
-        "--vary=max_batch_size", "--max-concurrency=1", "--max-candidates=2",
+        "-e", str(tmp_path), *_QUICK, "--vary=instances", "--max-instances=1", "--executors=1,2",
+        "--max-concurrency=1",
     )  # fmt: skip
     assert code == 0, printed
     # Each number of executors has its own mesh, and each has ended.
@@ -235,10 +247,18 @@ def test_a_server_that_loads_nothing_is_refused(repository: Path, tmp_path: Path
         (("-f", "/nowhere.yml"), "/nowhere.yml"),
     ],
 )
-def test_flags_that_cannot_be(flags: tuple[str, ...], text: str) -> None:
-    code, printed = _run(*flags)
+def test_flags_that_cannot_be(
+    flags: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the command runs, without a process for each."""
+    code: object
+    try:
+        code = command.main(flags)
+    except SystemExit as error:
+        code = error.code
     assert code == _USAGE
-    assert text in printed
+    printed = capsys.readouterr()
+    assert text in printed.out + printed.err
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:

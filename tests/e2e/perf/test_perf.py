@@ -23,7 +23,7 @@ _OK, _FAILED, _USAGE, _MISSED, _BOTTLENECK = 0, 1, 2, 3, 4
 _COMMAND = (sys.executable, "-c", "from nereid.cli import main; main()", "perf")
 _REGIONS = Path("/dev/shm")
 # How steady a machine is says nothing of the tool.
-_ANY = ("-p", "200", "-s", "1000000", "--warmup-request-count=10")
+_ANY = ("-p", "100", "-s", "1000000", "--warmup-request-count=10")
 LOADS = {
     "http": ("-i", "http", "--concurrency-range=1:4:3"),
     "http compressed": ("-i", "http", "--compression=gzip", "--concurrency-range=4"),
@@ -56,7 +56,15 @@ def _run(*flags: str) -> tuple[int, str]:
 
 
 # The others are measured by test_responses_say_where_their_time_went.
-@pytest.mark.parametrize("load", [load for load in LOADS if load not in TIMED])
+# A rate on streams is measured of a mock by tests/integration/perf.
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(load, marks=[pytest.mark.nightly] if load == "a rate on streams" else [])
+        for load in LOADS
+        if load not in TIMED
+    ],
+)
 def test_loads_of_all_kinds(load: str, mesh: Mesh) -> None:
     _measure(mesh, load)
 

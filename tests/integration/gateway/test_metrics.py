@@ -162,9 +162,9 @@ async def test_calls_that_end_early_are_counted_by_what_ended_them(
             control = asyncio.create_task(client.get_inference_statistics())
             await cancel(control, under_way.get())
             with pytest.raises(InferenceServerException, match="DEADLINE"):
-                await client.infer("hold", [tensor], client_timeout=1)
+                await client.infer("hold", [tensor], client_timeout=0.5)
             with pytest.raises(InferenceServerException, match="DEADLINE"):
-                await client.get_inference_statistics(client_timeout=1)
+                await client.get_inference_statistics(client_timeout=0.5)
             counted = gateway.service._grpc_front.statuses
             await until(lambda: sum(counted.values()) >= 4)
         assert counted == {Status.CANCELLED: 2, Status.DEADLINE_EXCEEDED: 2}

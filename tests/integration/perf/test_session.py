@@ -29,7 +29,7 @@ from nereid_perf.windows.stability import LastThree
 pytestmark = pytest.mark.slow
 
 _ANY = LastThree(1e9)
-_SHORT = WindowSettings(interval_s=0.2, rule=_ANY)
+_SHORT = WindowSettings(interval_s=0.1, rule=_ANY)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ _CLOSED, _OPEN = LoadLevel("concurrency", 4), LoadLevel("rate", 100)
     [
         ("http", {}, _CLOSED),
         ("grpc", {}, _OPEN),
-        ("grpc", {"streaming": True, "workers": 2}, _CLOSED),
+        pytest.param("grpc", {"streaming": True, "workers": 2}, _CLOSED, marks=pytest.mark.nightly),
         ("grpc", {"streaming": True, "workers": 2}, _OPEN),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_session_measures_levels(
                 assert measurement.requests == measurement.responses > 10
                 assert measurement.failures == {}
                 assert (measurement.windows, measurement.is_stable) == (3, True)
-                assert measurement.duration_s == pytest.approx(0.6, abs=1e-6)
+                assert measurement.duration_s == pytest.approx(0.3, abs=1e-6)
                 assert measurement.latencies.response.get_min_value() >= 2_000_000 * 0.999
                 (split,) = measurement.server
                 assert split.model == "any"
@@ -156,7 +156,7 @@ def test_intervals_are_a_load_of_their_own(mock: dict[str, str]) -> None:
     plan = _plan(mock, shape=LoadShape(intervals_ns=(1_000_000, 9_000_000)))
     with Session(plan, _SHORT) as session:
         measurement = session.measure(LoadLevel("trace", 1.0))
-    assert measurement.latencies.response.total_count == pytest.approx(120, abs=2)
+    assert measurement.latencies.response.total_count == pytest.approx(60, abs=2)
 
 
 def test_a_stall_shows_in_the_response_time_as_by_hand(tmp_path: Path) -> None:

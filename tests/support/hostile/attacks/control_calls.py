@@ -90,7 +90,7 @@ def _get(path: str) -> Callable[[int], bytes]:
 ATTACKS = (
     Attack("4,000 trace settings", flood(_TRACE), ANY),
     Attack("one trace setting", _once(_TRACE), SERVED),
-    Attack("4,000 log settings", flood(_LOG), ANY),
+    Attack("4,000 log settings", flood(_LOG), ANY, nightly=True),
     Attack(
         "4,000 changes of log settings",
         flood(lambda number: post("/v2/logging", b'{"log_verbose_level":%d}' % (number % 2))),
@@ -135,6 +135,7 @@ ATTACKS = (
         "4,000 drains of unknown executors",
         flood(lambda number: post(f"/v2/nereid/executors/none-{number}/drain")),
         ANY,
+        nightly=True,
     ),
     Attack("4,000 questions for readiness", flood(_get("/v2/health/ready")), ANY),
     Attack(

@@ -33,9 +33,9 @@ _PING, _LIST = post("/ping", method="GET"), post("/models", method="GET")
 
 # Each with its harmless twin.
 ATTACKS = (
-    Attack("SageMaker: 4,000 pings", flood(lambda _: _PING, "sagemaker"), ANY),
+    Attack("SageMaker: 4,000 pings", flood(lambda _: _PING, "sagemaker"), ANY, nightly=True),
     Attack("SageMaker: one list", _once(_LIST, "sagemaker"), SERVED),
-    Attack("SageMaker: 4,000 lists", flood(lambda _: _LIST, "sagemaker"), ANY),
+    Attack("SageMaker: 4,000 lists", flood(lambda _: _LIST, "sagemaker"), ANY, nightly=True),
     Attack("SageMaker: 4,000 loads of archives", flood(_load, "sagemaker"), ANY),
     Attack(
         "Vertex AI: 4,000 redirected questions for the index",

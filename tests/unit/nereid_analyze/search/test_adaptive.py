@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -60,8 +61,14 @@ def _search(server: SimulatedServer, goal: Goal, seed: int) -> AdaptiveResult:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1,), pytest.param((2, 3, 4), marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("with_target", [True, False])
-@pytest.mark.parametrize("name", _SERVERS)
+@pytest.mark.parametrize(
+    ("name", "with_target"),
+    [
+        # Half of the time of all of them.
+        pytest.param(*case, marks=[pytest.mark.nightly] if case == ("ensemble", True) else [])
+        for case in product(_SERVERS, (True, False))
+    ],
+)
 def test_within_5_percent_of_all_with_a_quarter_of_the_measurements(
     name: str, with_target: bool, seeds: tuple[int, ...]
 ) -> None:
