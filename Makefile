@@ -61,7 +61,6 @@ test-compiled: $(COMPILED)  ## The tests on the compiled form (docs/decisions/la
 
 nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
-	NEREID_JOIN=all $(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
 	$(MAKE) test-compiled
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
@@ -172,15 +171,14 @@ package-test: dev  ## Build sdist and wheels, install each in an empty environme
 
 # Figures stay here for bench-page.
 FIGURES ?= build/figures.json
-JOINED := --nereid-variant "join-all=--join all"
 
 bench: $(COMPILED)  ## 13 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
 	@mkdir -p $(dir $(FIGURES))
-	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) --nereid-tree compiled=$(COMPILED) $(BENCH)
+	$(BIN)/python -m benchmarks --json $(FIGURES) --nereid-tree compiled=$(COMPILED) $(BENCH)
 
 bench-all: dev  ## 45 minutes: the same with every model.
 	@mkdir -p $(dir $(FIGURES))
-	$(BIN)/python -m benchmarks --model all --json $(FIGURES) $(JOINED) $(BENCH)
+	$(BIN)/python -m benchmarks --model all --json $(FIGURES) $(BENCH)
 
 bench-page: dev  ## Write docs/benchmarks.md, its tables, all plots and the README's figure from what was recorded.
 	$(BIN)/python -m benchmarks.page $(wildcard $(FIGURES))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,6 @@ from benchmarks.peers import nereid
 from benchmarks.process import ServerProcess, free_ports, interrupt_on_signals, parse_stat
 
 _IMPORTS = "import numpy, onnxruntime"
-_VARIANTS = {"default": (), "join-all": ("--join=all",)}
 _LIMIT_S = 60.0
 _PAUSE_S = 0.005
 # Time stamp and text of a line of the log.
@@ -116,35 +115,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cold_start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", action="append", choices=tuple(_VARIANTS))
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--timeline", action="store_true", help="print the fastest start's log")
     arguments = parser.parse_args(argv)
     interrupt_on_signals()
-    variants = {name: _VARIANTS[name] for name in arguments.only or _VARIANTS}
     imports: list[tuple[float, float]] = []
-    starts: dict[str, list[_Start]] = defaultdict(list)
+    starts: list[_Start] = []
     with tempfile.TemporaryDirectory(prefix="nereid-bench-") as directory:
         work = Path(directory)
         repository = mlp.write_repository(work / "repository", "onnxruntime")
         # The first start of each compiles modules, or reads them from the disk.
         for number in range(arguments.rounds + 1):
             taken = _imports()
+            start = _start(repository, work, arguments.nereid_flags)
             if number:
                 imports.append(taken)
-            for name, flags in variants.items():
-                start = _start(repository, work, [*flags, *arguments.nereid_flags])
-                if number:
-                    starts[name].append(start)
+                starts.append(start)
     import_s, import_cpu_s = (statistics.median(column) for column in zip(*imports, strict=True))
     print(f"python -c '{_IMPORTS}': {import_s:.2f} s, CPU {import_cpu_s:.2f} s")
-    for name, taken_starts in starts.items():
-        _report(name, taken_starts, imports, timeline=arguments.timeline)
+    _report(starts, imports, timeline=arguments.timeline)
     return 0
 
 
 def _report(
-    name: str, starts: Sequence[_Start], imports: Sequence[tuple[float, float]], *, timeline: bool
+    starts: Sequence[_Start], imports: Sequence[tuple[float, float]], *, timeline: bool
 ) -> None:
     pairs = list(zip(starts, imports, strict=True))
     ratio = statistics.median(start.seconds / import_s for start, (import_s, _) in pairs)
@@ -154,7 +148,7 @@ def _report(
     )
     seconds = sorted(start.seconds for start in starts)
     print(
-        f"{name}: first response after {statistics.median(seconds):.2f} s"
+        f"first response after {statistics.median(seconds):.2f} s"
         f" ({seconds[0]:.2f} to {seconds[-1]:.2f}), {ratio:.1f} x that import;"
         f" CPU {statistics.median(totals):.2f} s, {cpu_ratio:.1f} x"
     )

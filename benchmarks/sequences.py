@@ -42,13 +42,9 @@ class RespondingStream:
     def __init__(self) -> None:
         self.message = b""
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Keep the batch."""
         self.message = message
-
-    def send_now(self, message: bytes) -> None:
-        """Keep the batch."""
-        self.send(message)
 
     def finish(self) -> None:
         """Do nothing: no batch is lost."""

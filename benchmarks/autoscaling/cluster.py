@@ -156,7 +156,7 @@ class Cluster:
             self._drained = self.loop.create_future()
             await self._drained
 
-    def send(self, item: InferResponse) -> None:
+    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Count a response at the gateway's end of the link."""
         took_s = self.now_s - self._sent_s.pop(item.id)
         self.responses.append((self.now_s, took_s))
@@ -164,10 +164,6 @@ class Cluster:
             self.failures.append(item.error.message)
         if self._drained is not None and not self._sent_s and not self._drained.done():
             self._drained.set_result(None)
-
-    def send_now(self, item: InferResponse) -> None:
-        """Count a response."""
-        self.send(item)
 
     # ---- Prometheus
 
@@ -243,10 +239,10 @@ class _DrainedStream(InstanceStream):
         self.busy = 0
         self.on_idle: Callable[[], None] = lambda: None
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         """Take a batch."""
         self.busy += 1
-        super().send(message)
+        super().send(message, at_once=at_once)
 
     def _complete(self, reply: bytes) -> None:
         super()._complete(reply)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from benchmarks.figures.ratios import OURS, Ratio, Spread, over_bare, ratios
 from benchmarks.figures.samples import BARE, Samples
 
-JOINED = f"{OURS}-join-all"
-
 
 @dataclass(frozen=True)
 class Aim:
@@ -59,7 +57,6 @@ class Outcome:
 def _aims() -> Iterator[Aim]:
     for protocol, rates in (("grpc", {16: 2.6, 64: 2.5}), ("http", {16: 2.2, 64: 2.2})):
         yield Aim("mlp", OURS, "triton", protocol, 1, "p50", 0.60)
-        yield Aim("mlp", JOINED, "triton", protocol, 1, "p50", 0.45)
         for concurrency, limit in rates.items():
             yield Aim("mlp", OURS, "triton", protocol, concurrency, "rate", limit)
         yield Aim("mlp", OURS, "triton", protocol, 64, "cpu", 0.35)

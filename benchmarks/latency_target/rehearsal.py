@@ -217,16 +217,12 @@ class _Mesh:
 
     # ---- the gateway's end of the link
 
-    def send(self, item: InferResponse) -> None:
+    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Take a response."""
         sent_s = self._sent_s.pop(item.id)
         took_s = self.loop.time() - sent_s if item.error is None else None
         self._outcome.requests.append((sent_s - self._began_s, took_s))
         self._end_if_drained()
-
-    def send_now(self, item: InferResponse) -> None:
-        """Take a response."""
-        self.send(item)
 
     def _end_if_drained(self) -> None:
         if self._all_sent and not self._sent_s and not self._drained.done():

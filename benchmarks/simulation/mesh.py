@@ -75,10 +75,7 @@ class Surroundings(Protocol):
     busy_s: float
     executions: int
 
-    def send(self, item: InferResponse) -> None:
-        """Take a response."""
-
-    def send_now(self, item: InferResponse) -> None:
+    def send(self, item: InferResponse, *, at_once: bool = False) -> None:
         """Take a response."""
 
 
@@ -207,7 +204,7 @@ class SimulatedMesh:
         request = InferRequest(self.submitted, self._heads[number], [b"x"])
         scheduler.gateway.on_items([request])
 
-    def send(self, item: InferResponse) -> None:
+    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Take a response at the gateway's end of the link."""
         assert item.error is None, item.error
         self.completed += 1
@@ -217,10 +214,6 @@ class SimulatedMesh:
                 self.loop.call_soon(self.submit)
         elif self._done is not None and not self._done.done():
             self._done.set_result(None)
-
-    def send_now(self, item: InferResponse) -> None:
-        """Take a response."""
-        self.send(item)
 
 
 class CommandStream:
@@ -254,15 +247,11 @@ class InstanceStream:
         self._instance = placed.instance
         self._executed = partial(model.on_reply, placed.instance)
 
-    def send(self, message: bytes) -> None:  # noqa: ARG002 (the instance knows its batch)
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (the instance knows its batch)
         """Begin the execution of the instance's batch."""
         mesh = self._mesh
         # The instance knows what it runs once this has returned.
         mesh.loop.call_soon(self._begin, mesh.random.uniform(*mesh.execution_s))
-
-    def send_now(self, message: bytes) -> None:
-        """Begin the execution of the instance's batch."""
-        self.send(message)
 
     def _begin(self, execution_s: float) -> None:
         mesh, running = self._mesh, self._instance.batches.first

@@ -23,9 +23,6 @@ class Capabilities:
     bytes_as_text: bool = False
     #: True if the model accepts surrogates (`surrogateescape`) for bytes that are not UTF-8.
     escapes_bytes: bool = False
-    #: True if another thread may call execute() while the instance's own thread is idle. `nereid
-    #: serve --join all` then hands no batches over between threads.
-    any_thread: bool = False
     #: True if the model does not write to, keep or return its inputs, and does not reuse its
     #: outputs. A sequence's state then becomes the next input without a copy. Small requests with
     #: the same head may get their inputs in the same arrays each time.

@@ -45,7 +45,7 @@ def is_limited(owner: str) -> bool:
     return owner.startswith((_PRINCIPAL, _LIMITED_ADDRESS))
 
 
-def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
+def id_shown_to_model(correlation_id: CorrelationId, owner: str) -> CorrelationId:
     """Return the id to show to a model if another owner uses the same correlation id.
 
     The result has the type of the correlation id, and is different for each owner.

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
     from nereid.rpc.grpc.client_connection import ClientStream
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Handlers, StreamHandler, UnaryHandler
-    from nereid.rpc.grpc.in_process_channel import LocalChannel
-    from nereid.rpc.grpc.server import Server, ServerOptions
+    from nereid.rpc.grpc.server import Engine, Server, ServerOptions
     from nereid.rpc.grpc.status import (
         ConnectionLostError,
         NotConnectedError,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         RpcError,
         Status,
     )
-    from nereid.rpc.grpc.thread_streams import ThreadStream, ThreadStreams
     from nereid.rpc.http2.sender import LOW_WATER_BYTES
     from nereid.rpc.links.link import Link
     from nereid.rpc.links.memory_link import memory_links
@@ -38,9 +36,9 @@ __all__ = [
     "ClientStream",
     "Codec",
     "ConnectionLostError",
+    "Engine",
     "Handlers",
     "Link",
-    "LocalChannel",
     "NotConnectedError",
     "NotProcessedError",
     "RpcError",
@@ -50,8 +48,6 @@ __all__ = [
     "Status",
     "StreamHandle",
     "StreamHandler",
-    "ThreadStream",
-    "ThreadStreams",
     "UnaryHandler",
     "accept_link",
     "dial_link",
@@ -64,12 +60,10 @@ _NAMES = {
     "grpc.channel": ("Channel", "ChannelOptions", "SocketChannel", "StreamHandle"),
     "grpc.client_connection": ("ClientStream",),
     "grpc.handlers": ("AsyncUnaryHandler", "Handlers", "StreamHandler", "UnaryHandler"),
-    "grpc.in_process_channel": ("LocalChannel",),
-    "grpc.server": ("Server", "ServerOptions"),
+    "grpc.server": ("Engine", "Server", "ServerOptions"),
     "grpc.status": (
         *("ConnectionLostError", "NotConnectedError", "NotProcessedError", "RpcError", "Status"),
     ),
-    "grpc.thread_streams": ("ThreadStream", "ThreadStreams"),
     "http2.sender": ("LOW_WATER_BYTES",),
     "links.link": ("Link",),
     "links.memory_link": ("memory_links",),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from nereid.rpc.grpc.handlers import Handlers, StreamHandler
+    from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -41,7 +42,10 @@ class PingRules:
 
 
 class GrpcioServer:
-    """Server with the same methods as `server.Server`."""
+    """An Engine (rpc/grpc/server.py) that grpcio implements."""
+
+    # grpc does not count its connections.
+    connections = None
 
     def __init__(
         self,
@@ -56,8 +60,11 @@ class GrpcioServer:
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
-    async def listen(self, address: str, tls: Tls | None = None) -> str:
+    async def listen(
+        self, address: str, tls: Tls | None = None, *, inherited: InheritedPort | None = None
+    ) -> str:
         """Listen at one more address. Return the address with its actual port."""
+        assert inherited is None, "grpc binds its port itself"
         path = unix_path(address)
         # Without a claim, grpc takes over the Unix socket of a running server.
         claim = UnixClaim(path) if path is not None else None
@@ -230,7 +237,7 @@ class GrpcioCall(Call):
         if not self.done:
             self._enqueue(None)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - as Call
         """Queue one message."""
         if not self.done:
             self._enqueue(message)

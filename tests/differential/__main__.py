@@ -16,7 +16,6 @@ from tests.differential.defects import DEFECTS, run_with_defect
 
 MODES = (
     ("--join=scheduler",),
-    ("--join=all",),
     ("--join=none",),
     ("--join=none", "--gateways=2"),
     ("--grpc-engine=grpcio",),

@@ -85,44 +85,28 @@ def _write_config(model: Path, text: str) -> None:
 
 
 def run(
-    root: Path,
-    cases: Sequence[Case],
-    seed: int,
-    *flags: str,
-    stops_early: bool = False,
-    only: frozenset[str] | None = None,
+    root: Path, cases: Sequence[Case], seed: int, *flags: str, stops_early: bool = False
 ) -> Report:
-    """Start a mesh with the cases, and compare.
-
-    stops_early: the first difference is enough. only: the ways to send requests; `None` means all.
-    """
+    """Start a mesh with the cases, and compare. stops_early: the first difference is enough."""
     write_repository(root / "models", cases)
     with running(root / "models", root / "log", *_FLAGS, *flags) as mesh:
-        return compare(mesh, cases, seed, stops_early=stops_early, only=only)
+        return compare(mesh, cases, seed, stops_early=stops_early)
 
 
-def compare(
-    mesh: Mesh,
-    cases: Sequence[Case],
-    seed: int,
-    *,
-    stops_early: bool,
-    only: frozenset[str] | None,
-) -> Report:
+def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) -> Report:
     """Send all requests to a mesh that serves the cases."""
     report = Report()
     began = time.monotonic()
     clients = Clients(mesh.http, mesh.grpc)
     try:
         every_way = ways(clients)
-        sent_ways = every_way if only is None else {way: every_way[way] for way in only}
         unready = _unready(mesh)
         report.differences += [f"seed {seed}, {text}" for text in unready.values()]
         for case in cases:
             if any(model == case.name or model.startswith(f"{case.name}_") for model in unready):
                 continue
             sent: list[Result] = []
-            for served, model, way, requests, results in _exchanges(case, sent_ways, every_way):
+            for served, model, way, requests, results in _exchanges(case, every_way):
                 report.ways.add(way)
                 report.cases.add(case.name)
                 report.responses += len(results)
@@ -154,13 +138,11 @@ def _unready(mesh: Mesh) -> dict[str, str]:
 
 
 def _exchanges(
-    case: Case,
-    sent_ways: dict[str, tuple[Send, Any, bool]],
-    every_way: dict[str, tuple[Send, Any, bool]],
+    case: Case, every_way: dict[str, tuple[Send, Any, bool]]
 ) -> Iterator[tuple[Case, str, str, list[Arrays], list[Result]]]:
     """The case as it is served, model, way, requests and results of each series."""
     positions = _LARGE_POSITIONS if case.is_large else POSITIONS
-    for way, (send, fits, in_company) in sent_ways.items():
+    for way, (send, fits, in_company) in every_way.items():
         if fits(case):
             requests = _one_head(case, positions)
             if in_company:

@@ -35,21 +35,6 @@ def test_all_ways_give_what_a_direct_call_gives(tmp_path: Path, *, has_more: boo
     assert not report.differences, "\n".join([str(report), *report.differences[:20]])
 
 
-# Random graphs are made of the same operators, and their tensors are handed over alike.
-@pytest.mark.parametrize("has_random", [False, pytest.param(True, marks=_NIGHTLY)])
-def test_an_executor_beside_the_gateway_gives_what_a_direct_call_gives(
-    tmp_path: Path, *, has_random: bool
-) -> None:
-    """Compare what one process changes: neither decoding nor Python models' workers."""
-    cases = [
-        case
-        for case in all_cases(seed=1)
-        if case.backend != "python" and case.name.startswith("random_") == has_random
-    ]
-    report = run(tmp_path, cases, 1, "--join=all", only=frozenset({"regions", "together"}))
-    assert not report.differences, "\n".join([str(report), *report.differences[:20]])
-
-
 @pytest.mark.skipif(
     os.environ.get("NEREID_TEST_FORM") == "compiled", reason="compiled modules cannot be changed"
 )

@@ -51,11 +51,8 @@ class InstanceWire:
 
     # ---- the scheduler's end
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         self.batches.send(Message(message, self.describe(pb.Batch.FromString(message))))
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
 
     def finish(self) -> None:
         """Do nothing."""

@@ -199,7 +199,7 @@ class DecoupledWorld(World):
 
     def _open_session(self) -> None:
         self.session = GatewaySession(self.admission)
-        link: Any = SimpleNamespace(send=self._send_response, send_now=self._send_response)
+        link: Any = SimpleNamespace(send=self._send_response)
         self.session.link = link
 
     def _add_executor(self) -> None:
@@ -210,9 +210,8 @@ class DecoupledWorld(World):
         def open_link(**callbacks: Any) -> Any:
             self.callbacks = callbacks
             callbacks["on_up"]()
-            send = self._send_request
             self.link = SimpleNamespace(
-                up=True, on_items=callbacks["on_items"], send=send, send_now=send
+                up=True, on_items=callbacks["on_items"], send=self._send_request
             )
             return self.link
 
@@ -238,14 +237,14 @@ class DecoupledWorld(World):
 
     # ---- the wire
 
-    def _send_request(self, item: Any) -> None:
+    def _send_request(self, item: Any, *, at_once: bool = False) -> None:
         text = type(item).__name__
         if isinstance(item, FlowControl):
             text = "pause" if item.paused else "resume"
         text = f"{text} {item.id - self.first_id}"
         self.to_scheduler.send(Message(RequestCodec().encode([item]), text))
 
-    def _send_response(self, item: InferResponse) -> None:
+    def _send_response(self, item: InferResponse, *, at_once: bool = False) -> None:
         text = f"response {item.id - self.first_id}{' and more' if item.more else ''}"
         self.to_gateway.send(Message(ResponseCodec().encode([item]), text))
 

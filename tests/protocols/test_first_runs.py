@@ -106,7 +106,7 @@ class Link:
         text = f"{type(item).__name__} {self.world.number(item.id)}{again}"
         self.requests.send(Message(RequestCodec().encode([item]), text))
 
-    def send_response(self, item: Any) -> None:
+    def send_response(self, item: Any, *, at_once: bool = False) -> None:
         text = f"{type(item).__name__} {self.world.number(item.id)}" if item.id else str(item)
         self.responses.send(Message(ResponseCodec().encode([item]), text))
 
@@ -158,11 +158,9 @@ class ClientLink:
         self.up = False
         self.link: Link | None = None
 
-    def send(self, item: Any) -> None:
+    def send(self, item: Any, *, at_once: bool = False) -> None:
         if self.link is not None and self.link.at_gateway:
             self.link.send_request(item)
-
-    send_now = send
 
     def close(self) -> None:
         """Do nothing."""
@@ -310,7 +308,7 @@ class Joined:
     def _on_reply(self, message: Any) -> None:
         self.scheduler.on_reply(self, message)
 
-    def send_batch(self, message: bytes) -> None:
+    def send_batch(self, message: bytes, *, at_once: bool = False) -> None:
         batch = pb.Batch.FromString(message)
         numbers = [self.executor.world.number(each.id) for each in batch.members]
         self.batches.send(Message(message, f"batch {batch.id} of {numbers}"))
@@ -464,7 +462,7 @@ class Scheduler:
 
     def open_session(self, link: Link) -> GatewaySession:
         session = self.world.parts.session(self.admission)
-        send: Any = SimpleNamespace(send=link.send_response, send_now=link.send_response)
+        send: Any = SimpleNamespace(send=link.send_response)
         session.link = send
         return session
 
@@ -516,7 +514,7 @@ class Scheduler:
         if joined.instance is not None:
             self.loop.settle(self.model.pool.on_reply, joined.instance, message.body)
             return
-        stream: Any = SimpleNamespace(send=joined.send_batch, send_now=joined.send_batch)
+        stream: Any = SimpleNamespace(send=joined.send_batch)
         joined.instance = RemoteInstance(1, _MODEL, joined.executor.name, stream)
         self.served.life.report(joined.executor.name, LoadStatus.UP)
         self.loop.settle(self.admission.models_changed)

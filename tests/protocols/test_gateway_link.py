@@ -321,17 +321,10 @@ class _WatchedLink:
             self._world.error = error
             raise
 
-    def send(self, item: Any) -> None:
-        self._watch(item)
-        self._link.send(item)
-
-    def send_now(self, item: Any) -> None:
-        self._watch(item)
-        self._link.send_now(item)
-
-    def _watch(self, item: Any) -> None:
+    def send(self, item: Any, *, at_once: bool = False) -> None:
         if self._link.up and isinstance(item, InferRequest):
             self._world.on_sent(item, self._world.wires[self._address])
+        self._link.send(item, at_once=at_once)
 
     def close(self) -> None:
         self._link.close()

@@ -250,13 +250,10 @@ class StreamWire:
 
     # ---- the scheduler's end
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         batch = pb.Batch.FromString(message)
         if batch.members:
             self.batches.send(Numbered(batch.id, message))
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
 
     def finish(self) -> None:
         """Another one has been opened, or an older one was seen after it."""

@@ -14,10 +14,10 @@ import pytest
 from nereid.rpc.net.limits.connection_counts import ConnectionCounts
 from nereid.rpc.net.limits.shared_accepts import (
     COUNT_BYTES,
-    AcceptTurns,
+    AcceptDecision,
+    AcceptDecisions,
     ConnectionShare,
     GroupCounts,
-    Turn,
     refuse,
 )
 from nereid.version import is_compiled
@@ -66,7 +66,7 @@ class Parts:
 
     counts: type[GroupCounts] = GroupCounts
     share: type[ConnectionShare] = ConnectionShare
-    turns: type[AcceptTurns] = AcceptTurns
+    decisions: type[AcceptDecisions] = AcceptDecisions
     refuse: Callable[..., None] = refuse
     # A member says that it serves before it listens.
     declares_first: bool = True
@@ -87,7 +87,7 @@ class Member:
         self.opening: list[int] = []
         self.open: list[int] = []
         self.share = world.parts.share(world.counts.ports[0], number)
-        self.turns = world.parts.turns(self.share)
+        self.decisions = world.parts.decisions(self.share)
         self.connections = ConnectionCounts("test", None, None)
 
     @property
@@ -129,17 +129,17 @@ class Member:
 
     def _accept(self) -> None:
         for accepted in range(_MAX_ACCEPTS):
-            turn = self.turns.next_turn(accepted)
-            if turn is Turn.YIELD:
+            decision = self.decisions.next_decision(accepted)
+            if decision is AcceptDecision.YIELD:
                 self.yielding = True
-            if turn is not Turn.ACCEPT or not self.world.socket.waiting:
+            if decision is not AcceptDecision.ACCEPT or not self.world.socket.waiting:
                 return
             self.opening.append(self.world.socket.waiting.pop(0))
             self.share.begin_opening()
 
     def _look_again(self) -> None:
         self.yielding = False
-        self.turns.on_yielded(waits=bool(self.world.socket.waiting))
+        self.decisions.on_yielded(waits=bool(self.world.socket.waiting))
 
     def _open(self) -> None:
         self.open.append(self.opening.pop(0))
@@ -164,7 +164,7 @@ class Member:
         self.open, self.opening = [], []
 
     def fingerprint(self) -> Hashable:
-        state = self.phase, self.stopped, self.yielding, self.turns._yields
+        state = self.phase, self.stopped, self.yielding, self.decisions._yields
         return (*state, len(self.opening), len(self.open))
 
 
@@ -333,7 +333,7 @@ class _CountsAfterItsEnd(ConnectionShare):
         self._counts[self._member] = 0
 
 
-class _YieldsForEver(AcceptTurns):
+class _YieldsForEver(AcceptDecisions):
     """It waits for whoever has fewer connections, whatever becomes of that one."""
 
     def on_yielded(self, *, waits: bool) -> None:
@@ -353,7 +353,7 @@ _DEFECTS = {
     "a member that ended is not forgotten": Parts(counts=_ForgetsMember, clears_first=True),
     "another member is forgotten": Parts(counts=_ClearsAnother),
     "a member counts after it has drained": Parts(share=_CountsAfterItsEnd),
-    "a member yields for ever": Parts(turns=_YieldsForEver),
+    "a member yields for ever": Parts(decisions=_YieldsForEver),
     "the parent does not look again": Parts(refuse=_refuse_blindly),
     "a member listens before it says so": Parts(declares_first=False),
     "a connection is counted twice": Parts(ends_openings=False),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.in_process_channel import RoutedCall
 from nereid.rpc.grpc.status import RpcError, Status
+from tests.support.rpc.local_channel import RoutedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -175,7 +175,7 @@ class ServerCall(RoutedCall):
             self._accepted = True
             self._connection.down.send(self._stream.on_accepted)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         if not self.done:
             self.accept()
             stream = self._stream

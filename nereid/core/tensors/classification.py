@@ -31,7 +31,7 @@ class Classification(NamedTuple):
     name after all others.
     """
 
-    most: int
+    class_count: int
     labels: tuple[str, ...] | None = None
     beside: bool = False
 
@@ -41,18 +41,20 @@ def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classifica
     classifications: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
-        most = parameters[CLASSIFICATION].int64_param if CLASSIFICATION in parameters else 0
-        if most and output.name not in classifications:
+        class_count = parameters[CLASSIFICATION].int64_param if CLASSIFICATION in parameters else 0
+        if class_count and output.name not in classifications:
             labels = None
             if _LABELS in parameters:
                 labels = tuple(parameters[_LABELS].string_param.split("\n"))
-            classifications[output.name] = Classification(most, labels, _BESIDE in parameters)
+            classifications[output.name] = Classification(
+                class_count, labels, _BESIDE in parameters
+            )
     return classifications
 
 
 def request_classification(output: Output, wanted: Classification) -> None:
     """Add parameters to a requested output, so that the response has the output's top classes."""
-    output.parameters[CLASSIFICATION].int64_param = wanted.most
+    output.parameters[CLASSIFICATION].int64_param = wanted.class_count
     if wanted.labels is not None:
         output.parameters[_LABELS].string_param = "\n".join(wanted.labels)
     if wanted.beside:

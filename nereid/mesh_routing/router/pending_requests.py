@@ -160,11 +160,8 @@ class PendingRequests:
             route = pending.route = self._router.place(pending)
             if route is None:
                 return pending
-        if len(requests) == 1:
-            # No other request is pending, so there is nothing to wait for.
-            route.send_now(request)
-        else:
-            route.send(request)
+        # If no other request is pending, none will share the frame.
+        route.send(request, at_once=len(requests) == 1)
         return pending
 
     def cancel(self, request_id: int) -> None:

@@ -16,11 +16,8 @@ class SchedulerLink(Protocol):
 
     up: bool
 
-    def send(self, item: ToScheduler) -> None:
-        """Enqueue an item, to be sent at the end of this turn of the event loop."""
-
-    def send_now(self, item: ToScheduler) -> None:
-        """Send an item and all enqueued items immediately."""
+    def send(self, item: ToScheduler, *, at_once: bool = False) -> None:
+        """Send an item at the end of this turn of the event loop, or all pending items at once."""
 
     def close(self) -> None:
         """Close the link. It is not opened again."""
@@ -80,7 +77,7 @@ class Route:
             on_up=lambda: None,
             on_down=partial(on_down, self),
         )
-        self.send, self.send_now = self._link.send, self._link.send_now
+        self.send = self._link.send
 
     def close(self) -> None:
         """Close the link. It is not opened again."""

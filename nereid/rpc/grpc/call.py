@@ -128,13 +128,12 @@ class Call(Protocol):
         """Send the response headers of a stream now, so that the client knows it is open."""
         raise NotImplementedError
 
-    def send(self, message: bytes) -> None:
-        """Send one message of a stream."""
-        raise NotImplementedError
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
+        """Send one message of a stream.
 
-    def send_now(self, message: bytes) -> None:
-        """Send one message, before this turn of the event loop is over if the engine can."""
-        self.send(message)
+        at_once: write it before this turn of the event loop is over, if the engine can.
+        """
+        raise NotImplementedError
 
     def finish(
         self,

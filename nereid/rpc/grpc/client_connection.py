@@ -355,7 +355,7 @@ class ClientConnection:
         stream.close(error)
         self.on_stream_slot()
 
-    def on_crumb(self) -> None:
+    def on_tiny_piece(self) -> None:
         """Do nothing: a client trusts the server that it has chosen."""
 
     def on_many_messages(self) -> None:

@@ -112,7 +112,7 @@ class PartialMessage:
         return self._missing == 0
 
     @property
-    def crumbles(self) -> bool:
+    def has_too_many_pieces(self) -> bool:
         """True if the message has arrived in more pieces than its size justifies."""
         pieces = self._pieces - _FREE_PIECES
         return pieces > 0 and self._size - self._missing < pieces * _SMALL_PIECE_BYTES
@@ -125,7 +125,7 @@ class PartialMessage:
         return b"" if self._content is None else self._content.getvalue()
 
 
-class HeldContent:
+class ContentBehindInflation:
     """Content of a stream, held back while the preceding message is inflated elsewhere."""
 
     __slots__ = ("ended", "pieces")
@@ -151,7 +151,7 @@ class MessageStream(Stream):
     __slots__ = ("encoding", "partial_message")
 
     encoding: str
-    partial_message: PartialMessage | HeldContent | None
+    partial_message: PartialMessage | ContentBehindInflation | None
 
     @property
     def is_arriving(self) -> bool:
@@ -184,7 +184,7 @@ class MessageHandler(Protocol[M_contra]):
     def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
         """Handle a stream whose content is invalid or too large. No more of its content is read."""
 
-    def on_crumb(self) -> None:
+    def on_tiny_piece(self) -> None:
         """Handle a piece that is too small for the work that it causes."""
 
     def on_many_messages(self) -> None:
@@ -253,16 +253,16 @@ class MessageReader(Generic[M]):
             partial = stream.partial_message = PartialMessage(
                 self._max_message_bytes, self._handler.allocator_of(stream)
             )
-        if isinstance(partial, HeldContent):
+        if isinstance(partial, ContentBehindInflation):
             stream.hold(stop - start)
             partial.pieces.append(data[start:stop])
             if stop - start < _SMALL_PIECE_BYTES:
-                self._handler.on_crumb()
+                self._handler.on_tiny_piece()
             return stop
         end = partial.feed(data, start, stop)
         stream.hold(end - start)
-        if partial.crumbles:
-            self._handler.on_crumb()
+        if partial.has_too_many_pieces:
+            self._handler.on_tiny_piece()
         if partial.complete:
             stream.partial_message = None
             message: Any = partial.message()
@@ -279,18 +279,18 @@ class MessageReader(Generic[M]):
         inflate(inflation, _INLINE_INFLATION_BYTES)
         if not inflation.done:
             if self._handler.defer_inflation(stream, inflation):
-                stream.partial_message = HeldContent()
+                stream.partial_message = ContentBehindInflation()
                 return
             inflate(inflation, self._max_message_bytes)
         self._handler.on_message(stream, inflated_message(inflation))
 
-    def resume(self, stream: M, message: bytes | MessageBuffer) -> HeldContent:
+    def resume(self, stream: M, message: bytes | MessageBuffer) -> ContentBehindInflation:
         """Deliver an inflated message, then the content held back after it.
 
         If the result's `ended` is True, the caller has to handle the end of the peer's side.
         """
         held = stream.partial_message
-        assert isinstance(held, HeldContent), "nothing was deferred"
+        assert isinstance(held, ContentBehindInflation), "nothing was deferred"
         # Do not assign None: mypyc would then assume None even after the deliveries below.
         stream.discard_partial_input()
         self._handler.on_message(stream, message)
@@ -299,7 +299,7 @@ class MessageReader(Generic[M]):
                 break
             self.read(stream, piece, 0, len(piece))
         behind = stream.partial_message
-        if held.ended and isinstance(behind, HeldContent):
+        if held.ended and isinstance(behind, ContentBehindInflation):
             # Another message was deferred. The end of the peer's side comes after that message.
             behind.ended = True
             held.ended = False
@@ -313,7 +313,7 @@ def send_message(
     size = len(message) + 5
     if (
         stream.queue is None
-        and size <= sender.quick_bytes
+        and size <= sender.max_direct_bytes
         and size <= stream.send_window
         and size <= sender.send_window
     ):

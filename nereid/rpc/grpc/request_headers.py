@@ -61,7 +61,7 @@ _CACHED_BLOCK_BYTES = 65_536
 # Each field beyond this number is charged to the sender, unless the block is cached.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
-CACHED_BASES = 1024
+CACHED_INDEXED_HEADERS = 1024
 
 
 class RequestHeaders:
@@ -133,13 +133,16 @@ OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metad
 
 
 class RequestHeadersReader:
-    """Reader of one connection's header blocks. Connections of a server may share `bases`."""
+    """Reader of one connection's header blocks.
+
+    Connections of a server may share `indexed_headers`: the headers that indexed fields make.
+    """
 
     __slots__ = (
-        "_bases",
         "_blocks",
         "_compression",
         "_decoder",
+        "_indexed_headers",
         "_routes",
         "_spend",
     )
@@ -148,7 +151,7 @@ class RequestHeadersReader:
         self,
         decoder: HeaderDecoder,
         routes: dict[str, Any],
-        bases: BoundedCache[tuple[Field | None, ...], RequestHeaders],
+        indexed_headers: BoundedCache[tuple[Field | None, ...], RequestHeaders],
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
@@ -157,7 +160,7 @@ class RequestHeadersReader:
         self._compression = compression
         self._decoder = decoder
         self._routes = routes
-        self._bases = bases
+        self._indexed_headers = indexed_headers
         self._blocks: BoundedCache[bytes, RequestHeaders] = BoundedCache(
             _CACHED_BLOCKS, max_total_bytes=_CACHED_BLOCK_BYTES
         )
@@ -213,11 +216,11 @@ class RequestHeadersReader:
                 fresh.append(field)
                 key[place] = None
         shape = tuple(key)
-        base = self._bases.get(shape)
+        base = self._indexed_headers.get(shape)
         if base is None:
             base = parse_headers(shape)
             self._set_route(base)
-            self._bases.remember(shape, base)
+            self._indexed_headers.remember(shape, base)
         if not fresh:
             return base
         if _has_any(base, fresh):

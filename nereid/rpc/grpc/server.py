@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
@@ -57,6 +57,25 @@ class ServerOptions(Limits):
     # At all addresses together. Further connections are closed.
     max_connections: int | None = None
     max_client_connections: int | None = None
+
+
+class Engine(Protocol):
+    """Interface of a gRPC server at the edge: Server, or GrpcioServer in grpcio_engine."""
+
+    @property
+    def connections(self) -> int | None:
+        """Number of open connections; `None` if the engine does not know."""
+
+    async def listen(
+        self, address: str, tls: Tls | None = None, *, inherited: InheritedPort | None = None
+    ) -> str:
+        """Listen at one more address. Return the address with its actual port."""
+
+    async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
+        """Ask clients to make their next calls elsewhere."""
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept no new calls, let calls in flight finish for at most `grace_s`, then close."""
 
 
 class Server:

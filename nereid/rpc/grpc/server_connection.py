@@ -17,7 +17,7 @@ from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, log
 from nereid.rpc.grpc.compression import begin_deflation, compress
 from nereid.rpc.grpc.messages import (
-    HeldContent,
+    ContentBehindInflation,
     MessageReader,
     MessageStream,
     send_message,
@@ -31,7 +31,7 @@ from nereid.rpc.grpc.metadata import (
     literal,
 )
 from nereid.rpc.grpc.request_headers import (
-    CACHED_BASES,
+    CACHED_INDEXED_HEADERS,
     OVERSIZED,
     Refusal,
     RequestHeaders,
@@ -84,7 +84,7 @@ _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 # takes milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
-_CRUMB_COST = 0.2
+_TINY_PIECE_COST = 0.2
 _TRAILERS_COST = 1.0
 # A message up to this size is not charged while its request arrives.
 _UNCHARGED_BYTES = 4096
@@ -123,7 +123,7 @@ class ServerContext:
         self.deflate = deflate
         self.routes = routes
         self.headers: BoundedCache[tuple[Field | None, ...], RequestHeaders] = BoundedCache(
-            CACHED_BASES
+            CACHED_INDEXED_HEADERS
         )
         self.deadlines = deadlines
         self.now = now
@@ -177,7 +177,11 @@ class ServerCall(MessageStream):
     @property
     def is_arriving(self) -> bool:
         """True if a request or message of the client has begun to arrive and is not complete."""
-        if self.done or self.state & REMOTE_CLOSED or isinstance(self.partial_message, HeldContent):
+        if (
+            self.done
+            or self.state & REMOTE_CLOSED
+            or isinstance(self.partial_message, ContentBehindInflation)
+        ):
             return False
         if self.route is None or self.route.stream is None:
             return self.route is not None
@@ -248,7 +252,7 @@ class ServerCall(MessageStream):
         state = self.state
         size = len(message) + 5
         if (
-            size > sender.quick_bytes
+            size > sender.max_direct_bytes
             or size > self.send_window
             or size > sender.send_window
             or self.head_sent
@@ -299,15 +303,13 @@ class ServerCall(MessageStream):
             self.head_sent = True
             self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
-    def send(self, message: bytes) -> None:
-        """Send one message. The headers are sent before the first one."""
-        if not self.done:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
+        """Send one message; see Call.send. The headers are sent before the first one."""
+        if at_once:
+            self.connection.write_through(self.send, message)
+        elif not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
-
-    def send_now(self, message: bytes) -> None:
-        """Send one message before this turn of the event loop is over, if possible."""
-        self.connection.write_through(self.send, message)
 
     def finish(
         self,
@@ -457,7 +459,7 @@ class CompressingCall(ServerCall):
             block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
             self.connection.sender.write_headers(self.id, block)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - as ServerCall
         """Send one message, or keep it until it has been compressed."""
         self._send_parts((message,))
 
@@ -601,7 +603,7 @@ class ServerConnection:
         held = self._reader.resume(call, result)
         if held.ended and not call.state & LOCAL_CLOSED:
             self.on_end(call)
-        if not isinstance(call.partial_message, HeldContent):
+        if not isinstance(call.partial_message, ContentBehindInflation):
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
@@ -683,15 +685,15 @@ class ServerConnection:
             if route.unary is not None:
                 route.unary(stream, message)
             elif route.coroutine is not None:
-                self._hold_whole(stream, message)
+                self._charge_whole_message(stream, message)
                 self.context.spawn(stream, route.coroutine, message)
         except Exception as error:
             stream.fail_with(error)
 
     def _on_end_within_message(
-        self, call: ServerCall, partial: PartialMessage | HeldContent
+        self, call: ServerCall, partial: PartialMessage | ContentBehindInflation
     ) -> None:
-        if isinstance(partial, HeldContent):
+        if isinstance(partial, ContentBehindInflation):
             partial.ended = True
         else:
             call.fail(Status.INTERNAL, "a cut-off message")
@@ -729,11 +731,11 @@ class ServerConnection:
         elif stream.message is None:
             stream.message = message
             if not self._receiver.frame_ends:
-                self._hold_whole(stream, message)
+                self._charge_whole_message(stream, message)
         elif stream.route is None or stream.route.stream is None:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
-    def _hold_whole(self, call: ServerCall, message: Any) -> None:
+    def _charge_whole_message(self, call: ServerCall, message: Any) -> None:
         if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
             call.hold(len(message))
 
@@ -741,9 +743,9 @@ class ServerConnection:
         """Fail a call whose content is invalid or too large."""
         stream.fail(error.status, error.message)
 
-    def on_crumb(self) -> None:
+    def on_tiny_piece(self) -> None:
         """Charge the flood budget for a tiny piece."""
-        self._control.budget.spend(_CRUMB_COST)
+        self._control.budget.spend(_TINY_PIECE_COST)
 
     def on_many_messages(self) -> None:
         """Leave further frames for a later turn, so that other connections are served."""

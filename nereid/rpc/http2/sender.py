@@ -23,7 +23,7 @@ LOW_WATER_BYTES = 65_536
 _PUMP_BYTES = 262_144
 # Content up to this size is joined before it is queued. Also the maximum 16-bit size in a DATA
 # frame's header.
-MAX_QUICK_BYTES = 65_535
+MAX_DIRECT_BYTES = 65_535
 # Limit for frames other than DATA that wait for a peer that does not read.
 _MAX_UNREAD_BYTES = 1 << 20
 # Table size update to zero.
@@ -36,8 +36,8 @@ _pack_frame_head = frames.FRAME_HEAD.pack
 class Sender(Generic[S]):
     """Output of one connection. Its state is public for callers that cannot afford a call.
 
-    quick_bytes is the maximum size of content that may go directly to `out` if the windows allow
-    it; 0 while the socket is blocked.
+    Content of up to max_direct_bytes may go directly to `out` if the windows allow it; 0 while the
+    socket is blocked.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Sender(Generic[S]):
         # Bytes that the window has allowed since the start.
         self._granted_bytes = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
-        self.quick_bytes = frames.DEFAULT_FRAME_BYTES
+        self.max_direct_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
         # Stream id -> stream with queued content and an open window, in the order of turns.
         self.ready: dict[int, S] = {}
@@ -96,7 +96,7 @@ class Sender(Generic[S]):
         if queue is None:
             queue = stream.queue = deque()
         size = sum(map(len, parts))
-        if size <= MAX_QUICK_BYTES:
+        if size <= MAX_DIRECT_BYTES:
             queue.append(memoryview(b"".join(parts)))
         else:
             queue.extend(memoryview(part) for part in parts if part)
@@ -140,14 +140,14 @@ class Sender(Generic[S]):
         """Set whether the socket's buffer is full."""
         self.blocked = blocked
         self._unread_bytes = 0
-        self._update_quick_bytes()
+        self._update_max_direct_bytes()
         if not blocked and (self.ready or self.out):
             self.wake()
 
     def set_peer_frame_bytes(self, size: int) -> None:
         """Set the maximum size of a frame that the peer accepts."""
         self._peer_frame_bytes = size
-        self._update_quick_bytes()
+        self._update_max_direct_bytes()
 
     def set_peer_header_table_bytes(self, size: int) -> None:
         """Set the size of the peer's header table, which we do not use.
@@ -157,7 +157,7 @@ class Sender(Generic[S]):
         if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
             self._header_table_off = True
             self._block_prefix = _NO_HEADER_TABLE
-            self._update_quick_bytes()
+            self._update_max_direct_bytes()
 
     @property
     def sent_bytes(self) -> int:
@@ -256,7 +256,7 @@ class Sender(Generic[S]):
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""
-            self._update_quick_bytes()
+            self._update_max_direct_bytes()
         return frames.header_frames(stream_id, block, flags, self._peer_frame_bytes)
 
     def _end_frame(self, stream: S, trailers: bytes) -> bytes:
@@ -271,6 +271,6 @@ class Sender(Generic[S]):
         else:
             self._on_half_closed(stream)
 
-    def _update_quick_bytes(self) -> None:
+    def _update_max_direct_bytes(self) -> None:
         slow = self.blocked or self._block_prefix
-        self.quick_bytes = 0 if slow else min(self._peer_frame_bytes, MAX_QUICK_BYTES)
+        self.max_direct_bytes = 0 if slow else min(self._peer_frame_bytes, MAX_DIRECT_BYTES)

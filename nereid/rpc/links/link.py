@@ -50,20 +50,19 @@ class Link(Generic[Out]):
         """Number of items that have not been passed to the stream yet."""
         return len(self._items)
 
-    def send(self, item: Out) -> None:
-        """Send an item at the end of this turn of the event loop; drop it if the link is down."""
-        if self.up:
-            self._items.append(item)
-            if not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._flush)
+    def send(self, item: Out, *, at_once: bool = False) -> None:
+        """Send an item at the end of this turn of the event loop; drop it if the link is down.
 
-    def send_now(self, item: Out) -> None:
-        """Send this and all pending items at once. Use it if no other item follows in this turn."""
+        at_once: send it now, with all pending items, because no other item follows in this turn.
+        """
         if self.up:
             self._items.append(item)
-            self._scheduled = True
-            self._flush()
+            if at_once:
+                self._scheduled = True
+                self._flush()
+            elif not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._end_turn)
 
     def close(self) -> None:
         """Send pending items, then end the link. Only the other end calls on_down."""
@@ -78,6 +77,9 @@ class Link(Generic[Out]):
 
     def _has_unsent(self) -> bool:
         return bool(self._items)
+
+    def _end_turn(self) -> None:
+        self._flush()
 
     def _flush(self) -> None:
         raise NotImplementedError

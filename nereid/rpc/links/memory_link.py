@@ -11,12 +11,12 @@ class _MemoryLink(Link[Out]):
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # `None` if this end's items are handed over first, otherwise the other end.
-        self._precedent: _MemoryLink[Any] | None = None
+        # True if the other end's items are handed over first at the end of a turn.
+        self._peer_goes_first = False
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
         self._peer = peer
-        self._precedent = None if goes_first else peer
+        self._peer_goes_first = not goes_first
         self.up = True
         self._loop.call_soon(self._report_up)
 
@@ -25,14 +25,6 @@ class _MemoryLink(Link[Out]):
             self.hand_over()
             self._set_down()
             self._loop.call_soon(self._peer.on_peer_closed)
-
-    def send_now(self, item: Out) -> None:
-        if self._items:
-            super().send_now(item)
-        elif self.up:
-            # Deliver without a turn of the event loop. Nothing is buffered, so nobody waits in
-            # drain().
-            self._peer.receive_items([item])
 
     def on_peer_closed(self) -> None:
         self._on_broken()
@@ -53,9 +45,12 @@ class _MemoryLink(Link[Out]):
         if self.up:
             self.on_up()
 
+    def _end_turn(self) -> None:
+        if self._peer_goes_first and self._peer.pending:
+            self._peer.hand_over()
+        self.hand_over()
+
     def _flush(self) -> None:
-        if self._precedent is not None and self._precedent.pending:
-            self._precedent.hand_over()
         self.hand_over()
 
 

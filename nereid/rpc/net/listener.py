@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.rpc.net.address import client_of, text_of, unix_path
 from nereid.rpc.net.binding import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
 from nereid.rpc.net.handshakes import HandshakeTurns, accept_tls
-from nereid.rpc.net.limits.shared_accepts import AcceptTurns, Turn
+from nereid.rpc.net.limits.shared_accepts import AcceptDecision, AcceptDecisions
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Acceptor:
         self._handshakes = HandshakeTurns()
         self._openings: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._turns = AcceptTurns(share)
+        self._decisions = AcceptDecisions(share)
         self._logged_at = -_LOG_INTERVAL_S
         self._unlogged = 0
         self._start_accepting()
@@ -153,10 +153,10 @@ class _Acceptor:
 
     def _accept(self) -> None:
         for accepted_before in range(_ACCEPTS_AT_ONCE):
-            turn = self._turns.next_turn(accepted_before)
-            if turn is Turn.LEAVE:
+            decision = self._decisions.next_decision(accepted_before)
+            if decision is AcceptDecision.LEAVE:
                 return
-            if turn is Turn.YIELD:
+            if decision is AcceptDecision.YIELD:
                 self._stop_accepting(_YIELD_S, self._look_again)
                 return
             try:
@@ -174,7 +174,7 @@ class _Acceptor:
 
     def _look_again(self) -> None:
         waits, _, _ = select.select((self._socket,), (), (), 0)
-        self._turns.on_yielded(waits=bool(waits))
+        self._decisions.on_yielded(waits=bool(waits))
         self._start_accepting()
 
     def _open(self, accepted: socket.socket, peer: str) -> None:

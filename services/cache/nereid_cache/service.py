@@ -100,7 +100,7 @@ class CacheService:
         return self._store.usage
 
     def handlers(self) -> Handlers:
-        """Return the handlers of all RPCs of the cache, for a server or a LocalChannel."""
+        """Return the handlers of all RPCs of the cache, for a server."""
         return Handlers(
             async_unary=state_handlers(self._state), stream={EXCHANGE_PATH: self._accept}
         )

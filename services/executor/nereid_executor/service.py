@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,7 +48,6 @@ from nereid_executor.settings import visible_gpus
 if TYPE_CHECKING:
     from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels
     from nereid.observability.metrics_page import Page
-    from nereid.rpc import Channel, ThreadStreams
     from nereid_executor.backends.registry import BackendRegistry
     from nereid_executor.instances.instance import Instance
     from nereid_executor.settings import ExecutorSettings
@@ -60,30 +58,13 @@ _log = logging.getLogger(__name__)
 _BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
-@dataclass(frozen=True)
-class LocalScheduler:
-    """Connection to a scheduler in this process. Processes of models dial its address instead."""
-
-    channel: Channel
-    thread_streams: ThreadStreams
-    # A lone request may execute this long on the event loop; 0 forbids it.
-    inline_limit_ns: int
-
-
 class ExecutorService:
     """One executor. Create it inside the event loop in which it will run."""
 
-    def __init__(
-        self,
-        settings: ExecutorSettings,
-        backends: BackendRegistry,
-        local: LocalScheduler | None = None,
-    ) -> None:
+    def __init__(self, settings: ExecutorSettings, backends: BackendRegistry) -> None:
         self._settings = settings
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())
-        self._local = local
-        self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
         # Key: an address. `_addresses` are the addresses that schedulers have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
@@ -112,13 +93,11 @@ class ExecutorService:
         has_loaded = all(instance.loaded for instance in instances)
         return bool(joined) and not self._leaving.is_set() and has_loaded
 
-    def leave(self, timeout_s: float | None = None) -> None:
+    def leave(self) -> None:
         """Begin to leave all schedulers.
 
-        run() returns after the current batches, or after timeout_s (default: --exit-timeout-secs).
+        run() returns after the current batches, or after --exit-timeout-secs.
         """
-        if timeout_s is not None:
-            self._exit_timeout_s = timeout_s
         self._leaving.set()
 
     async def run(self) -> bool:
@@ -144,8 +123,7 @@ class ExecutorService:
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
         hello.records_timeline = timeline.records
-        # In the scheduler's process, nothing would start another executor after a drain.
-        hello.drains = self._local is None
+        hello.drains = True
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
         directories = make_directories(settings, self._agents)
@@ -209,7 +187,7 @@ class ExecutorService:
         `None` if there is a single scheduler: models reach it through the session.
         """
         settings = self._settings
-        if self._local is not None or only_address(settings.scheduler_address) is not None:
+        if only_address(settings.scheduler_address) is not None:
             return None, None
         from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
@@ -220,14 +198,6 @@ class ExecutorService:
         )
 
     async def _join_all(self, context: SessionContext) -> None:
-        local = self._local
-        if local is not None:
-            address = self._settings.scheduler_address
-            endpoint = self._endpoint(address, local.thread_streams, local.inline_limit_ns)
-            sessions = SchedulerSessions(context, local.channel, endpoint, "the scheduler")
-            self._schedulers[address] = sessions
-            await sessions.run(self._leaving, lambda: True)
-            return
         async with asyncio.TaskGroup() as group:
             async for addresses in watch_addresses(self._specs):
                 self._addresses = set(addresses)
@@ -251,8 +221,8 @@ class ExecutorService:
     def _dial(self, context: SessionContext, address: str) -> SchedulerSessions:
         is_only = only_address(self._settings.scheduler_address) is not None
         label = "the scheduler" if is_only else f"the scheduler at {address}"
-        channel = self._open_channel(address)
-        return SchedulerSessions(context, channel, self._endpoint(address), label)
+        endpoint = SchedulerEndpoint(address, self._settings.mesh_tls_client(address))
+        return SchedulerSessions(context, self._open_channel(address), endpoint, label)
 
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
@@ -263,17 +233,12 @@ class ExecutorService:
         )
         return SocketChannel(address, settings.mesh_channel(address, Role.EXECUTOR, options))
 
-    def _endpoint(
-        self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0
-    ) -> SchedulerEndpoint:
-        tls = self._settings.mesh_tls_client(address)
-        return SchedulerEndpoint(address, tls, threads, inline_limit_ns)
-
     async def _leave_all(self, instances: ExecutorInstances) -> bool:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._exit_timeout_s
+        timeout_s = self._settings.exit_timeout_secs
+        deadline = loop.time() + timeout_s
         schedulers = list(self._schedulers.values())
-        leaving = (sessions.leave(self._exit_timeout_s) for sessions in schedulers)
+        leaving = (sessions.leave(timeout_s) for sessions in schedulers)
         leaves = await asyncio.gather(*leaving)
         kept = instances.kept
         left_s = max(0.0, deadline - loop.time())

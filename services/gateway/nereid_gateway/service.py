@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.router.route import OpenLink, SchedulerLink
     from nereid.process.gateway_group import GatewayGroup
-    from nereid.rpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid_gateway.core.infer_step import InferStep
     from nereid_gateway.extras.console.endpoints import ConsoleEndpoints
@@ -171,7 +170,7 @@ class GatewayService:
         self._grpc_front = GrpcFront(
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
         )
-        self._grpc: rpc.Server | GrpcioServer | None = None
+        self._grpc: rpc.Engine | None = None
         # A metrics scrape has a shorter time limit than a client's control call.
         scraped = Control(mesh, scrape_limit_s, counts=self._counts)
         kept = None
@@ -326,18 +325,15 @@ class GatewayService:
         guard = GrpcGuard(front, self._data_plane, policy)
         self._grpc = self._engine(guard.handlers(front.handlers()))
         tls, inherited = settings.tls("grpc"), self._inherited("grpc")
-        if inherited is None:
-            return await self._grpc.listen(settings.grpc_at, tls)
-        assert isinstance(self._grpc, rpc.Server), "grpcio shares no port"
         return await self._grpc.listen(settings.grpc_at, tls, inherited=inherited)
 
     def _inherited(self, port: str) -> InheritedPort | None:
         return None if self._ports is None else self._ports.get(port)
 
     def _count_grpc_connections(self) -> int | None:
-        return self._grpc.connections if isinstance(self._grpc, rpc.Server) else None
+        return None if self._grpc is None else self._grpc.connections
 
-    def _engine(self, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
+    def _engine(self, handlers: rpc.Handlers) -> rpc.Engine:
         options = _grpc_options(self._settings)
         if self._settings.grpc_engine == "nereid":
             return rpc.Server(handlers, options, self._budget, self._zlib_queue)

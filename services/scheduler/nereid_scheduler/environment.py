@@ -75,10 +75,9 @@ class Environment:
         )
 
 
-def open_environment(  # noqa: PLR0913 - as SchedulerService()
+def open_environment(
     settings: Settings,
     open_cache_link: Callable[[], CacheLink] | None,
-    cache_channel: Channel | None,
     state: SchedulerState | None,
     ports: MeshPorts | None,
     *,
@@ -86,7 +85,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
 ) -> Environment:
     """Open the parts that the settings describe, unless they are given. Raises StartError."""
     ports = SocketPorts(settings) if ports is None else ports
-    channel = None if open_cache_link else ports.open_cache()
+    channel = ports.open_cache()
     return Environment(
         settings,
         ports,
@@ -97,7 +96,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
             open_cache_link,
             in_this_process=cache_in_memory,
         ),
-        state or _open_state(settings, cache_channel or channel),
+        state or _open_state(settings, channel),
         SegmentOwners(shm_namespace(settings.shm_limit_bytes)),
         open_traces(settings),
         parse_metrics_config(settings.metrics_config),

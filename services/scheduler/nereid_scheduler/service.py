@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, Unavailable
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from nereid.core.wire.messages import FromScheduler, Notice
-    from nereid.rpc import Call, Channel, Link
+    from nereid.rpc import AsyncUnaryHandler, Call, Link
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.state.state import Documents, SchedulerState
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.requests.entry import Entry
@@ -73,17 +73,16 @@ class SchedulerService:
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
-        cache_channel: Channel | None = None,
         state: SchedulerState | None = None,
         ports: MeshPorts | None = None,
     ) -> None:
         """Create a scheduler that does not listen yet.
 
-        open_cache_link, cache_channel, cache_in_memory: describe a cache in this process.
-        on_failed_start: called if a first load failed with --exit-on-error.
+        open_cache_link, cache_in_memory: describe a cache in this process. on_failed_start: called
+        if a first load failed with --exit-on-error.
         """
         environment = open_environment(
-            settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
+            settings, open_cache_link, state, ports, cache_in_memory=cache_in_memory
         )
         self._settings, self._environment = settings, environment
         self._mesh_settings = MeshSettings(
@@ -156,17 +155,15 @@ class SchedulerService:
             ensure=on_demand.ensure,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
-        self._own_handlers = Handlers(
-            async_unary={
-                **repository_handlers(models.control, models.catalogue, models.desired),
-                **self._control.handlers(),
-            },
-        )
+        self._own_control = {
+            **repository_handlers(models.control, models.catalogue, models.desired),
+            **self._control.handlers(),
+        }
         self._remote_control: RemoteControl | None = None
         if models.shard is not None and models.moves is not None:
             limit_s = settings.recovery.forwarded_call_s
             self._remote_control = RemoteControl(
-                models.shard, models.moves, self._own_handlers, limit_s
+                models.shard, models.moves, self._own_control, limit_s
             )
         self._started = False
         self.failed_start = False
@@ -181,7 +178,7 @@ class SchedulerService:
         return await self._remote_control.read_facts()
 
     def handlers(self) -> Handlers:
-        """Return the handlers of all RPCs of the scheduler, for a server or a LocalChannel."""
+        """Return the handlers of all RPCs of the scheduler, for a server."""
         executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
@@ -190,7 +187,8 @@ class SchedulerService:
             EXECUTE_PATH: executors.accept_execute,
         }
         if self._models.shard is None or self._remote_control is None:
-            return replace(self._own_handlers, stream=streams)
+            own = {path: _accepting(respond) for path, respond in self._own_control.items()}
+            return Handlers(async_unary=own, stream=streams)
         streams[PEER_PATH] = self._accept_peer
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
@@ -379,3 +377,12 @@ class SchedulerService:
     def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._models.loader.sessions:
             session.send(command)
+
+
+def _accepting(respond: Respond) -> AsyncUnaryHandler:
+    async def handle(call: Call, message: bytes) -> bytes:
+        # Accepting the call tells the caller that the scheduler is alive, however long models take.
+        call.accept()
+        return await respond(message)
+
+    return handle

@@ -24,12 +24,7 @@ from tests.support.peers.shared_memory import shared_memory_objects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        os.environ.get("NEREID_JOIN") == "all", reason="one process has one gateway"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 _GATEWAY = "nereid_gateway"
 _PROTOCOLS = ("http", "grpc")

@@ -422,7 +422,7 @@ def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:
 
 def test_an_executor_is_drained_and_comes_back(page: Page, mesh: Mesh) -> None:
     module = "nereid_executor"
-    (before,) = mesh.own_processes(module)
+    (before,) = mesh.children(module)
     go(page, mesh, "#/executors")
     page.get_by_role("button", name="Drain executor-0", exact=True).click()
     drain = page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True)

@@ -53,7 +53,9 @@ class Timings:
         return [name for name in self.ms if name in PHASES]
 
 
-@pytest.fixture(scope="module", params=["none", pytest.param("all", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module", params=["none", pytest.param("scheduler", marks=pytest.mark.nightly)]
+)
 def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("timed")
     models = root / "models"

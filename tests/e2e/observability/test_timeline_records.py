@@ -67,7 +67,9 @@ def send(mesh: Mesh, model: str) -> None:
         assert came.get(timeout=30)[1] is None
 
 
-@pytest.fixture(scope="module", params=["none", pytest.param("all", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module", params=["none", pytest.param("scheduler", marks=pytest.mark.nightly)]
+)
 def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("timeline")
     models = root / "models"

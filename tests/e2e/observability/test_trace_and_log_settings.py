@@ -98,7 +98,7 @@ def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
         reply = client.update_log_settings({"log_format": "json", "log_verbose_level": 1})
         assert (reply["log_format"], reply["log_verbose_level"]) == ("json", 1)
         # Both processes log an executor that leaves.
-        os.kill(mesh.own_processes("nereid_executor")[0], signal.SIGTERM)
+        os.kill(mesh.children("nereid_executor")[0], signal.SIGTERM)
         until(lambda: len(services()) > 1, "lines of all services")
         assert client.update_log_settings({"log_format": "text"})["log_format"] == "default"
     with grpcclient.InferenceServerClient(mesh.grpc) as client:

@@ -137,7 +137,7 @@ def test_workers_die_with_a_killed_executor_and_what_they_did_is_done_again(tmp_
     place = tmp_path / "place"
     place.mkdir()
     with running(tmp_path / "repository", tmp_path / "log") as mesh, ThreadPoolExecutor(1) as pool:
-        (executor,) = mesh.own_processes("nereid_executor")
+        (executor,) = mesh.children("nereid_executor")
         pid = int(say(mesh, "pid"))
         met = pool.submit(say, mesh, f"meet {place}")
         until((place / f"{pid}.begun").exists, "the request to be under way")

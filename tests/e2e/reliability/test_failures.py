@@ -64,7 +64,6 @@ async def load(
     "flag",
     [
         "--join=scheduler",
-        "--join=all",
         pytest.param("--join=none", marks=pytest.mark.nightly),
         pytest.param("--gateways=2", marks=pytest.mark.nightly),
     ],

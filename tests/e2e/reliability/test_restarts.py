@@ -133,12 +133,11 @@ def _is_lost(error: InferenceServerException) -> bool:
     ("flags", "module"),
     [
         ((), "nereid_mesh.serve.joined"),
-        pytest.param(("--join=all",), "nereid_mesh.serve.joined", marks=pytest.mark.nightly),
         pytest.param(("--join=none",), "nereid_gateway", marks=pytest.mark.nightly),
         pytest.param(("--gateways=2",), "nereid_gateway", marks=pytest.mark.nightly),
         pytest.param(("--standby",), "nereid_mesh.serve.joined", marks=pytest.mark.nightly),
     ],
-    ids=["joined", "with-executor", "gateway", "gateways", "standby"],
+    ids=["joined", "gateway", "gateways", "standby"],
 )
 def test_a_process_that_serves_clients_is_killed_and_no_call_fails(
     repository: Path, tmp_path: Path, flags: tuple[str, ...], module: str
@@ -181,7 +180,7 @@ def test_executors_are_drained_by_calls_and_no_call_fails(
         Load(mesh.http, mesh.grpc) as load,
         busy(mesh.http),
     ):
-        first = mesh.own_processes("nereid_executor")
+        first = mesh.children("nereid_executor")
         for number in range(2):
             load.await_more()
             path = f"/v2/nereid/executors/executor-{number}/drain"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,12 +18,7 @@ import pytest
 from tests.support.mesh.mesh import STOP_S, Mesh, until
 from tests.support.models.e2e_models import save_multiplier
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        os.environ.get("NEREID_JOIN") == "all", reason="there is an executor in the process"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 MODEL = "triple"
 BODY = json.dumps(

@@ -19,13 +19,14 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.observability.metrics import FIRST_RESPONSE, SUCCESS
 from nereid.observability.metrics_page import Exemplar, Histogram, Page
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
+from nereid.rpc import Handlers, RpcError, Status, memory_links
 from nereid_gateway.service import GatewayService, joined
 from tests.support.gateway import gateway_http
 from tests.support.gateway import gateway_site as site
 from tests.support.gateway.gateway_http import Response
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.peers.openmetrics import read_openmetrics
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
 
 INFER = json.dumps(

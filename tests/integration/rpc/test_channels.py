@@ -14,7 +14,6 @@ from nereid.rpc import (
     BlockingStream,
     Channel,
     ChannelOptions,
-    LocalChannel,
     NotConnectedError,
     RpcError,
     Server,
@@ -23,6 +22,7 @@ from nereid.rpc import (
     Status,
 )
 from tests.support.rpc.echo_service import BIG, Site, is_served, serving
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))

@@ -16,7 +16,6 @@ from nereid.rpc import (
     ChannelOptions,
     Handlers,
     Link,
-    LocalChannel,
     NotConnectedError,
     Server,
     SocketChannel,
@@ -24,6 +23,7 @@ from nereid.rpc import (
     dial_link,
     memory_links,
 )
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
@@ -298,19 +298,19 @@ async def test_of_what_both_ends_have_sent_requests_are_handed_over_first() -> N
     assert seen[5:] == []
 
 
-async def test_send_now_hands_over_what_waits_for_the_end_of_the_turn() -> None:
+async def test_what_is_sent_at_once_takes_along_what_waits_for_the_end_of_the_turn() -> None:
     one, other = memory_links()
     end = End()
     other.on_items = end.on_items
-    one.send_now("alone")
+    one.send("alone", at_once=True)
     assert end.frames == [["alone"]]
     one.send("a")
     assert len(end.frames) == 1
-    one.send_now("b")
+    one.send("b", at_once=True)
     assert end.frames[1:] == [["a", "b"]]
     one.send("c")
     await until(lambda: len(end.frames) == 3)
     assert end.frames[2] == ["c"]
     one.close()
-    one.send_now("nobody")
+    one.send("nobody", at_once=True)
     assert len(end.frames) == 3

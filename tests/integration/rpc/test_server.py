@@ -133,13 +133,13 @@ async def test_a_message_may_leave_before_the_turn_is_over(site: Site) -> None:
         # No turn of the event loop passes between these.
         call.send(b"later")
         assert stream.read_messages() == []
-        call.send_now(b"now")
+        call.send(b"now", at_once=True)
         assert stream.read_messages() == [b"later", b"now"]
         call.send(b"last")
         assert stream.read_messages() == []
         assert await asyncio.to_thread(stream.receive) == b"last"
         large = b"x" * 100_000
-        call.send_now(large)
+        call.send(large, at_once=True)
         assert await asyncio.to_thread(stream.receive) == large
         await asyncio.to_thread(stream.close)
 
@@ -152,7 +152,7 @@ async def test_what_is_sent_while_reading_leaves_at_once_as_well(site: Site) -> 
         found: list[list[bytes]] = []
 
         def on_message(message: bytes) -> None:
-            call.send_now(message)
+            call.send(message, at_once=True)
             found.append(stream.read_messages())
             call.send(message)
             found.append(stream.read_messages())

@@ -37,10 +37,8 @@ class Stream:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
-    def send(self, message: bytes) -> None:
-        raise AssertionError
-
-    def send_now(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
+        assert at_once
         self.sent.append(message)
 
     def finish(self) -> None:
@@ -60,7 +58,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     scheduler_end.on_items = session.on_items
     client = OnlySchedulerRouter(joined(gateway_end), UnsharedTensors(), None, IGNORE)
     client.open()
-    scheduler_end.send_now(CachedModels(()))
+    scheduler_end.send(CachedModels(()), at_once=True)
     model, stream = world.ready(), Stream()
     instance = RemoteInstance(1, "i", "executor", stream)
     model.pool.add_instance(instance)

@@ -9,7 +9,7 @@ import pytest
 
 from nereid.core.wire.messages import CachedModels, InferResponse
 from nereid.pb import kserve_pb2 as kserve
-from nereid.rpc import LocalChannel, memory_links
+from nereid.rpc import SocketChannel, memory_links
 from tests.support.scheduler.scheduler_world import LIMIT_S, World, numbers_of, request
 
 
@@ -31,7 +31,7 @@ async def test_a_gateway_in_the_same_process(mesh: World) -> None:
     gateway_end.send(sent)
     response = await asyncio.wait_for(responded, LIMIT_S)
     assert (response.id, numbers_of(response)) == (7, [8, 10])
-    channel = LocalChannel(mesh.service.handlers())
+    channel = SocketChannel(mesh.service.addresses[0])
     message = kserve.ServerReadyRequest().SerializeToString()
     reply = await channel.unary("/nereid.v1.Scheduler/ServerReady", message)
     assert kserve.ServerReadyResponse.FromString(reply).ready

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid_cache.cache_config import LocalConfig, RedisConfig
 from nereid_cache.service import CacheService, make_state, make_store
 from nereid_scheduler.control.state.cache_store import CacheStore
@@ -22,6 +22,7 @@ from nereid_scheduler.control.state.format.records import (
 from nereid_scheduler.control.state.recorder import StateRecorder
 from nereid_scheduler.control.state.store import StateConflict, StateError, StateStore
 from tests.support.peers.redis_server import RedisServer, redis_server
+from tests.support.rpc.local_channel import LocalChannel
 
 NAME = record_name("model/m")
 OLD = encode_record(Record("model/m", {"number": 1}))

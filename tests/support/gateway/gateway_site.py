@@ -27,9 +27,10 @@ from nereid.core.wire.messages import (
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Call, Handlers, LocalChannel, RpcError, Status, memory_links
+from nereid.rpc import Call, Handlers, RpcError, Status, memory_links
 from nereid_gateway.service import GatewayService, joined
 from nereid_gateway.settings import GatewaySettings
+from tests.support.rpc.local_channel import LocalChannel
 
 FP32_TYPE = 11
 

@@ -22,7 +22,7 @@ class FakeLink:
         self.sent: list[ToScheduler] = []
         self.closed = False
         # How many items were not to wait for others.
-        self.sent_now = 0
+        self.sent_at_once = 0
         self.on_items: Callable[[list[FromScheduler]], None]
         self.on_up: Callable[[], None]
         self.on_down: Callable[[], None]
@@ -40,12 +40,9 @@ class FakeLink:
             on_up()
         return self
 
-    def send(self, item: ToScheduler) -> None:
+    def send(self, item: ToScheduler, *, at_once: bool = False) -> None:
         self.sent.append(item)
-
-    def send_now(self, item: ToScheduler) -> None:
-        self.sent_now += 1
-        self.send(item)
+        self.sent_at_once += at_once
 
     def close(self) -> None:
         self.closed = True

@@ -1,8 +1,4 @@
-"""Starts `nereid serve` as a user does and finds its processes.
-
-With NEREID_JOIN=all in the environment the tests' meshes have their executor in the gateway's
-process; what needs one of its own is skipped.
-"""
+"""Starts `nereid serve` as a user does and finds its processes."""
 
 from __future__ import annotations
 
@@ -23,13 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from tests.support.mesh.poison import poisoned
 
 _EXECUTOR = "nereid_executor"
-# The process of the gateway has it as an argument if an executor is there as well.
-_WITH_EXECUTOR = b"--with-executor"
 
 START_S = 60.0
 STOP_S = 45.0
@@ -169,28 +161,20 @@ class Mesh:
             with contextlib.suppress(OSError):
                 parent = int(status.read_text().rpartition(")")[2].split()[1])
                 words = (status.parent / "cmdline").read_bytes().split(b"\0")
-                if module == _EXECUTOR and _WITH_EXECUTOR in words:
-                    words.append(_EXECUTOR.encode())
                 if parent == self.process.pid and module.encode() in words:
                     pids.append(int(status.parent.name))
         return sorted(pids)
 
-    def own_processes(self, module: str) -> list[int]:
-        """Return children(), for tests that harm them; skip where that harms the gateway."""
-        if module == _EXECUTOR and self.children("--with-executor"):
-            pytest.skip("the executor has no process of its own")
-        return self.children(module)
-
     def kill(self, module: str) -> int:
         """SIGKILL one child that runs this module; its process id."""
-        pid = self.own_processes(module)[0]
+        pid = self.children(module)[0]
         os.kill(pid, signal.SIGKILL)
         return pid
 
     @contextlib.contextmanager
     def held(self, module: str) -> Iterator[None]:
         """The children that run this module do nothing meanwhile."""
-        pids = self.own_processes(module)
+        pids = self.children(module)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -219,9 +203,6 @@ def _is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def running(repository: Path | str, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
-    joins = [each for each in flags if each.startswith("--join=")]
-    if executors != 1 and not joins and os.environ.get("NEREID_JOIN") == "all":
-        pytest.skip("there is one executor in the gateway's process")
     mesh = Mesh(repository, log, f"--executors={executors}", *flags)
     try:
         mesh.await_settled(executors)

@@ -69,13 +69,10 @@ class Stream:
         self.broken = False
         self.failed = ""
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         if self.broken:
             raise RuntimeError("cannot be written")
         self.sent.append(pb.Batch.FromString(message))
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
 
     def finish(self) -> None:
         """Do nothing."""
@@ -91,11 +88,8 @@ class CommandStream:
         self.sent: list[pb.ExecutorCommand] = []
         self.finished = False
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         self.sent.append(pb.ExecutorCommand.FromString(message))
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
 
     def finish(self) -> None:
         self.finished = True
@@ -110,11 +104,8 @@ class ResponseLink:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def send(self, item: Any) -> None:
+    def send(self, item: Any, *, at_once: bool = False) -> None:
         self.sent.append(item)
-
-    def send_now(self, item: Any) -> None:
-        self.send(item)
 
 
 class LendingExecutor:

@@ -9,16 +9,16 @@ from typing import Any, cast
 import pytest
 
 from nereid.process.service_process import StartError
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid_scheduler.environment import Environment, open_environment
 from nereid_scheduler.settings import Settings
+from tests.support.rpc.local_channel import LocalChannel
 
 
 def opened(tmp_path: Path, *, cache: bool = False, **settings: Any) -> Environment:
     made = Settings(model_repository=(str(tmp_path),), **settings)
-    ports = SimpleNamespace(open_cache=lambda: None)
-    channel = LocalChannel(Handlers()) if cache else None
-    return open_environment(made, None, channel, None, cast("Any", ports), cache_in_memory=False)
+    ports = SimpleNamespace(open_cache=lambda: LocalChannel(Handlers()) if cache else None)
+    return open_environment(made, None, None, cast("Any", ports), cache_in_memory=False)
 
 
 async def test_without_a_directory_nothing_outlives_the_scheduler(tmp_path: Path) -> None:

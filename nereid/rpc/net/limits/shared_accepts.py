@@ -87,7 +87,7 @@ class ConnectionShare:
         self._counts[self._member] = 1 + self._open + self._opening if self._accepts else 0
 
 
-class Turn(enum.Enum):
+class AcceptDecision(enum.Enum):
     """Decision of a member about a connection that may be waiting."""
 
     ACCEPT = enum.auto()
@@ -97,7 +97,7 @@ class Turn(enum.Enum):
     YIELD = enum.auto()
 
 
-class AcceptTurns:
+class AcceptDecisions:
     """Sequence of a member's decisions at one socket."""
 
     def __init__(self, share: ConnectionShare | None) -> None:
@@ -105,17 +105,17 @@ class AcceptTurns:
         self._share = share
         self._yields = 0
 
-    def next_turn(self, accepted: int) -> Turn:
+    def next_decision(self, accepted: int) -> AcceptDecision:
         """Decide about the next connection; `accepted` counts those of this turn of the loop."""
         if self._share is None or self._share.should_accept():
-            return Turn.ACCEPT
+            return AcceptDecision.ACCEPT
         if accepted:
-            return Turn.LEAVE
+            return AcceptDecision.LEAVE
         if self._yields < _MAX_YIELDS:
-            return Turn.YIELD
+            return AcceptDecision.YIELD
         # The other member has not accepted the waiting connection.
         self._yields = 0
-        return Turn.ACCEPT
+        return AcceptDecision.ACCEPT
 
     def on_yielded(self, *, waits: bool) -> None:
         """Record whether a connection is still waiting after a yield."""

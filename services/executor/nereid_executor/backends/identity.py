@@ -68,7 +68,7 @@ class IdentityModel:
             for tensor in config.input
             if tensor.allow_ragged_batch
         }
-        self.capabilities = Capabilities(any_thread=True, ragged_outputs=ragged_outputs)
+        self.capabilities = Capabilities(ragged_outputs=ragged_outputs)
         # Key: an optional input. Value: one row of zeros. Variable dimensions are 1, as on Triton.
         self._absent = {
             tensor.name: np.zeros(

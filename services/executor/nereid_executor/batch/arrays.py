@@ -327,7 +327,7 @@ def output_bytes(
     if labels is None:
         labels = signature.labels.get(signature.outputs[index].name, ())
     shape = (plan.rows, prod(rows.shape[1:])) if signature.batching else (1, rows.size)
-    return classify(rows.reshape(shape), classes.most, labels)
+    return classify(rows.reshape(shape), classes.class_count, labels)
 
 
 def check_outputs(
@@ -408,7 +408,7 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
         if spec.reshape is not None and shape_fits(row, spec.reshape):
             shape = substitute(spec.dims, spec.reshape, row)
         if classes is not None:
-            shape = (min(classes.most, prod(row)),)
+            shape = (min(classes.class_count, prod(row)),)
             check_classes(spec.name, shape[0] * (plan.rows if signature.batching else 1))
         shapes.append((plan.rows, *shape) if signature.batching else shape)
         size = datatypes.byte_size(spec.datatype, row) if classes is None else None

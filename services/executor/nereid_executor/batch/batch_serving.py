@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
     from nereid_executor.batch.array_batch import ArrayBatch
     from nereid_executor.batch.batch_runner import BatchRunner
-    from nereid_executor.batch.inline_execution import InlineRule
 
 # Seconds between polls: the thread cannot wait for a socket and a device at the same time.
 _POLL_S: Final = 100e-6
 
 
 class FrameStream(Protocol):
-    """A BlockingStream. If only one batch executes at a time, it may also be a ThreadStream."""
+    """The methods of a BlockingStream that serve_batches() uses."""
 
     @property
     def ended(self) -> bool:
@@ -37,12 +36,7 @@ class FrameStream(Protocol):
         """Send a frame."""
 
 
-def serve_batches(
-    stream: FrameStream,
-    runner: BatchRunner,
-    stopping: Callable[[], bool],
-    rule: InlineRule | None = None,
-) -> None:
+def serve_batches(stream: FrameStream, runner: BatchRunner, stopping: Callable[[], bool]) -> None:
     """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
     When it returns or raises, no batch executes. Raises RpcError, or ProtocolError and DecodeError
@@ -59,15 +53,11 @@ def serve_batches(
             frame = receive()
             if frame is None:
                 return
-            started_ns = perf_counter_ns()
-            batch = begin(read(frame), started_ns)
+            batch = begin(read(frame), perf_counter_ns())
             while batch is not None:
                 if overlaps and not _begin_more(stream, unread, runner, batch, stopping):
                     return
                 reply = finish(batch)
-                if rule is not None:
-                    now_ns = perf_counter_ns()
-                    rule.record(len(frame), now_ns - started_ns, now_ns)
                 try:
                     send(reply)
                 finally:

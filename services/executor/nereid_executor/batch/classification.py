@@ -101,7 +101,7 @@ class Classes:
             elements = np.frombuffer(cast("bytes | memoryview", tensors[index]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1
             rows = elements.reshape(count, elements.size // count if count else 0)
-            kept = min(which.most, rows.shape[1])
+            kept = min(which.class_count, rows.shape[1])
             try:
                 check_classes(output.name, kept * count)
             except InvalidArgument as error:
@@ -110,7 +110,7 @@ class Classes:
             labels = which.labels
             if labels is None:
                 labels = self._labels.get(output.name, ())
-            classes = classify(rows, which.most, labels)
+            classes = classify(rows, which.class_count, labels)
             described = output
             if which.beside:
                 tensors.append(classes)

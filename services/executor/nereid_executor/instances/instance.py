@@ -44,7 +44,6 @@ from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid_executor.backends.direct_serving import DirectServing, StreamContext
 from nereid_executor.batch.batch_runner import BatchRunner
 from nereid_executor.batch.batch_serving import serve_batches
-from nereid_executor.batch.inline_execution import InlineExecution, InlineRule
 from nereid_executor.batch.request_runner import RequestRunner
 from nereid_executor.batch.timeline import NO_TIMELINE
 from nereid_executor.batch.warmup import WarmupTurns, warm_up
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Model, ReadinessReporter, RequestModel
     from nereid.config.recovery import RecoveryTimes
     from nereid.observability.tracing import Tracer
-    from nereid.rpc import ThreadStream, ThreadStreams
     from nereid_executor.backends.registry import BackendRegistry
     from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
     from nereid_executor.batch.timeline import ExecutorTimeline
@@ -131,9 +129,7 @@ class Instance:
         # Key: a device. Value: bytes of memory that the load took.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
-        self._stream: BlockingStream | ThreadStream | None = None
-        # `None` if batches cannot execute on the event loop.
-        self._inline: InlineExecution | None = None
+        self._stream: BlockingStream | None = None
         # `None` unless the model is a RequestModel.
         self._requests: RequestRunner | None = None
         # The RequestModel while it is warmed up.
@@ -310,11 +306,6 @@ class Instance:
         )
         self.has_states = runner.has_states
         self._received = runner.received
-        self._inline = None
-        limit_ns = tenure.endpoint.inline_limit_ns
-        # A model with states may have to replay many requests, which would block the event loop.
-        if limit_ns and capabilities_of(model).any_thread and not runner.has_states:
-            self._inline = InlineExecution(runner, InlineRule(limit_ns))
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
@@ -419,15 +410,8 @@ class Instance:
             stopping.wait(backoff.next_delay_s())
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
-        threads = self._serving.endpoint.thread_streams
-        # The stream must have a socket if it is read while batches execute.
-        if threads is None or runner.received.depth > 1:
-            stream: Any = self._connect()
-        else:
-            stream = self._connect_in_process(threads)
-        rule = None if self._inline is None else self._inline.rule
-        with closing(stream):
-            serve_batches(stream, runner, self._serving.stopping.is_set, rule)
+        with closing(self._connect()) as stream:
+            serve_batches(stream, runner, self._serving.stopping.is_set)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
         plaintext = self._serving.endpoint.tls is None
@@ -441,12 +425,6 @@ class Instance:
             self._enter(InstanceState.CONNECTING)
         with closing(self._connect()) as stream:
             runner.serve(stream, self._serving.stopping.is_set)
-
-    def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
-        inline = None if self._inline is None else self._inline.execute
-        self._stream = stream = threads.open(EXECUTE_PATH, self._metadata(), inline)
-        self._enter(InstanceState.SERVING)
-        return stream
 
     def _connect(self) -> BlockingStream:
         endpoint = self._serving.endpoint

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from nereid.backends import MeshClient
     from nereid.core.wire.messages import ErrorStatus
-    from nereid.rpc import ThreadStreams
     from nereid.rpc.net.tls_files import Tls
     from nereid_executor.core.shared_tensors import OutputLender
     from nereid_executor.instances.instance import Instance
@@ -19,15 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SchedulerEndpoint:
-    """The address of a scheduler, and the other ways in which instances reach the scheduler."""
+    """The address of a scheduler, and how instances and models' processes reach it."""
 
     address: str
     # `None` means plaintext.
     tls: Tls | None = None
-    # In-memory streams to a scheduler in this process, for models that execute batches.
-    thread_streams: ThreadStreams | None = None
-    # Maximum time of a lone request's execution on the scheduler's event loop; 0 allows none.
-    inline_limit_ns: int = 0
     # Domain of the memory shared with models' processes. Set only if these may have their own
     # links, which needs a mesh without other schedulers.
     link_domain: str | None = None

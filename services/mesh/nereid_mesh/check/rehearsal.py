@@ -66,15 +66,11 @@ class RehearsalExecutor:
         hello = pb.Hello(name=_EXECUTOR, devices=devices, backends=reader.offered)
         self.session = Session(hello, self)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Call)
         """Handle a command in the next iteration of the event loop."""
         command = pb.ExecutorCommand.FromString(message)
         # The loader calls this in the middle of its own work.
         asyncio.get_running_loop().call_soon(self._on_command, command)
-
-    def send_now(self, message: bytes) -> None:
-        """Handle a command like `send()`."""
-        self.send(message)
 
     def finish(self) -> None:
         """Do nothing: there is no stream to end."""

@@ -9,30 +9,22 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from nereid_mesh.serve.child_process import StandbyProcess
-from nereid_mesh.serve.programs import (
-    EXECUTOR,
-    GATEWAY,
-    JOINED,
-    SCHEDULER,
-    WITH_EXECUTOR,
-    module_argv,
-)
+from nereid_mesh.serve.programs import EXECUTOR, GATEWAY, JOINED, SCHEDULER, module_argv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _BY_JOIN: Final = {
-    "all": ((JOINED, WITH_EXECUTOR),),
-    "auto": ((JOINED,), (EXECUTOR,)),
-    "none": ((GATEWAY,), (SCHEDULER,), (EXECUTOR,)),
-    "scheduler": ((JOINED,), (EXECUTOR,)),
+    "auto": (JOINED, EXECUTOR),
+    "none": (GATEWAY, SCHEDULER, EXECUTOR),
+    "scheduler": (JOINED, EXECUTOR),
 }
 _COUNTS: Final = ("executors", "gateways", "schedulers")
 _HELP: Final = frozenset({"-h", "--help", "--help-all"})
 
 
-def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return the likely modules with their first arguments, from the flags of `nereid serve`."""
+def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the likely processes' modules, from the flags of `nereid serve`."""
     if _HELP & set(argv):
         return ()
     if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
@@ -53,4 +45,4 @@ def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
 def start_likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> list[StandbyProcess]:
     """Start the likely processes. They import what they need, and then wait."""
     programs = likely_programs(argv, environ)
-    return [StandbyProcess(module_argv(*program)) for program in programs]
+    return [StandbyProcess(module_argv(program)) for program in programs]

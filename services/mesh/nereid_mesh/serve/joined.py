@@ -1,20 +1,22 @@
-"""Composition root of a process with gateway, scheduler, cache and perhaps an executor."""
+"""Composition root of a process with gateway, scheduler and cache.
+
+Requests and cached responses take links in memory, control calls the services' unix sockets.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import nereid.process.uncollected  # noqa: F401 - must come before the other imports
 from nereid import rpc
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
+from nereid.mesh_auth.roles import Role
 from nereid.mesh_routing.access import OneScheduler
 from nereid.observability.tracers import open_tracer
 from nereid.process.inherited_ports import read_ports
@@ -25,35 +27,23 @@ from nereid_cache.service import CacheService, make_state, make_store
 from nereid_cache.settings import CacheSettings
 from nereid_gateway.service import GatewayService, joined
 from nereid_gateway.settings import GatewaySettings
-from nereid_mesh.serve.programs import WITH_EXECUTOR
 from nereid_scheduler.service import FAILED_START_CODE, SchedulerService
 from nereid_scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.core.wire.cache_messages import CacheReply, CacheRequest
     from nereid.core.wire.messages import FromScheduler, ToScheduler
     from nereid.process.service_process import Shutdown
 
 _PROGRAM = "nereid_mesh.serve.joined"
-_EXECUTOR_MODULE = "nereid_mesh.serve.joined_executor"
 _log = logging.getLogger(__name__)
-
-
-class JoinedExecutor(Protocol):
-    """An executor in this process, as nereid_mesh.serve.joined_executor creates it."""
-
-    async def end(self, timeout_s: float) -> bool:
-        """Leave once nothing is pending; return `False` if a batch is still running."""
-
-
-# Adds an executor to a scheduler that has started.
-AddExecutor = Callable[[SchedulerService, "Shutdown"], JoinedExecutor]
 
 
 async def serve(
     scheduler_settings: SchedulerSettings,
     cache_settings: CacheSettings,
-    add_executor: AddExecutor | None,
     gateway_settings: GatewaySettings,
     shutdown: Shutdown,
 ) -> int:
@@ -61,34 +51,35 @@ async def serve(
     cache: CacheService | None = None
     open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
-    cache_channel: rpc.Channel | None = None
     if cache_settings.cache_config:
         cache = CacheService(
             make_store(store_config),
             open_tracer(cache_settings, "cache"),
             state=make_state(store_config),
         )
-        cache_channel = rpc.LocalChannel(cache.handlers())
         open_cache_link = partial(_link_to, cache)
     scheduler = SchedulerService(
         scheduler_settings,
         open_cache_link,
         shutdown.request,
         cache_in_memory=isinstance(store_config, LocalConfig),
-        cache_channel=cache_channel,
     )
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
-    channel = rpc.LocalChannel(scheduler.handlers())
+    # The first address is the scheduler's unix socket (planning.py).
+    address = scheduler_settings.scheduler_address[0]
+    options = gateway_settings.mesh_channel(address, Role.GATEWAY, rpc.ChannelOptions())
+    channel = rpc.SocketChannel(address, options)
     gateway = GatewayService(
         gateway_settings,
         mesh=OneScheduler(joined(gateway_end), channel),
         ports=read_ports(os.environ),
     )
     try:
+        if cache is not None:
+            await cache.listen(cache_settings)
         await shutdown.await_start(scheduler.start())
-        executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()
         # The gateway has missed the scheduler's earlier notices.
@@ -102,13 +93,11 @@ async def serve(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
+    await channel.close()
     await scheduler.drain(max(0.0, deadline - loop.time()))
-    finished = executor is None or await executor.end(max(0.0, deadline - loop.time()))
     if cache is not None:
         await cache.close()
-    if scheduler.failed_start:
-        return FAILED_START_CODE
-    return 0 if finished else 1
+    return FAILED_START_CODE if scheduler.failed_start else 0
 
 
 def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
@@ -121,30 +110,14 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 def main() -> int:
     """Run the process until it exits; return the exit code."""
-    if WITH_EXECUTOR in sys.argv:
-        # Import the executor's modules before the process waits as a standby.
-        importlib.import_module(_EXECUTOR_MODULE)
     stand_by(os.environ)
-    argv = sys.argv[1:]
-    # The scheduler's --scheduler-address is the one that may be repeated, so it comes first.
+    # The scheduler's settings come first, because its --scheduler-address is the one that may be
+    # repeated.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)
-    if WITH_EXECUTOR not in argv:
-        scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
-        serve_all = partial(serve, scheduler, cache, None)
-        return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
-    # This import loads NumPy and more.
-    from nereid_mesh.serve import joined_executor  # noqa: PLC0415
-
-    argv.remove(WITH_EXECUTOR)
-    classes += joined_executor.SETTINGS
-    scheduler, gateway, cache, *own = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
-    serve_all = partial(serve, scheduler, cache, partial(joined_executor.add_executor, *own))
-    name = "gateway+scheduler+executor"
-    code = run_service(gateway, serve_all, name=name, program=_PROGRAM)
-    logging.shutdown()
-    sys.stdout.flush()
-    # In finalization, a thread stuck in a model's code would crash the interpreter.
-    os._exit(code)
+    argv, environ = sys.argv[1:], read_environ()
+    scheduler, gateway, cache = read_shared_settings(classes, argv, environ, _PROGRAM)
+    serve_all = partial(serve, scheduler, cache)
+    return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from nereid_mesh.serve.programs import (
     GATEWAY,
     JOINED,
     SCHEDULER,
-    WITH_EXECUTOR,
     module_argv,
 )
 from nereid_mesh.serve.settings import COMMON_FLAGS, ServeSettings
@@ -119,13 +118,15 @@ class _Mesh:
         schedulers = self._schedulers()
         address = ",".join(scheduler.scheduler_address[0] for scheduler in schedulers)
         gateway = replace(self.gateway, scheduler_address=address)
-        if self.serve.join == "all":
-            return [self._joined(gateway, schedulers[0], self._executor(0, address))]
         if self.serve.join == "none":
             children = self._separate(gateway, schedulers)
         else:
             children = [self._joined(gateway, schedulers[0])]
         return children + self._executors(address)
+
+    @property
+    def _cache_address(self) -> str:
+        return f"unix:{self.directory}/cache.sock"
 
     def gateways(self) -> tuple[str, ...]:
         """Return the names of the children that together serve the edges."""
@@ -149,29 +150,19 @@ class _Mesh:
             edges[name] = Edge(address, is_reused=False, is_inherited=True)
         return edges
 
-    def _joined(
-        self,
-        gateway: GatewaySettings,
-        scheduler: SchedulerSettings,
-        executor: ExecutorSettings | None = None,
-    ) -> ChildSpec:
+    def _joined(self, gateway: GatewaySettings, scheduler: SchedulerSettings) -> ChildSpec:
         # The gateway's flag gives the one port for metrics of the whole mesh.
         scheduler = replace(
             scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
         )
         # If a flag occurs twice, the last one counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
-        argv = _merged(settings_argv(self.cache), argv)
+        cache = replace(self.cache, cache_listen=self._cache_address)
+        argv = _merged(settings_argv(cache), argv)
         members: list[Any] = [gateway, scheduler]
-        if self.cache.cache_config:
-            members.insert(0, self.cache)
-        if executor is not None:
-            limit = f"--inline-execution-us={self.serve.inline_execution_us}"
-            argv = [WITH_EXECUTOR, limit, *_merged(settings_argv(executor), argv)]
-            members.insert(0, executor)
-        joined = self._child(JOINED, argv, _GATEWAY_STAGE, members)
-        # Models may block the interpreter while they load.
-        return replace(joined, may_block=executor is not None)
+        if cache.cache_config:
+            members.insert(0, cache)
+        return self._child(JOINED, argv, _GATEWAY_STAGE, members)
 
     def _separate(
         self, gateway: GatewaySettings, schedulers: list[SchedulerSettings]
@@ -181,12 +172,9 @@ class _Mesh:
         if self.cache.cache_config:
             cache = replace(
                 self._of_role(self.cache, Role.SCHEDULER),
-                cache_listen=f"unix:{self.directory}/cache.sock",
+                cache_listen=self._cache_address,
                 metrics_port=-1,
             )
-            schedulers = [
-                replace(scheduler, cache_address=cache.cache_listen) for scheduler in schedulers
-            ]
             children.append(self._child(CACHE, settings_argv(cache), _LAST_STAGE, [cache]))
         for number, each in enumerate(schedulers):
             argv = settings_argv(each)
@@ -208,6 +196,7 @@ class _Mesh:
                 executor = replace(executor, gpus=str(gpus[number % len(gpus)]))
             argv = settings_argv(executor)
             child = self._child(EXECUTOR, argv, _LAST_STAGE, [executor], number)
+            # Models may block the interpreter while they load.
             children.append(replace(child, may_block=True))
         return children
 
@@ -216,6 +205,8 @@ class _Mesh:
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
         )
+        if self.cache.cache_config:
+            scheduler = replace(scheduler, cache_address=self._cache_address)
         if count == 1:
             address = f"unix:{self.directory}/scheduler.sock"
             return [replace(scheduler, scheduler_address=(address, *outside))]
@@ -301,9 +292,6 @@ def _read(
             exit_on_errors(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
         size = f"local,size={triton.response_cache_byte_size}"
         cache = replace(cache, cache_config=(size,))
-    if serve.join == "all" and serve.executors not in (None, 1):
-        text = "--executors: with --join all there is one, in the process of the gateway"
-        exit_on_errors([text], _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
     exit_on_errors(_scheduler_errors(serve, scheduler), _PROGRAM)

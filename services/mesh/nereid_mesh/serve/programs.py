@@ -6,8 +6,6 @@ import sys
 from typing import Final
 
 JOINED: Final = "nereid_mesh.serve.joined"
-# First argument of a process that holds an executor in addition to the gateway.
-WITH_EXECUTOR: Final = "--with-executor"
 GATEWAY: Final = "nereid_gateway"
 SCHEDULER: Final = "nereid_scheduler"
 EXECUTOR: Final = "nereid_executor"

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from nereid.config import flags
 from nereid.config.flags import flag
-from nereid_mesh.serve.inline_settings import InlineSettings
 
 # --help-all shows all flags.
 COMMON_FLAGS = frozenset(
@@ -37,18 +36,24 @@ COMMON_FLAGS = frozenset(
 )
 
 
+def _join(text: str) -> str:
+    if text == "all":
+        raise ValueError("executors have processes of their own; use scheduler, the default")
+    name: str = flags.choice("auto", "scheduler", "none")(text)
+    return name
+
+
 @dataclass(frozen=True)
-class ServeSettings(InlineSettings):
+class ServeSettings:
     """Start a whole mesh on this machine: gateway, scheduler and executors as child processes."""
 
     TOPIC: ClassVar = flags.Topic.PROCESSES
 
     join: str = flag(
         "auto",
-        "what shares a process: all: gateway, scheduler, cache and the executor, so that a crash in"
-        " a model's native code ends the gateway as well; scheduler: all but the executors; none;"
-        " auto: scheduler, or none with several --gateways or --schedulers",
-        flags.choice("auto", "all", "scheduler", "none"),
+        "what shares a process: scheduler: gateway, scheduler and cache; none: nothing; auto:"
+        " scheduler, or none with several --gateways or --schedulers",
+        _join,
     )
     gateways: int = flag(
         1,
@@ -65,8 +70,7 @@ class ServeSettings(InlineSettings):
     )
     executors: int | None = flag(
         None,
-        "how many executors to start; by default one for each GPU, or one on the CPU; with --join"
-        " all there is one for all GPUs",
+        "how many executors to start; by default one for each GPU, or one on the CPU",
         flags.integer(0, 64),
     )
     exit_timeout_secs: float = flag(

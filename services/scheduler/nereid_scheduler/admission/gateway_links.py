@@ -106,7 +106,7 @@ class GatewayLinks:
         """Announce the shutdown; gateways keep new requests for the next scheduler."""
         self._leaving = True
         for link in self._links.values():
-            link.send_now(_LEAVING)
+            link.send(_LEAVING, at_once=True)
 
     async def close(self, limit_s: float) -> None:
         """Send all buffered items, for at most limit_s seconds; then close all links."""

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 class GatewayLink(Protocol):
     """Interface for the scheduler's end of a gateway's link; nereid.rpc.Link implements it."""
 
-    def send(self, item: InferResponse) -> None:
-        """Send a response together with others at the end of this turn of the event loop."""
-
-    def send_now(self, item: InferResponse) -> None:
-        """Send a response at once, together with all buffered responses."""
+    def send(self, item: InferResponse, *, at_once: bool = False) -> None:
+        """Send a response at the end of the event loop's turn, or all pending ones at once."""
 
 
 class GatewaySession:
@@ -147,11 +144,8 @@ class GatewaySession:
             self.link.send(response)
             return
         del pending[response.id]
-        if pending:
-            self.link.send(response)
-        else:
-            # No other pending request could share the frame.
-            self.link.send_now(response)
+        # Without another pending request, no response will share the frame.
+        self.link.send(response, at_once=not pending)
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
         if not self.shares:

@@ -75,7 +75,7 @@ class OrphanedRequests:
         self._stop_timer(orphan)
         self._requests.pop(orphan.request_id, None)
 
-    def send(self, response: InferResponse) -> None:
+    def send(self, response: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Keep the response of an orphan, or send it to the gateway that claimed the orphan."""
         orphan = self._requests.get(response.id)
         if orphan is None:
@@ -85,10 +85,6 @@ class OrphanedRequests:
         else:
             self.remove(orphan)
             orphan.on_response(response)
-
-    def send_now(self, response: InferResponse) -> None:
-        """Do the same as send(), as nothing is buffered."""
-        self.send(response)
 
     def _stop_timer(self, orphan: OrphanedRequest) -> None:
         if orphan.timer is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.pages.counts_report import CountsReport
     from nereid_scheduler.pages.mesh_settings import MeshSettings
     from nereid_scheduler.pages.metrics import SchedulerMetrics
@@ -59,7 +59,7 @@ class Control:
         self._strict = strict
         self.stopping = False
 
-    def handlers(self) -> dict[str, AsyncUnaryHandler]:
+    def handlers(self) -> dict[str, Respond]:
         """Return the handlers by path."""
         kserve, nereid = kserve_pb2, nereid_pb
         responders: dict[str, tuple[type[Message], Callable[[Any], Awaitable[Message]]]] = {
@@ -209,12 +209,10 @@ def _set_log_setting(
 
 def control_handler(
     request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
-) -> AsyncUnaryHandler:
+) -> Respond:
     """Return a handler of messages of this type. `respond` may raise NereidError."""
 
-    async def handle(call: Call, message: bytes) -> bytes:
-        # Accepting the call shows that the scheduler is live, however long models take.
-        call.accept()
+    async def handle(message: bytes) -> bytes:
         try:
             response = await respond(request_type.FromString(message))
         except DecodeError as error:

@@ -15,7 +15,7 @@ from nereid_scheduler.pages.repository_index import repository_index
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from nereid.rpc import AsyncUnaryHandler
+    from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.sources.model_control import ModelControl
     from nereid_scheduler.core.models.desired_models import DesiredModels
     from nereid_scheduler.placement.models.catalogue import Catalogue
@@ -25,7 +25,7 @@ _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 def repository_handlers(
     control: ModelControl, catalogue: Catalogue, desired: DesiredModels
-) -> dict[str, AsyncUnaryHandler]:
+) -> dict[str, Respond]:
     """Return the handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:

@@ -15,7 +15,7 @@ from nereid.backends import (
 
 
 def test_a_model_without_a_declaration_is_a_plain_one() -> None:
-    plain = capabilities_of(SimpleNamespace(any_thread=True))
+    plain = capabilities_of(SimpleNamespace(bytes_as_text=True))
     assert plain == Capabilities()
     assert not plain.executes_requests
     assert not plain.pipeline_depth
@@ -30,7 +30,7 @@ def test_a_declaration_is_read() -> None:
 
 
 def test_a_declaration_of_another_type_is_refused() -> None:
-    wrong = SimpleNamespace(capabilities={"any_thread": True})
+    wrong = SimpleNamespace(capabilities={"bytes_as_text": True})
     with pytest.raises(TypeError, match="is no Capabilities"):
         capabilities_of(wrong)
     with pytest.raises(TypeError, match="is no BackendCapabilities"):

@@ -17,12 +17,12 @@ from nereid.rpc import (
     Call,
     ConnectionLostError,
     Handlers,
-    LocalChannel,
     NotConnectedError,
     RpcError,
     Status,
 )
 from tests.support import virtual_time
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.virtual_time import VirtualTimeLoop
 
 

@@ -11,7 +11,7 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.core.methods import TIMELINE_PATH
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid.timeline import wire
 from nereid.timeline.collection import (
     NO_FRAMES,
@@ -23,6 +23,7 @@ from nereid.timeline.collection import (
 )
 from nereid.timeline.recorder import Recorder
 from nereid.timeline.records import Timeline
+from tests.support.rpc.local_channel import LocalChannel
 
 ASK = pb.TimelineRequest(last_ns=60_000_000_000)
 SECOND = 1_000_000_000

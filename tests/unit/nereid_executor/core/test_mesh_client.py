@@ -23,9 +23,10 @@ from nereid.core.wire.messages import (
     Release,
     ToScheduler,
 )
-from nereid.rpc import Call, Handlers, Link, LocalChannel, accept_link
+from nereid.rpc import Call, Handlers, Link, accept_link
 from nereid.shm.segments import SegmentPool
 from nereid_executor.core.mesh_client import Mesh
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
 
 DOMAIN = "here"

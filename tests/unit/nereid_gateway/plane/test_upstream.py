@@ -12,13 +12,14 @@ from nereid.core.tensors.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.wire.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid.rpc.net.limits.budget import Account, BudgetLimits, ByteBudget, Owner
 from nereid_gateway.core.access.principal import Principal
 from nereid_gateway.core.infer_step import RequestHandle
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.plane.upstream import Limits, Upstream
 from tests.support.mesh.fake_link import FakeLink
+from tests.support.rpc.local_channel import LocalChannel
 
 
 class UpstreamOnFakeLink:

@@ -74,10 +74,7 @@ def test_a_lone_gateway_inherits_its_ports(
     assert [name for name, edge in planned.edges.items() if edge.is_inherited] == inherited
 
 
-def test_an_executor_in_the_gateways_process_may_block_it(tmp_path: Path) -> None:
-    (child,) = plan(tmp_path, "--join=all", CACHE).children
-    assert child.argv[3:5] == ("nereid_mesh.serve.joined", "--with-executor")
-    assert child.may_block
+def test_models_may_block_their_executor_alone(tmp_path: Path) -> None:
     joined, executor = plan(tmp_path).children
     assert not joined.may_block
     assert executor.may_block
@@ -163,13 +160,19 @@ def test_several_schedulers_know_each_other_and_everybody_knows_them(tmp_path: P
     ("flags", "errors"),
     [
         (
-            ("--schedulers=2", "--join=all", "--scheduler-address=127.0.0.1:1", "--lazy-loading"),
-            ("--join=all: one process", "--scheduler-address: given 1 times", "--lazy-loading:"),
+            (
+                *("--schedulers=2", "--join=scheduler"),
+                *("--scheduler-address=127.0.0.1:1", "--lazy-loading"),
+            ),
+            (
+                *("--join=scheduler: one process", "--scheduler-address: given 1 times"),
+                "--lazy-loading:",
+            ),
         ),
         (("--scheduler-name=mine",), ("--schedulers sets them",)),
-        (("--gateways=2", "--join=all"), ("--join=all: one process has one gateway",)),
+        (("--gateways=2", "--join=scheduler"), ("--join=scheduler: one process has one",)),
         (("--gateways=2", "--grpc-engine=grpcio"), ("--grpc-engine=grpcio: shares no port",)),
-        (("--join=all", "--executors=2"), ("--executors: with --join all there is one",)),
+        (("--join=all",), ("executors have processes of their own",)),
         ((CACHE, "--cache-address=h:1"), ("--cache-config and --cache-address exclude",)),
         ((CACHE, "--response-cache-byte-size=9"), ("--cache-config says it all",)),
         (("--http-port=9", "--grpc-port=9"), ("cannot listen on 0.0.0.0:9 twice",)),

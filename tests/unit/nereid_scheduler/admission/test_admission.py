@@ -71,7 +71,7 @@ async def test_held_requests_that_fail_have_waited_as_well() -> None:
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     served = served_version(state="loading")
     others: Any = SimpleNamespace(runtime=SimpleNamespace())
-    sink: Any = SimpleNamespace(send_now=lambda _: None, finish=lambda: None)
+    sink: Any = SimpleNamespace(send=lambda *_, **_options: None, finish=lambda: None)
     other, mine = (RemoteInstance(number, "i", "executor", sink) for number in (7, 8))
     nowhere: Any = SimpleNamespace()
     placed = {

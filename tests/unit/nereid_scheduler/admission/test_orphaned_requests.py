@@ -40,7 +40,7 @@ async def test_a_run_is_claimed_once_and_its_response_delivered() -> None:
     assert claimed is not None
     claimed.set_flow(paused=True)
     assert orphans.claim(1, unexpected) is None
-    orphans.send_now(InferResponse(1))
+    orphans.send(InferResponse(1))
     assert responses.get_nowait().id == 1
     orphans.adopt(2, Run())
     orphans.send(InferResponse(2))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -287,11 +286,7 @@ class OnnxModel:
     ) -> None:
         self.description = description
         self.capabilities = Capabilities(
-            bytes_as_text=True,
-            escapes_bytes=escapes_bytes,
-            # CUDA's provider keeps memory and streams for each thread that runs it.
-            any_thread=not on_gpu,
-            leaves_arrays=True,
+            bytes_as_text=True, escapes_bytes=escapes_bytes, leaves_arrays=True
         )
         self._name = config.name
         self._session = session
@@ -358,7 +353,7 @@ class OutputSetsModel:
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
         """Use the first model in `smaller` whose set (the key) has all requested outputs."""
         self.description = whole.description
-        self.capabilities = replace(whole.capabilities, any_thread=False)
+        self.capabilities = whole.capabilities
         self._whole = whole
         self._smaller = smaller
         self._chosen: dict[tuple[str, ...], OnnxModel] = {}

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.sequence_owners import is_limited, is_principal, other_id, sequence_key
+from nereid.core.sequence_owners import id_shown_to_model, is_limited, is_principal, sequence_key
 from nereid_scheduler.batching.sequences.backlog import Backlog
 from nereid_scheduler.core.requests.sequence import Sequence
 from nereid_scheduler.core.requests.slots import SlotTable
@@ -113,7 +113,7 @@ class SequenceTable:
         """Choose the id that models see. They may keep data by id, so each owner gets its own."""
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
-            sequence.visible_id = other_id(sequence.id, sequence.owner)
+            sequence.visible_id = id_shown_to_model(sequence.id, sequence.owner)
         self._visible[sequence.visible_id] = sequence
 
     def _check_share(self, owner: str) -> None:

@@ -17,7 +17,7 @@ from nereid.core.errors import NereidError
 from nereid.core.methods import FORWARDED_KEY, SCHEDULER
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
-from nereid.rpc import Handlers, LocalChannel, RpcError, Status
+from nereid.rpc import RpcError, Status
 from nereid_scheduler.control.shards.members.merged_responses import (
     merge_facts,
     merge_indexes,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from nereid.rpc import AsyncUnaryHandler, Call, Channel
     from nereid_scheduler.control.shards.model_moves import ModelMoves
     from nereid_scheduler.control.shards.shard import Shard
+
+    # Responds to a call for this scheduler's models; raises RpcError.
+    Respond = Callable[[bytes], Awaitable[bytes]]
 
 _log = logging.getLogger(__name__)
 
@@ -65,14 +68,18 @@ class RemoteControl:
     """Handlers of control calls for one of several schedulers."""
 
     def __init__(
-        self, shard: Shard, moves: ModelMoves, own: Handlers, reply_limit_s: float
+        self,
+        shard: Shard,
+        moves: ModelMoves,
+        own: Mapping[str, Respond],
+        reply_limit_s: float,
     ) -> None:
         self._reply_limit_s = reply_limit_s
         self._shard = shard
         self._moves = moves
         # Set when this scheduler has started. Calls wait for it.
         self.started = asyncio.Event()
-        self._own = LocalChannel(own)
+        self._own = own
         self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
             _LOAD: self._load,
             _STATISTICS: self._statistics,
@@ -104,7 +111,7 @@ class RemoteControl:
                     return await self._load_here(message)
                 if path == _SERVER_READY and self._is_takeover_due():
                     return kserve_pb2.ServerReadyResponse().SerializeToString()
-                return await self._own.unary(path, message)
+                return await self._own[path](message)
             if merging is not None:
                 return await merging(path, message)
             request_type, field = _ONE_MODEL[path]
@@ -132,7 +139,7 @@ class RemoteControl:
     ) -> bytes:
         channel = self._channel_to(model)
         if channel is None:
-            return await self._own.unary(path, message)
+            return await self._own[path](message)
         timeout_s = None if deadline is None else max(0.001, deadline - time.monotonic())
         return await channel.unary(path, message, metadata=_FORWARDED, timeout_s=timeout_s)
 
@@ -148,7 +155,7 @@ class RemoteControl:
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
-            return await self._own.unary(_LOAD, message)
+            return await self._own[_LOAD](message)
 
     async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
         try:
@@ -267,7 +274,7 @@ class RemoteControl:
         self, name: str, path: str, message: bytes, limit_s: float | None = None
     ) -> bytes | RpcError:
         if name == self._shard.name:
-            return await _outcome(self._own.unary(path, message))
+            return await _outcome(self._own[path](message))
         channel = self._shard.channel_to(name)
         if channel is None:
             return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")

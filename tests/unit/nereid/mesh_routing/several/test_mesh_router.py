@@ -66,9 +66,9 @@ def test_each_request_goes_to_who_has_its_model() -> None:
 def test_a_lone_request_is_sent_at_once() -> None:
     it = connected()
     it.infer("m")
-    assert it.schedulers.links["a"].sent_now == 1
+    assert it.schedulers.links["a"].sent_at_once == 1
     it.infer("n")
-    assert it.schedulers.links["b"].sent_now == 0
+    assert it.schedulers.links["b"].sent_at_once == 0
 
 
 def test_requests_wait_for_the_first_scheduler_and_for_what_it_announces() -> None:

@@ -25,9 +25,13 @@ class Reading:
     """A reader with its peer's encoder."""
 
     def __init__(self, limit: int = 16_384) -> None:
-        self.bases = BoundedCache[tuple[tuple[bytes, bytes] | None, ...], RequestHeaders](1024)
+        self.indexed_headers = BoundedCache[tuple[tuple[bytes, bytes] | None, ...], RequestHeaders](
+            1024
+        )
         self.encoder = hpack.Encoder()
-        self.reader = RequestHeadersReader(HeaderDecoder(limit), {"/test/Echo": ROUTE}, self.bases)
+        self.reader = RequestHeadersReader(
+            HeaderDecoder(limit), {"/test/Echo": ROUTE}, self.indexed_headers
+        )
 
     def read(self, fields: Fields) -> RequestHeaders:
         return self.reader.read(self.encoder.encode(fields))
@@ -90,7 +94,7 @@ def test_fresh_fields_are_laid_over_a_shared_base() -> None:
         assert head.metadata == (("traceparent", str(number)),)
         assert head.route is ROUTE
     # The first request spelt everything out; the others share one base.
-    assert len(reading.bases) <= 3
+    assert len(reading.indexed_headers) <= 3
     bad = reading.read(with_(("x-bin", "!")))
     assert bad.refusal is not None
     assert bad.refusal.status == Status.INTERNAL
@@ -133,7 +137,7 @@ def test_caches_are_bounded() -> None:
         reading.reader.read(block)
         unindexed: Any = [*REQUEST, ("never", str(number), True)]
         reading.reader.read(reading.encoder.encode(unindexed))
-    assert len(reading.bases) <= 1024
+    assert len(reading.indexed_headers) <= 1024
     assert len(reading.reader._blocks) <= 64
 
 

@@ -155,7 +155,7 @@ def test_a_peer_without_a_table(server: ServerHarness) -> None:
     frames = server.sent_frames()
     heads = [each for each in frames if each.kind == HEADERS]
     assert [each.payload[:1] == b"\x20" for each in heads] == [True] + [False] * (len(heads) - 1)
-    assert server.http2.sender.quick_bytes > 0
+    assert server.http2.sender.max_direct_bytes > 0
 
 
 def test_larger_frames(server: ServerHarness) -> None:

@@ -17,13 +17,14 @@ from nereid.core.wire.messages import (
     Release,
 )
 from nereid.mesh_routing.access import OneScheduler
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory, tensor_bytes
 from nereid_gateway.plane.upstream import Limits, Upstream
+from tests.support.rpc.local_channel import LocalChannel
 
 MIB = 1 << 20
 
@@ -101,11 +102,8 @@ class GatewayWithExecutor:
         on_up()
         return self
 
-    def send(self, item: Any) -> None:
+    def send(self, item: Any, *, at_once: bool = False) -> None:
         self.sent.append(item)
-
-    def send_now(self, item: Any) -> None:
-        self.send(item)
 
     def close(self) -> None:
         pass

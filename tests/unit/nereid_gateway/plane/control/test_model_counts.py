@@ -13,9 +13,10 @@ from nereid.observability.counts.count_exchange import CountSource
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.process.gateway_group import GatewayGroup
-from nereid.rpc import Handlers, LocalChannel, RpcError, Status
+from nereid.rpc import Handlers, RpcError, Status
 from nereid_gateway.plane.control.control import Control
 from nereid_gateway.plane.control.model_counts import ModelCounts
+from tests.support.rpc.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     from pathlib import Path

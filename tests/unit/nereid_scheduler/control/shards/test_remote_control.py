@@ -12,14 +12,16 @@ import pytest
 from nereid.core.methods import FORWARDED_KEY, SCHEDULER
 from nereid.pb import kserve_pb2 as pb
 from nereid.pb import nereid_pb2 as nereid_pb
-from nereid.rpc import Handlers, LocalChannel, RpcError, Status
+from nereid.rpc import Handlers, RpcError, Status
 from nereid_scheduler.control.shards.members.membership import Peer
 from nereid_scheduler.control.shards.remote_control import RemoteControl
+from tests.support.rpc.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid_scheduler.control.shards.remote_control import Respond
 
 METHODS = (
     "ModelReady", "RepositoryModelLoad", "RepositoryModelUnload", "ModelStatistics", "TraceSetting",
@@ -31,7 +33,7 @@ class World:
     """Schedulers a, b and c; calls come to a."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str, bool]] = []
+        self.calls: list[tuple[str, str]] = []
         # By scheduler and method: its response, or its error; else an empty message.
         self.responses: dict[tuple[str, str], Message | RpcError] = {}
         self.channels = {each: LocalChannel(self._handlers(each)) for each in "bc"}
@@ -52,7 +54,10 @@ class World:
             loading=lambda _: nullcontext(),
         )
         self.control = RemoteControl(
-            cast("Any", self.shard), cast("Any", moves), self._handlers("a"), 1.0
+            cast("Any", self.shard),
+            cast("Any", moves),
+            {SCHEDULER + each: self._respond("a", each) for each in METHODS},
+            1.0,
         )
         self.control.started.set()
         self.channel = LocalChannel(Handlers(async_unary=self.control.handlers()))
@@ -64,16 +69,25 @@ class World:
 
     def _handlers(self, scheduler: str) -> Handlers:
         def handler(method: str) -> AsyncUnaryHandler:
-            async def handle(call: Call, _: bytes) -> bytes:
-                self.calls.append((scheduler, method, call.get(FORWARDED_KEY) is not None))
-                response = self.responses.get((scheduler, method), pb.ServerReadyResponse())
-                if isinstance(response, RpcError):
-                    raise response
-                return response.SerializeToString()
+            respond = self._respond(scheduler, method)
+
+            async def handle(call: Call, message: bytes) -> bytes:
+                assert call.get(FORWARDED_KEY) is not None
+                return await respond(message)
 
             return handle
 
         return Handlers(async_unary={SCHEDULER + each: handler(each) for each in METHODS})
+
+    def _respond(self, scheduler: str, method: str) -> Respond:
+        async def respond(_: bytes) -> bytes:
+            self.calls.append((scheduler, method))
+            response = self.responses.get((scheduler, method), pb.ServerReadyResponse())
+            if isinstance(response, RpcError):
+                raise response
+            return response.SerializeToString()
+
+        return respond
 
     async def call(self, method: str, request: Message, *, forwarded: bool = False) -> bytes:
         metadata = ((FORWARDED_KEY, "1"),) if forwarded else ()
@@ -96,11 +110,11 @@ async def test_a_call_about_a_model_goes_to_who_has_it(method: str, request_: Me
     for owner in ("a", "b", None):
         it.owner = owner
         await it.call(method, request_)
-    assert it.calls == [("a", method, False), ("b", method, True), ("a", method, False)]
+    assert it.calls == [("a", method), ("b", method), ("a", method)]
     # What was passed on goes no further.
     it.owner = "b"
     await it.call(method, request_, forwarded=True)
-    assert it.calls[-1] == ("a", method, False)
+    assert it.calls[-1] == ("a", method)
     del it.channels["b"]
     with pytest.raises(RpcError, match="scheduler 'b', which has model 'm', cannot be reached"):
         await it.call(method, request_)
@@ -109,7 +123,7 @@ async def test_a_call_about_a_model_goes_to_who_has_it(method: str, request_: Me
 async def test_a_load_of_what_cannot_be_read_reports_it_itself() -> None:
     it = World()
     await it.call("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="unreadable"))
-    assert it.calls == [("a", "RepositoryModelLoad", False)]
+    assert it.calls == [("a", "RepositoryModelLoad")]
     assert set(it.learnt) == {"unreadable"}
 
 
@@ -149,7 +163,7 @@ async def test_calls_wait_for_the_start() -> None:
     assert it.calls == []
     it.control.started.set()
     await call
-    assert it.calls == [("a", "ModelReady", False)]
+    assert it.calls == [("a", "ModelReady")]
 
 
 async def test_statistics_and_the_index_are_everyones() -> None:
@@ -197,18 +211,18 @@ async def test_changes_of_settings_are_made_by_one_first_and_then_by_all() -> No
     it = World()
     it.owner = "b"
     await it.call("TraceSetting", pb.TraceSettingRequest(model_name="m"))
-    assert it.calls == [("b", "TraceSetting", True)]
+    assert it.calls == [("b", "TraceSetting")]
     it.calls.clear()
     change = pb.TraceSettingRequest(model_name="m")
     change.settings["trace_rate"].value.append("1")
     await it.call("TraceSetting", change)
-    assert it.calls[0] == ("b", "TraceSetting", True)
-    assert sorted(it.calls[1:]) == [("a", "TraceSetting", False), ("c", "TraceSetting", True)]
+    assert it.calls[0] == ("b", "TraceSetting")
+    assert sorted(it.calls[1:]) == [("a", "TraceSetting"), ("c", "TraceSetting")]
     it.calls.clear()
     it.responses["b", "TraceSetting"] = RpcError(Status.INVALID_ARGUMENT, "bad")
     with pytest.raises(RpcError, match="bad"):
         await it.call("TraceSetting", change)
-    assert it.calls == [("b", "TraceSetting", True)]
+    assert it.calls == [("b", "TraceSetting")]
     it.calls.clear()
     await it.call("LogSettings", pb.LogSettingsRequest())
-    assert it.calls == [("a", "LogSettings", False)]
+    assert it.calls == [("a", "LogSettings")]

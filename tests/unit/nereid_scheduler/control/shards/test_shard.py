@@ -9,12 +9,13 @@ import pytest
 
 from nereid.config.recovery import RecoveryTimes
 from nereid.core.wire.messages import Ownership
-from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc import Handlers
 from nereid.rpc.net.scheduler_addresses import AddressSpec
 from nereid_scheduler.control.shards.members.membership import Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
 from nereid_scheduler.control.shards.peer_links import PeerStream
 from nereid_scheduler.control.shards.shard import Shard
+from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
 
 SOON_S = 0.02

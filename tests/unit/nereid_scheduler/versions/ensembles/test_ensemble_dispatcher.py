@@ -436,7 +436,7 @@ async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> N
     for count in range(1, 11):
         await it.ask("y", y=Classification(count))
         await it.response("a", b"m", lent=False)
-        assert it.models["b"].asked()["O"].most == count
+        assert it.models["b"].asked()["O"].class_count == count
         await it.response("b", b"y", lent=False)
         assert len(it.responses) == count
     dispatcher: Any = it.ensemble.dispatcher

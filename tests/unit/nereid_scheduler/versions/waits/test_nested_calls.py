@@ -228,7 +228,7 @@ def test_finished_calls_are_forgotten() -> None:
 async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -> None:
     world = World(a=1, b=1)
     (a,) = world.instances["a"]
-    a.stream = SimpleNamespace(send_now=lambda _: None)
+    a.stream = SimpleNamespace(send=lambda *_, **_options: None)
     model = ModelVersion(model_of(DECOUPLED), 1, VersionContext())
     world.placed[a.id].served.runtime = model
     model.pool.add_instance(a)

@@ -4,10 +4,10 @@ import pytest
 
 from nereid.rpc.net.limits.shared_accepts import (
     COUNT_BYTES,
-    AcceptTurns,
+    AcceptDecision,
+    AcceptDecisions,
     ConnectionShare,
     GroupCounts,
-    Turn,
     refuse,
 )
 
@@ -74,22 +74,25 @@ def test_a_member_that_drains_is_left_out_while_its_connections_end() -> None:
 
 
 def test_a_lone_member_accepts() -> None:
-    turns = AcceptTurns(None)
-    assert [turns.next_turn(accepted) for accepted in (0, 1)] == [Turn.ACCEPT, Turn.ACCEPT]
+    decisions = AcceptDecisions(None)
+    assert [decisions.next_decision(accepted) for accepted in (0, 1)] == [
+        AcceptDecision.ACCEPT,
+        AcceptDecision.ACCEPT,
+    ]
 
 
 def test_a_connection_is_left_to_who_has_fewer_and_not_for_ever() -> None:
     one, _ = shares(3, 0)
-    turns = AcceptTurns(one)
-    assert turns.next_turn(accepted=1) is Turn.LEAVE
+    decisions = AcceptDecisions(one)
+    assert decisions.next_decision(accepted=1) is AcceptDecision.LEAVE
     for _ in range(10):
-        assert turns.next_turn(accepted=0) is Turn.YIELD
-        turns.on_yielded(waits=True)
-    assert turns.next_turn(accepted=0) is Turn.ACCEPT
+        assert decisions.next_decision(accepted=0) is AcceptDecision.YIELD
+        decisions.on_yielded(waits=True)
+    assert decisions.next_decision(accepted=0) is AcceptDecision.ACCEPT
     # The next one is left to the other again.
-    assert turns.next_turn(accepted=0) is Turn.YIELD
-    turns.on_yielded(waits=False)
-    assert turns.next_turn(accepted=0) is Turn.YIELD
+    assert decisions.next_decision(accepted=0) is AcceptDecision.YIELD
+    decisions.on_yielded(waits=False)
+    assert decisions.next_decision(accepted=0) is AcceptDecision.YIELD
 
 
 def counts_of(ports: int, members: int) -> GroupCounts:

@@ -1,4 +1,4 @@
-"""Channel within one process and event loop, without a socket.
+"""A channel within one process and event loop, without a socket, for tests.
 
 Messages are delivered in the loop's next turn, so a handler never runs inside its caller.
 """
@@ -163,7 +163,7 @@ class LocalCall(RoutedCall):
             self._accepted = True
             self._stream.on_accepted()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, at_once: bool = False) -> None:
         """Send one message. The stream is accepted before the first one."""
         if not self.done:
             self.accept()
@@ -216,7 +216,7 @@ class LocalStream:
         "up",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 (as Channel.stream)
+    def __init__(
         self,
         request: _Request,
         route: Route | None,
@@ -329,7 +329,7 @@ class LocalChannel:
         request = _Request(path, tuple(metadata), deadline)
         return await unary_over(partial(self._open, request), message, timeout_s)
 
-    def stream(  # noqa: PLR0913 (by keyword)
+    def stream(
         self,
         path: str,
         *,
