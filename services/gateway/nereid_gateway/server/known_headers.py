@@ -18,9 +18,9 @@ _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
 class KnownHeaders:
-    """Known head. end: bytes of head and body. derived: what an endpoint derives from it."""
+    """Known head. end: bytes of head and body. endpoint_data: what an endpoint derives from it."""
 
-    __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
+    __slots__ = ("end", "endpoint_data", "headers", "method", "start", "target", "text")
 
     def __init__(self, text: bytes, end: int, call: HttpCall) -> None:
         self.text = text
@@ -29,7 +29,7 @@ class KnownHeaders:
         self.method = call.method
         self.target = call.target
         self.headers = call.headers
-        self.derived: object = None
+        self.endpoint_data: object = None
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:

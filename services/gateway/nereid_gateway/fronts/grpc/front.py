@@ -249,7 +249,11 @@ class GrpcFront:
                 queue = data_plane.probe_queue if method.is_probe else data_plane.control_queue
                 work = partial(respond, message)
                 return await queue.run(
-                    call.peer, work, principal, account=call.account, goes_on=method.goes_on
+                    call.peer,
+                    work,
+                    principal,
+                    account=call.account,
+                    survives_disconnect=method.survives_disconnect,
                 )
             except NereidError as error:
                 trailers = retry_trailers(error)

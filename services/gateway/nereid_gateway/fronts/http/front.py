@@ -92,7 +92,7 @@ class HttpFront:
     def __call__(self, call: HttpCall) -> None:
         """Dispatch a call."""
         if call.known_headers is not None:
-            template = call.known_headers.derived
+            template = call.known_headers.endpoint_data
             if isinstance(template, RequestTemplate):
                 self._infer_again(call, template)
                 return
@@ -119,16 +119,21 @@ class HttpFront:
         else:
             queue = self._probes if endpoint.is_probe else self._queue
             handle = partial(handler, call, route)
-            self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
+            self._spawn(call, queue, handle, survives_disconnect=endpoint.survives_disconnect)
 
-    def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call in its turn. goes_on: complete it even without the client."""
+    def spawn_control(self, call: HttpCall, handle: Handle, *, survives_disconnect: bool) -> None:
+        """Serve a control call in its turn.
+
+        survives_disconnect: complete it even without the client.
+        """
         if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
-        self._spawn(call, self._queue, handle, goes_on=goes_on)
+        self._spawn(call, self._queue, handle, survives_disconnect=survives_disconnect)
 
-    def _spawn(self, call: HttpCall, queue: ControlQueue, handle: Handle, *, goes_on: bool) -> None:
+    def _spawn(
+        self, call: HttpCall, queue: ControlQueue, handle: Handle, *, survives_disconnect: bool
+    ) -> None:
         async def serve() -> None:
             work = handle()
             if work is not None:
@@ -136,5 +141,11 @@ class HttpFront:
 
         # The queue uses the address only for clients without an authenticated principal.
         principal = principal_of(call.sender)
-        begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
+        begun = queue.run(
+            call.peer,
+            serve,
+            principal,
+            account=call.account,
+            survives_disconnect=survives_disconnect,
+        )
         self._tasks.spawn(call, begun)

@@ -147,7 +147,7 @@ class InferEndpoint:
             return
         known_headers = call.known_headers
         if known_headers is not None and self._has_templates:
-            known_headers.derived = make_template(call, decoder, length, request)
+            known_headers.endpoint_data = make_template(call, decoder, length, request)
         self._submit(call, request, form)
 
     def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
