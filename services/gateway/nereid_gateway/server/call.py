@@ -147,11 +147,6 @@ class HttpCall:
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
-    def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with a head from kept_alive_head() and a body. keep_alive must be set."""
-        if not self.done:
-            self._complete(parts)
-
     def respond_not_modified(self, extra: bytes) -> None:
         """Respond 304: the client's copy is current. extra: header lines, each with its CRLF."""
         self._respond(_STATUS_LINES[304] + extra, ())
@@ -170,9 +165,12 @@ class HttpCall:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self._complete([head + b"\r\n", *body])
+        self.complete([head + b"\r\n", *body])
 
-    def _complete(self, parts: list[bytes]) -> None:
+    def complete(self, parts: list[bytes]) -> None:
+        """Respond with the parts of a response: a head without a missing line, and a body."""
+        if self.done:
+            return
         self.done = True
         self.on_cancel = None
         if self.held_bytes:

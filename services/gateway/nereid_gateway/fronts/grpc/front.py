@@ -38,6 +38,7 @@ from nereid_gateway.fronts.grpc import (
     wire_format,
 )
 from nereid_gateway.fronts.grpc.bounded_decoder import BoundedDecoder
+from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage
 from nereid_gateway.fronts.grpc.infer_stream import InferStreams
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, MAX_CONTROL_BYTES
 
@@ -122,35 +123,32 @@ class GrpcFront:
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
-    def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
+    def infer(self, call: Call, data: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve a call of ModelInfer. infer: submits the request, by default to the data plane."""
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
         received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
         try:
-            request = self._decoder.decode_now(message)
+            decoded = self._decoder.decode_now(data)
         except NereidError as error:
             statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
             return
         infer = infer or data_plane.infer
-        if request is None:
-            work = self._decode_and_submit(call, message, received_ns, infer)
-            self._start_decoding(call, work)
-        else:
-            self._submit(call, request, received_ns, infer)
-
-    def _start_decoding(self, call: Call, work: Coroutine[None, None, None]) -> None:
+        if not isinstance(decoded, GrpcMessage):
+            self._submit(call, decoded, received_ns, infer)
+            return
+        work = self._decode_and_submit(call, decoded, received_ns, infer)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         call.on_cancel = partial(self._end_early, call, task.cancel)
 
     async def _decode_and_submit(
-        self, call: Call, message: bytes | MessageBuffer, received_ns: int, infer: Infer
+        self, call: Call, message: GrpcMessage, received_ns: int, infer: Infer
     ) -> None:
         try:
-            request = await self._decoder.decode_later(message, call)
+            request = await self._decoder.decode(message, call)
         except NereidError as error:
             self.statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))

@@ -18,7 +18,6 @@ from nereid_gateway.fronts.http.endpoints.timeline import TimelineEndpoint
 from nereid_gateway.fronts.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid_gateway.fronts.http.inference.infer import InferEndpoint
 from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
-from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
 from nereid_gateway.fronts.http.submission import InferSubmission
 from nereid_gateway.plane.control.load_reports import LoadReports
 from nereid_gateway.server.browser_origins import FORGED, is_forged
@@ -85,17 +84,12 @@ class HttpFront:
         }
         # Key: an infer target. Value: its decoder. The hot path needs no routing for known targets.
         self._decoders_by_target = infer.decoders_by_target
-        self._infer, self._infer_again = infer.infer, infer.infer_again
+        self._infer = infer.infer
         # The HTTP server calls this function for a buffer before it reads a large body.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
         """Dispatch a call."""
-        if call.known_headers is not None:
-            template = call.known_headers.endpoint_data
-            if isinstance(template, RequestTemplate):
-                self._infer_again(call, template)
-                return
         if self._has_console and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return

@@ -49,25 +49,6 @@ class InferSubmission:
             timer = start_timer(request, call.received_ns)
             call.last_lines = timer.header_line
             on_response = partial(timer.on_response, on_response)
-        return self._submit(call, request, on_response)
-
-    @property
-    def reads_headers(self) -> bool:
-        """True if requests depend on headers other than the protocol's own ones."""
-        return self._forwarding is not None or self.data_plane.reads_headers
-
-    def submit_plain(
-        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> None:
-        """Submit a request to which the headers add no information."""
-        request.sender = call.sender
-        if self.data_plane.records_arrivals:
-            request.arrival = Arrival("http", call.received_ns)
-        self._submit(call, request, on_response)
-
-    def _submit(
-        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> RequestHandle:
         # The data plane charges the bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)

@@ -26,7 +26,7 @@ async def read_body(
     body, call.body = call.body, b""
     if len(body) <= LARGE_BYTES:
         if len(body) > SMALL_BYTES:
-            await data_plane.turns.wait(call.peer, len(body))
+            await data_plane.decoding.turns.wait(call.peer, len(body))
         return read(body, *arguments)
     value: Value
     value, _ = await data_plane.decoders.run(call.peer, _read_job, read, arguments, blobs=[body])

@@ -86,7 +86,7 @@ class GenerateEndpoint:
         body, data_plane = call.body, self._data_plane
         if len(body) <= LARGE_BYTES:
             if len(body) > SMALL_BYTES:
-                await data_plane.turns.wait(call.peer, len(body))
+                await data_plane.decoding.turns.wait(call.peer, len(body))
             return generate_schema.decode_request(body, route.model, route.version, metadata)
         request: InferRequest
         request, payloads = await data_plane.decoders.run(

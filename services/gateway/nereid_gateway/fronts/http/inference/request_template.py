@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.wire.messages import InferRequest
-from nereid_gateway.core.response_timings import HEADER_BYTES
 from nereid_gateway.plane.control.load_reports import FORMAT_HEADER
 from nereid_gateway.server.call import BINARY, JOIN_BYTES, kept_alive_head
 
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
 # Bytes of a JSON header, or of the text before a response's tensors. Each connection has a
 # template.
 _MAX_BYTES: Final = 1024
-# Headers that influence the request or the form of its response.
-_MEANINGFUL: Final = (
-    b"content-encoding",
-    b"accept-encoding",
-    b"traceparent",
-    FORMAT_HEADER,
-    HEADER_BYTES,
-)
+# Headers that influence the form of the response.
+_MEANINGFUL: Final = (b"accept-encoding", FORMAT_HEADER)
 
 
 class RequestTemplate:
@@ -49,18 +42,15 @@ class RequestTemplate:
         "_sizes",
         "_text",
         "_timeout_us",
-        "decoder",
         "form",
     )
 
     def __init__(
         self,
-        decoder: InferRequestDecoder,
         text: bytes,
         header: ParsedHeader,
         sizes: tuple[int, ...],
     ) -> None:
-        self.decoder = decoder
         self.form = header.form
         self._text = text
         self._head = header.checked.head
@@ -146,4 +136,4 @@ def make_template(
     sizes = tuple(size for size in header.sizes if size is not None)
     if not sizes or len(sizes) < len(header.sizes):
         return None
-    return RequestTemplate(decoder, text, header, sizes)
+    return RequestTemplate(text, header, sizes)
