@@ -174,38 +174,35 @@ class GrpcFront:
         data_plane = self._data_plane
         if data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
-        respond = partial(self._respond, call, request)
+        timer: ResponseTimer | None = None
         timing_header = call.get(HEADER) if call.metadata else None
         if (timing_header is not None or data_plane.times_all) and data_plane.timed.include(
             timing_header
         ):
             timer = start_timer(request, received_ns)
-            respond = partial(self._respond_timed, call, request, timer)
         # The data plane charges the bytes from here on.
         call.release()
-        handle = infer(request, respond)
+        handle = infer(request, partial(self._respond, call, request.request_id, timer))
         call.on_cancel = partial(self._end_early, call, handle.cancel)
 
-    def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
-        error_status = response.error
-        if error_status is None:
-            self.statuses[0] += 1
-            _reply(call, response, request.request_id)
-        else:
-            self._fail(call, error_status)
-
-    def _respond_timed(
-        self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
+    def _respond(
+        self, call: Call, request_id: str, timer: ResponseTimer | None, response: InferResponse
     ) -> None:
-        timer.record(response)
+        trailers: Trailers = ()
+        if timer is not None:
+            timer.record(response)
+            trailers = timer.trailers()
         error_status = response.error
-        if error_status is None:
-            self.statuses[0] += 1
-            call.reply_parts(infer_codec.parts_of(response, request.request_id), timer.trailers())
+        if error_status is not None:
+            self._fail(call, error_status, trailers)
+            return
+        self.statuses[0] += 1
+        if response.segment_name or trailers:
+            call.reply_parts(infer_codec.parts_of(response, request_id), trailers)
         else:
-            self._fail(call, error_status, timer.trailers())
+            call.reply(infer_codec.encode(response, request_id))
 
-    def _fail(self, call: Call, error_status: ErrorStatus, trailers: Trailers = ()) -> None:
+    def _fail(self, call: Call, error_status: ErrorStatus, trailers: Trailers) -> None:
         self.statuses[error_status.code] += 1
         rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
         message = rpc + error_status.message
@@ -318,10 +315,3 @@ def _check(kind: type[Message], message: bytes) -> None:
         kind.FromString(message)
     except DecodeError as error:
         raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-
-
-def _reply(call: Call, response: InferResponse, request_id: str) -> None:
-    if response.segment_name:
-        call.reply_parts(infer_codec.parts_of(response, request_id))
-    else:
-        call.reply(infer_codec.encode(response, request_id))

@@ -27,6 +27,7 @@ from nereid_gateway.server.call_tasks import CallTasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
     from nereid_gateway.plane.control.control_queue import ControlQueue
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.content_coding import ContentCoder
@@ -90,6 +91,11 @@ class HttpFront:
 
     def __call__(self, call: HttpCall) -> None:
         """Dispatch a call."""
+        known_headers = call.known_headers
+        if known_headers is not None and known_headers.endpoint_data is not None:
+            template: RequestTemplate = known_headers.endpoint_data
+            self._infer(call, template.decoder, template)
+            return
         if self._has_console and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return

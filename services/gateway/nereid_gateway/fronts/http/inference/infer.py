@@ -77,6 +77,7 @@ class InferEndpoint:
         self._tasks = tasks
         self._coder = coder
         self._decoding = self._data_plane.decoding
+        self._records_arrivals = self._data_plane.records_arrivals
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
@@ -109,27 +110,36 @@ class InferEndpoint:
         self.decoders_by_target.remember(call.target, decoder)
         self.infer(call, decoder)
 
-    def infer(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        """Decode the body of a call, and submit the request. A task takes the steps that wait."""
-        headers, known_headers = call.headers, call.known_headers
-        if self._data_plane.records_arrivals or HEADER_BYTES in headers:
+    def infer(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        template: RequestTemplate | None = None,
+    ) -> None:
+        """Decode the body of a call, and submit the request. A task takes the steps that wait.
+
+        template: made from an earlier call with the same HTTP head on the same connection.
+        """
+        headers = call.headers
+        if self._records_arrivals or HEADER_BYTES in headers:
             call.received_ns = monotonic_ns()
-        if known_headers is not None and isinstance(known_headers.endpoint_data, RequestTemplate):
-            template = known_headers.endpoint_data
-            repeated = template.make_request(call.body)
-            if repeated is not None:
-                self._submit(call, repeated, template.form, template)
+        request = None if template is None else template.make_request(call.body)
+        if template is not None and request is not None:
+            form = template.form
+        else:
+            message = _message_of(call, decoder)
+            if message.text_bytes and b"content-encoding" not in headers:
+                request = self._decoding.decode_now(message)
+            if request is None:
+                self._tasks.spawn(call, self._infer_slowly(call, decoder, message))
                 return
-        message = _message_of(call, decoder)
-        request: InferRequest | None = None
-        if message.text_bytes and b"content-encoding" not in headers:
-            request = self._decoding.decode_now(message)
-        if request is None:
-            self._tasks.spawn(call, self._infer_slowly(call, decoder, message))
-            return
-        if known_headers is not None:
-            known_headers.endpoint_data = make_template(call, decoder, message.text_bytes, request)
-        self._submit(call, request, message.form)
+            form, template = message.form, None
+            if call.known_headers is not None:
+                call.known_headers.endpoint_data = make_template(
+                    call, decoder, message.text_bytes, request
+                )
+        on_response = partial(self._respond, call, request.request_id, form, template)
+        self._submit_request(call, request, on_response)
 
     async def _infer_slowly(
         self, call: HttpCall, decoder: InferRequestDecoder, message: HttpMessage
@@ -141,16 +151,17 @@ class InferEndpoint:
             if message.text_bytes:
                 request = await self._decoding.decode(message, call)
             else:
-                raw_request = await self._read_raw(call, decoder)
-                if raw_request is None:
+                from_raw = await self._read_raw(call, decoder)
+                if from_raw is None:
                     return
-                request, message.form = raw_request, ALL_BINARY
+                request, message.form = from_raw, ALL_BINARY
         except NereidError as error:
             request = message.error_request(error)
         except OverBudgetError as refusal:
             _fail(call, error_status_of(over_budget(refusal)))
             return
-        self._submit(call, request, message.form)
+        on_response = partial(self._respond, call, request.request_id, message.form, None)
+        self._submit_request(call, request, on_response)
 
     async def _decompress(self, call: HttpCall) -> None:
         # Other calls share the dict of headers, so it is copied before it is changed.
@@ -181,16 +192,6 @@ class InferEndpoint:
         tensor, payload = raw_request.deduce_input(response.config, call.body)
         checked = request_head.build(decoder.model, decoder.version, [tensor], ())
         return InferRequest(0, checked.head, [payload])
-
-    def _submit(
-        self,
-        call: HttpCall,
-        request: InferRequest,
-        form: ResponseForm,
-        template: RequestTemplate | None = None,
-    ) -> None:
-        on_response = partial(self._respond, call, request.request_id, form, template)
-        self._submit_request(call, request, on_response)
 
     def _respond(
         self,

@@ -58,6 +58,7 @@ class ResponseForm(NamedTuple):
     in_regions: tuple[str, ...] = ()
 
 
+DEFAULT_FORM: Final = ResponseForm()
 ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
@@ -77,7 +78,7 @@ class ParsedHeader(NamedTuple):
     form: ResponseForm
 
 
-_NO_HEADER: Final = ParsedHeader(NOTHING_CHECKED, "", None, 0, 0, (), (), (), ResponseForm())
+_NO_HEADER: Final = ParsedHeader(NOTHING_CHECKED, "", None, 0, 0, (), (), (), DEFAULT_FORM)
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
@@ -267,7 +268,7 @@ class HttpMessage:
         self._decoder = decoder
         self._body = body
         self._error: NereidError | None = None
-        self.form = ResponseForm()
+        self.form = DEFAULT_FORM
         self.decoded: tuple[InferRequest, CheckedHead] | None = None
         self.text_bytes = 1
         try:
@@ -302,7 +303,7 @@ class HttpMessage:
 
     def error_request(self, error: NereidError) -> InferRequest:
         """Return the request to submit in place of an invalid one."""
-        self.form = ResponseForm()
+        self.form = DEFAULT_FORM
         return self._decoder.error_request(error, self.request_id)
 
 

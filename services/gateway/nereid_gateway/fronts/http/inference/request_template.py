@@ -42,15 +42,18 @@ class RequestTemplate:
         "_sizes",
         "_text",
         "_timeout_us",
+        "decoder",
         "form",
     )
 
     def __init__(
         self,
+        decoder: InferRequestDecoder,
         text: bytes,
         header: ParsedHeader,
         sizes: tuple[int, ...],
     ) -> None:
+        self.decoder = decoder
         self.form = header.form
         self._text = text
         self._head = header.checked.head
@@ -85,7 +88,7 @@ class RequestTemplate:
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
         """Return the parts of a kept-alive response, or None if it must be encoded."""
         payloads: list[Any] = response.payloads
-        sizes = [len(payload) for payload in payloads]
+        sizes = [*map(len, payloads)]
         if sizes != self._response_sizes or response.head != self._response_head:
             return None
         if self._joins:
@@ -136,4 +139,4 @@ def make_template(
     sizes = tuple(size for size in header.sizes if size is not None)
     if not sizes or len(sizes) < len(header.sizes):
         return None
-    return RequestTemplate(text, header, sizes)
+    return RequestTemplate(decoder, text, header, sizes)
