@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.wire.messages import InferResponse
+    from nereid.shm.segments import Lease
     from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
@@ -142,18 +143,20 @@ class GrpcMessage:
         "text_bytes",
     )
 
+    # _parse() sets these.
+    _request: InferRequest
+    _head: bytes
+
     def __init__(self, decoder: GrpcDecoder, data: bytes | MessageBuffer) -> None:
         """Parse data, unless it has much text. Raises Internal if it cannot be parsed."""
         self.decoded: tuple[InferRequest, CheckedHead] | None = None
         self._decoder = decoder
         self._data = data
         self._message: Message | None = None
-        self._request = InferRequest(0, b"", [])
-        self._head = b""
-        # True if later messages may differ in nothing but their tensors.
-        self._is_plain = isinstance(data, bytes)
         # Error in the parameters.
         self._error: NereidError | None = None
+        # True if later messages may differ in nothing but their tensors.
+        self._is_plain = True
         self._outline: Outline | None = None
         if len(data) > LARGE_BYTES:
             self._outline = _outline(_view(data))
@@ -164,11 +167,25 @@ class GrpcMessage:
         self.text_bytes = len(self._head)
 
     def _parse(self) -> Message:
-        """Move all that differs from request to request from the message to the request."""
-        message, request = self._read_fields(), self._request
-        self._message = message
-        if message.id:
-            request.request_id = message.id
+        """Move all that differs from request to request from the message to a request."""
+        data = self._data
+        lease: Lease | None = None
+        if isinstance(data, bytes):
+            message, payloads = _read_fields(data)
+        else:
+            self._is_plain = False
+            try:
+                rest, places = wire_format.split_tensors(data.view)
+                message = _parse(rest)
+            except DecodeError:
+                # protobuf parses a damaged or unusual message and reports its errors.
+                message, payloads = _read_fields(bytes(data.view))
+            else:
+                payloads = [data[start:end] for start, end in places]
+                lease = data.lease
+        request = InferRequest(0, b"", payloads, message.id, lease=lease)
+        self._message, self._request, self._head = message, request, b""
+        if request.request_id:
             message.ClearField("id")
             self._is_plain = False
         if message.parameters:
@@ -179,29 +196,6 @@ class GrpcMessage:
                 self._error = error
                 return message
         self._head = message.SerializeToString()
-        return message
-
-    def _read_fields(self) -> Message:
-        data, request = self._data, self._request
-        try:
-            if not isinstance(data, bytes):
-                try:
-                    rest, places = wire_format.split_tensors(data.view)
-                    message = _parse(rest)
-                except DecodeError:
-                    # protobuf parses a damaged or unusual message and reports its errors.
-                    data = bytes(data.view)
-                else:
-                    request.payloads = [data[start:end] for start, end in places]
-                    request.lease = data.lease
-                    return message
-            message = _parse(data)
-        except DecodeError as error:
-            raise Internal("Unable to parse request") from error
-        payloads: list[Any] = list(message.raw_input_contents)
-        if payloads:
-            message.ClearField("raw_input_contents")
-            request.payloads = payloads
         return message
 
     @property
@@ -215,9 +209,9 @@ class GrpcMessage:
     @property
     def request_id(self) -> str:
         """The client's id of the request, as far as it is known."""
-        if self._message is not None or self._outline is None:
-            return self._request.request_id
-        return self._outline.request_id
+        if self._message is None and self._outline is not None:
+            return self._outline.request_id
+        return self._request.request_id
 
     def decode(self) -> tuple[InferRequest, CheckedHead]:
         """Return the request, and what is to be checked. An invalid request has its error.
@@ -225,7 +219,7 @@ class GrpcMessage:
         The scheduler gets the error, because it reports an unknown model first. Raises Internal if
         the message cannot be parsed.
         """
-        message = self._message or self._parse()
+        message = self._parse() if self._message is None else self._message
         request, decoder = self._request, self._decoder
         try:
             if self._error is not None:
@@ -267,6 +261,18 @@ class GrpcMessage:
         return InferRequest(
             0, self.naming_head, [], self.request_id, error_status=error_status_of(error)
         )
+
+
+def _read_fields(data: bytes) -> tuple[Message, list[Any]]:
+    """Return a message without its tensors, and the tensors."""
+    try:
+        message = _parse(data)
+    except DecodeError as error:
+        raise Internal("Unable to parse request") from error
+    payloads = list(message.raw_input_contents)
+    if payloads:
+        message.ClearField("raw_input_contents")
+    return message, payloads
 
 
 def _outline(data: memoryview) -> Outline:
