@@ -188,17 +188,20 @@ class RequestReader:
     def _parse_turn(self, data: bytes) -> None:
         at = 0
         while at < len(data) and not self._responses.closing:
-            missing_bytes = self.body.missing_bytes if self._state == _BODY else 0
-            stop = at + max(_TURN_BYTES, missing_bytes)
+            stop = at + max(_TURN_BYTES, self.body.missing_bytes if self._in_body else 0)
             self._parse(data[at:stop])
             at = stop
-            if self._state != _BODY:
+            if not self._in_body:
                 break
         self.deferred = data[at:]
 
+    @property
+    def _in_body(self) -> bool:
+        return self._state in {_BODY, _BUFFERED_BODY}
+
     def _parse(self, data: bytes) -> None:
         before = self.call
-        if self._state == _BODY:
+        if self._in_body:
             self.body.count_wire_bytes(len(data))
         size_bytes = len(data)
         while data:
