@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, InferRequest
@@ -20,11 +20,11 @@ from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid_gateway.plane.decoding.turns import LoopTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.request_head import CheckedHead
-    from nereid_gateway.core.tensors.jobs import RunJob
+    from nereid_gateway.core.tensors.jobs import Blob, JobFunction, RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.plane.client_shm.regions import Regions
     from nereid_gateway.plane.decoding.pool import DecoderPool
@@ -86,7 +86,7 @@ class RequestDecoding:
         self._upstream = upstream
         self._regions = regions
         self._decoders = decoders
-        self.turns = LoopTurns()
+        self._turns = LoopTurns()
 
     def decode_now(self, message: InferMessage) -> InferRequest | None:
         """Return the request in a message, or None if it needs a step of decode() that waits.
@@ -95,7 +95,7 @@ class RequestDecoding:
         """
         text_bytes = message.text_bytes
         if text_bytes > SMALL_BYTES and (
-            text_bytes > LARGE_BYTES or not self.turns.spend(text_bytes)
+            text_bytes > LARGE_BYTES or not self._turns.spend(text_bytes)
         ):
             return None
         decoded = message.decoded = message.decode()
@@ -134,7 +134,7 @@ class RequestDecoding:
                 request, checked = message.decoded = await message.decode_in_process(run_job)
             else:
                 if text_bytes > SMALL_BYTES:
-                    await self.turns.wait(client.peer, text_bytes)
+                    await self._turns.wait(client.peer, text_bytes)
                 request, checked = message.decoded = message.decode()
             regions = checked.regions
             if (
@@ -158,6 +158,20 @@ class RequestDecoding:
         except NereidError as error:
             return message.error_request(error)
         return request
+
+    async def run_text_job(
+        self, peer: str, text: Blob, function: JobFunction, *arguments: Any
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return function([text], *arguments), which a decoder process runs if the text is large.
+
+        function: defined at a module's top level. Raises NereidError if the function did, or if
+        too many jobs are waiting.
+        """
+        if len(text) > LARGE_BYTES:
+            return await self._decoders.run(peer, function, *arguments, blobs=[text])
+        if len(text) > SMALL_BYTES:
+            await self._turns.wait(peer, len(text))
+        return function([text], *arguments)
 
     async def _find_model(self, head: bytes, *, accepts_many: bool) -> ErrorStatus | None:
         """Return the error with which the scheduler would refuse a request for a model, or None.
