@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, InferRequest
+from nereid_gateway.core.infer_step import InferStep
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from nereid_gateway.core.request_head import CheckedHead
     from nereid_gateway.core.tensors.jobs import Blob, JobFunction, RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
+    from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.client_shm.regions import Regions
     from nereid_gateway.plane.decoding.pool import DecoderPool
-    from nereid_gateway.plane.upstream import Upstream
 
     # Inputs in regions are not read yet, and strings are not checked.
     Decoded = tuple[InferRequest, CheckedHead]
@@ -79,10 +80,21 @@ class Client(Protocol):
         """Charge the client for bytes that are kept. May raise the protocol's error."""
 
 
+class RequestSink(InferStep, Protocol):
+    """Last step of the data plane, as far as decoding needs it."""
+
+    @property
+    def tensors(self) -> TensorMemory:
+        """Memory for large tensors."""
+
+    def size_of(self, request: InferRequest) -> int:
+        """Return a request's bytes. Raises InvalidArgument if it is too large in any case."""
+
+
 class RequestDecoding:
     """Decodes the requests of one gateway."""
 
-    def __init__(self, upstream: Upstream, regions: Regions, decoders: DecoderPool) -> None:
+    def __init__(self, upstream: RequestSink, regions: Regions, decoders: DecoderPool) -> None:
         self._upstream = upstream
         self._regions = regions
         self._decoders = decoders
