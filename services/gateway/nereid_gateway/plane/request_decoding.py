@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, InferRequest
-from nereid_gateway.core.infer_step import InferStep
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.core.wire.messages import InferResponse
+    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
     from nereid_gateway.core.request_head import CheckedHead
     from nereid_gateway.core.tensors.jobs import Blob, JobFunction, RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
@@ -80,8 +80,11 @@ class Client(Protocol):
         """Charge the client for bytes that are kept. May raise the protocol's error."""
 
 
-class RequestSink(InferStep, Protocol):
+class RequestSink(Protocol):
     """Last step of the data plane, as far as decoding needs it."""
+
+    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
+        """Send a request to a scheduler, or refuse it."""
 
     @property
     def tensors(self) -> TensorMemory:
