@@ -138,7 +138,6 @@ class RequestDecoding:
         """
         run_job = self._decoders.for_peer(client.peer)
         text_bytes = message.text_bytes
-        refusal: ErrorStatus | None = None
         try:
             if message.decoded is not None:
                 request, checked = message.decoded
