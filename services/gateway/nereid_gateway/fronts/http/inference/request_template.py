@@ -88,9 +88,12 @@ class RequestTemplate:
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
         """Return the parts of a kept-alive response, or None if it must be encoded."""
         payloads: list[Any] = response.payloads
-        sizes = [*map(len, payloads)]
-        if sizes != self._response_sizes or response.head != self._response_head:
+        sizes = self._response_sizes
+        if response.head != self._response_head or len(payloads) != len(sizes):
             return None
+        for index, payload in enumerate(payloads):
+            if len(payload) != sizes[index]:
+                return None
         if self._joins:
             if len(payloads) == 1:
                 return [self._response_start + payloads[0]]
