@@ -41,32 +41,47 @@ _MODEL_FOUND: Final = ErrorStatus(
 )
 
 
-class InferMessage(Protocol):
-    """Message of a protocol with a request. An invalid message becomes a request with an error."""
+class InferMessage:
+    """Message of a protocol with a request. An invalid message becomes a request with an error.
 
-    # Set once the message is decoded.
+    It is no Protocol: compiled code calls methods of a Protocol slowly.
+    """
+
+    __slots__ = ("decoded", "text_bytes")
+
+    # None until the message is decoded.
     decoded: Decoded | None
-
-    @property
-    def text_bytes(self) -> int:
-        """Bytes that have to be parsed, so without binary tensors."""
+    # Bytes that have to be parsed, so without binary tensors.
+    text_bytes: int
 
     @property
     def naming_head(self) -> bytes:
         """Head that names only the model; empty if the message shows no model."""
+        raise NotImplementedError
 
     @property
     def request_id(self) -> str:
         """The client's id of the request, as far as it is known."""
+        raise NotImplementedError
 
     def decode(self) -> Decoded:
-        """Decode the message. May raise Internal if it cannot be parsed."""
+        """Return the request, and what is to be checked. An invalid request has its error.
+
+        The scheduler gets the error, because it reports an unknown model first. Raises Internal if
+        the message cannot be parsed.
+        """
+        raise NotImplementedError
 
     async def decode_in_process(self, run_job: RunJob) -> Decoded:
-        """Decode the message in a decoder process. Raises NereidError if it is invalid."""
+        """Decode the message in a decoder process. Raises NereidError if that fails."""
+        raise NotImplementedError
 
     def error_request(self, error: NereidError) -> InferRequest:
-        """Return the request to submit in place of one that is invalid."""
+        """Return the request to submit in place of one that is invalid.
+
+        Raises Internal again if the message could not be parsed.
+        """
+        raise NotImplementedError
 
 
 class Client(Protocol):

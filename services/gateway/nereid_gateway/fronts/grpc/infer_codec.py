@@ -26,6 +26,7 @@ from nereid_gateway.fronts.grpc import shared_memory, typed_contents, wire_forma
 from nereid_gateway.fronts.grpc.message_layouts import MessageLayouts
 from nereid_gateway.plane.client_shm.regions import NO_REGIONS, Regions, UnresolvedRegions
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+from nereid_gateway.plane.request_decoding import InferMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +128,7 @@ class GrpcDecoder:
         return checked
 
 
-class GrpcMessage:
+class GrpcMessage(InferMessage):
     """ModelInferRequest, as RequestDecoding decodes it."""
 
     __slots__ = (
@@ -139,8 +140,6 @@ class GrpcMessage:
         "_message",
         "_outline",
         "_request",
-        "decoded",
-        "text_bytes",
     )
 
     # _parse() sets these.
@@ -149,7 +148,7 @@ class GrpcMessage:
 
     def __init__(self, decoder: GrpcDecoder, data: bytes | MessageBuffer) -> None:
         """Parse data, unless it has much text. Raises Internal if it cannot be parsed."""
-        self.decoded: tuple[InferRequest, CheckedHead] | None = None
+        self.decoded = None
         self._decoder = decoder
         self._data = data
         self._message: Message | None = None

@@ -24,6 +24,7 @@ from nereid_gateway.plane.client_shm.regions import (
     Regions,
     UnresolvedRegions,
 )
+from nereid_gateway.plane.request_decoding import InferMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -256,20 +257,20 @@ def parse_header_job(
     return header._replace(checked=checked, inline=()), header.inline
 
 
-class HttpMessage:
+class HttpMessage(InferMessage):
     """Body of an infer request, as RequestDecoding decodes it."""
 
-    __slots__ = ("_body", "_decoder", "_error", "decoded", "form", "text_bytes")
+    __slots__ = ("_body", "_decoder", "_error", "form")
 
     def __init__(
         self, decoder: InferRequestDecoder, body: bytes | MessageBuffer, length: bytes | None
     ) -> None:
         """length: the header Inference-Header-Content-Length. text_bytes is 0 for a raw body."""
+        self.decoded = None
         self._decoder = decoder
         self._body = body
         self._error: NereidError | None = None
         self.form = DEFAULT_FORM
-        self.decoded: tuple[InferRequest, CheckedHead] | None = None
         self.text_bytes = 1
         try:
             self.text_bytes = header_length(length, len(body))
