@@ -20,7 +20,7 @@ _LARGE = (1 << 20) + 1
 
 
 class Zeros:
-    def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
+    def read(self, offset: int, size_bytes: int) -> bytes:
         return bytes(size_bytes)
 
     def write(self, offset: int, data: Any) -> bool:
@@ -62,7 +62,7 @@ class Site:
         return len(request.payloads)
 
     def message(self, note_bytes: int = 0, raw: bytes = b"", **fields: Any) -> HttpMessage:
-        tensor = {"name": "X", "datatype": "UINT8", "shape": [len(raw)]}
+        tensor: dict[str, Any] = {"name": "X", "datatype": "UINT8", "shape": [len(raw)]}
         tensor |= {"parameters": {"binary_data_size": len(raw)}, **fields}
         document = {"inputs": [tensor], "parameters": {"note": "n" * note_bytes}}
         text = json.dumps(document).encode()
