@@ -8,6 +8,7 @@ from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, encode
 from tests.fuzz.shown import shown
+from tests.support.gateway.decoding import decode_grpc
 
 MAX_BYTES = 4096
 
@@ -48,11 +49,11 @@ _codec = RequestCodec(lambda: 0.0)
 def run(data: bytes) -> None:
     decoder = GrpcDecoder()
     try:
-        request = decoder.decode(data)
+        request = decode_grpc(decoder, data)
     except Internal:
         return
     frame = _codec.encode([request])
-    assert shown(decoder.decode(data)) == shown(request)
+    assert shown(decode_grpc(decoder, data)) == shown(request)
     [read] = _codec.decode(frame)
     assert isinstance(read, InferRequest)
     assert shown(read) == shown(request)

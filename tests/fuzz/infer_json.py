@@ -9,6 +9,7 @@ from nereid.core.wire.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid_gateway.fronts.http.inference.infer_request import InferRequestDecoder, header_length
 from tests.fuzz.shown import shown
+from tests.support.gateway.decoding import decode_http
 
 MAX_BYTES = 4096
 _X = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"%b",%b}]%b}'
@@ -51,8 +52,8 @@ def run(data: bytes) -> None:
     except NereidError:
         return
     decoder = InferRequestDecoder("m", "1", BoundedCache(1024))
-    request, form = decoder.decode(body, length)
-    again, form_again = decoder.decode(body, length)
+    request, form = decode_http(decoder, body, length)
+    again, form_again = decode_http(decoder, body, length)
     assert form == form_again
     frame = _codec.encode([request])
     assert shown(again) == shown(request)

@@ -43,9 +43,9 @@ WORDS = [
 ]
 
 
-def _serve_at_once(call: Any, handle: Any, *, goes_on: bool) -> None:
+def _serve_at_once(call: Any, handle: Any, *, survives_disconnect: bool) -> None:
     """In place of a queue."""
-    assert goes_on, call
+    assert survives_disconnect, call
     handle()
 
 

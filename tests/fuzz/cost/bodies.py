@@ -15,6 +15,7 @@ from nereid_gateway.fronts.http.json import parser
 from nereid_scheduler.core.models.override_json import parse_object
 from tests.fuzz import infer_grpc, infer_json
 from tests.fuzz.cost.growing import Growing, Target
+from tests.support.gateway.decoding import decode_grpc, decode_http
 
 _DATA = b'{"inputs":[{"name":"x","shape":[1],"datatype":"%b","data":['
 _INPUT = b'{"name":"x","shape":[0],"datatype":"FP32","data":[]},'
@@ -28,13 +29,13 @@ def _parse(data: bytes) -> None:
 
 def _decode_http(data: bytes) -> None:
     decoder = InferRequestDecoder("m", "1", BoundedCache(16))
-    decoder.decode(data, len(data))
+    decode_http(decoder, data, len(data))
 
 
 def _decode_binary(data: bytes) -> None:
     """The header is what ends with the first NUL."""
     decoder = InferRequestDecoder("m", "1", BoundedCache(16))
-    decoder.decode(data, data.find(b"\0") + 1)
+    decode_http(decoder, data, data.find(b"\0") + 1)
 
 
 _METADATA = kserve_pb2.ModelMetadataResponse(name="m")
@@ -48,7 +49,7 @@ def _decode_generate(data: bytes) -> None:
 
 def _decode_grpc(data: bytes) -> None:
     with suppress(NereidError):
-        GrpcDecoder().decode(data)
+        decode_grpc(GrpcDecoder(), data)
 
 
 def _read_override(data: bytes) -> None:

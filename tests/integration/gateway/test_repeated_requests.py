@@ -69,6 +69,7 @@ CASES: dict[str, list[bytes]] = {
     "a closing one": [request()] * 3 + [request(HEADER, FLOATS, "Connection: close")],
     "compressed responses": [request(HEADER, FLOATS, "Accept-Encoding: gzip")] * 4,
     "of another model": [request(), request(), request(target="/v2/models/x/infer"), request()],
+    "of one trace": [request(HEADER, FLOATS, f"Traceparent: 00-{1:032x}-{2:016x}-01")] * 4,
     "failing": [request(target="/v2/models/fail/infer")] * 4,
 }
 
@@ -79,7 +80,7 @@ async def test_responses_are_those_of_separate_connections(site: GatewaySite, na
     alone = [(await responses(site, [each]))[0] for each in requests]
     assert await responses(site, requests) == alone
     both: Any = site.scheduler.received
-    received = [(each.head, each.payloads, each.parameters) for each in both]
+    received = [(each.head, each.payloads, each.parameters, each.trace_context) for each in both]
     assert received[len(requests) :] == received[: len(requests)]
 
 
@@ -102,6 +103,11 @@ async def test_what_is_called_compressed_is_never_read_as_it_is(site: GatewaySit
         )
         assert [each.split(b" ")[1] for each in found] == [b"200"] * 3 + [b"400"]
         assert found[0].endswith(FLOATS)
+
+
+async def test_each_of_repeated_requests_gets_its_own_times(site: GatewaySite) -> None:
+    found = await responses(site, [request(HEADER, FLOATS, "Nereid-Timing: 1")] * 4)
+    assert all(b"Server-Timing: network;dur=" in each for each in found)
 
 
 async def test_a_draining_gateway_closes_after_a_repeated_request(site: GatewaySite) -> None:

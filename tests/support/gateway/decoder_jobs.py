@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import NotFound
-from nereid_gateway.core.tensors.region_ranges import RegionRanges
-from nereid_gateway.plane.client_shm.regions import ReadInputs
 
 
 async def run_here(
@@ -21,11 +19,6 @@ async def run_here(
     function, arguments = pickle.loads(pickle.dumps((function, arguments)))
     value, out = function([bytes(blob) for blob in blobs], *arguments)
     return pickle.loads(pickle.dumps(value)), [bytes(blob) for blob in out]
-
-
-async def read_nothing(named: RegionRanges) -> ReadInputs:
-    """In place of Regions.read, where nothing is in clients' shared memory."""
-    raise AssertionError(named)
 
 
 # --- jobs ---------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Method:
     # The method reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
     # A call that has begun is completed even if its client disconnects.
-    goes_on: bool = False
+    survives_disconnect: bool = False
 
     @property
     def path(self) -> str:
@@ -60,7 +60,7 @@ LOAD: Final = Method(
     MethodKind.CONTROL_CALL,
     model_field="model_name",
     is_control=True,
-    goes_on=True,
+    survives_disconnect=True,
 )
 METHODS: Final = (
     Method("ModelInfer", "inference", "GrpcFront.infer", MethodKind.INFER),
@@ -80,7 +80,7 @@ METHODS: Final = (
         "model-repository",
         model_field="model_name",
         is_control=True,
-        goes_on=True,
+        survives_disconnect=True,
     ),
     Method("TraceSetting", "trace", model_field="model_name", is_control=True),
     Method("LogSettings", "logging", is_control=True),

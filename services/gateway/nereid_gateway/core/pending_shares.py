@@ -42,7 +42,7 @@ class PendingShares:
         """Share a limit on pending requests. model_of: returns the model that a head names."""
         # Below this number, no single client with a single model reaches a threshold: n < _SHARE *
         # (_SHARE * (limit - n) - n).
-        self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
+        self.always_admitted_below = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
         self._limit = limit
         self._model_of = model_of
         self._by_model: Counter[str] = Counter()

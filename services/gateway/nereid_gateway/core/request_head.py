@@ -43,6 +43,10 @@ class CheckedHead(NamedTuple):
     regions: RegionRanges | None = None
 
 
+# A request with an error has this head.
+NOTHING_CHECKED: Final = CheckedHead(b"", (), ())
+
+
 def naming(model: str, version: str) -> bytes:
     """Return a head that names only a model, for requests that only report an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()

@@ -42,7 +42,7 @@ class Endpoint:
     # The route reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
     # A call that has begun is completed even if its client disconnects.
-    goes_on: bool = False
+    survives_disconnect: bool = False
     # As on Triton, a 405 is plain text here. For other routes, it is JSON.
     refuses_in_text: bool = False
 
@@ -168,7 +168,7 @@ ENDPOINTS: Final = (
         "model-repository",
         _OWN,
         is_control=True,
-        goes_on=True,
+        survives_disconnect=True,
     ),
     Endpoint(
         "RepositoryEndpoints.index",
@@ -184,7 +184,7 @@ ENDPOINTS: Final = (
         "model-repository",
         _MANAGED,
         is_control=True,
-        goes_on=True,
+        survives_disconnect=True,
     ),
     Endpoint(
         "RepositoryEndpoints.unload",
@@ -193,7 +193,7 @@ ENDPOINTS: Final = (
         "model-repository",
         _MANAGED,
         is_control=True,
-        goes_on=True,
+        survives_disconnect=True,
     ),
     Endpoint(
         "SharedMemoryEndpoints.status",

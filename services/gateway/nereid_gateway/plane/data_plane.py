@@ -4,21 +4,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.core.errors import Internal, NereidError
-from nereid.core.wire.messages import ErrorStatus, InferRequest
+from nereid.core.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.plane.client_shm.regions import NO_REGIONS, Regions
 from nereid_gateway.plane.control.control_queue import ControlQueue
-from nereid_gateway.plane.decoding.turns import LoopTurns
+from nereid_gateway.plane.request_decoding import RequestDecoding
 from nereid_gateway.plane.timeline import NO_TIMELINE
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.infer_step import Infer
     from nereid_gateway.plane.control.control import Control
     from nereid_gateway.plane.decoding.pool import DecoderPool
@@ -42,12 +39,6 @@ EXTENSIONS: Final = (
     "statistics",
     "trace",
     "logging",
-)
-
-
-# The scheduler's error for an inquiry about a model that it has.
-_MODEL_FOUND: Final = ErrorStatus(
-    Internal.code, "the model was found, and its request was not sent"
 )
 
 
@@ -80,10 +71,8 @@ class DataPlane:
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # True if the data plane needs headers that the protocols do not.
-        self.reads_headers = self.times_all or chain.tracing is not None
         # True if fronts have to set InferRequest.arrival.
-        self.records_arrivals = self.reads_headers or timeline.records
+        self.records_arrivals = self.times_all or chain.tracing is not None or timeline.records
         self.regions = chain.regions
         self.tensors = upstream.tensors
         self.control = control
@@ -91,7 +80,7 @@ class DataPlane:
         self.control_queue = ControlQueue()
         self.probe_queue = ControlQueue()
         self.decoders = decoders
-        self.turns = LoopTurns()
+        self.decoding = RequestDecoding(upstream, chain.regions, decoders)
         # While `draining`, new requests are still served. While `stopping`, they are refused.
         self.draining = False
         self.stopping = False
@@ -112,27 +101,6 @@ class DataPlane:
         """True until the gateway begins to drain."""
         return not self.draining
 
-    async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
-        """Return the error with which the scheduler would refuse a request for a model, or None.
-
-        Fronts call this before expensive decoding. A model that is loading at first may be loaded
-        when the call returns.
-        """
-        refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
-
-        # The scheduler reports this status only if nothing else is wrong with the request.
-        inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
-        handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
-        try:
-            return await refusal
-        except asyncio.CancelledError:
-            handle.cancel()
-            raise
-
-    def check_size(self, request: InferRequest) -> None:
-        """Raise InvalidArgument early if the request takes more memory than any request may."""
-        self._upstream.size_of(request)
-
     async def ready(self) -> bool:
         """Return whether the gateway is connected and not draining, and the scheduler is ready."""
         if self.draining or not self._upstream.router.links_up:
@@ -147,12 +115,6 @@ class DataPlane:
         return kserve_pb2.ServerMetadataResponse(
             name=self._name, version=_version(), extensions=EXTENSIONS
         )
-
-
-def _on_found(refusal: asyncio.Future[ErrorStatus | None], response: InferResponse) -> None:
-    if not refusal.done():
-        error_status = response.error
-        refusal.set_result(None if error_status == _MODEL_FOUND else error_status)
 
 
 @cache

@@ -80,7 +80,7 @@ class Upstream:
         # No client and no model may use the whole limit while others want a share of it.
         self._heads = HeadReader()
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
-        self._uncontended = self._shares.uncontended
+        self._always_admitted_below = self._shares.always_admitted_below
         self._stopping = False
         self._drain = DrainEstimate()
         self._refused = 0
@@ -115,7 +115,7 @@ class Upstream:
                 return table.refuse(request, on_response, error)
             on_response, size_bytes = charged.on_response, charged.size_bytes
         pending = len(table.requests)
-        if pending >= self._uncontended and (
+        if pending >= self._always_admitted_below and (
             self._stopping
             or not self._shares.may_add(request, table.last_id + 1, table.requests.values())
         ):
@@ -190,7 +190,7 @@ class Upstream:
 
     def stop_accepting(self) -> None:
         """Refuse new requests from now on. Pending requests are finished."""
-        self._stopping, self._uncontended = True, 0
+        self._stopping, self._always_admitted_below = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending. Return False if the time runs out first."""

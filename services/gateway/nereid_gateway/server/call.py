@@ -80,22 +80,34 @@ class HttpCall:
     )
 
     def __init__(
-        self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
+        self,
+        on_progress: Callable[[], None],
+        peer: str = "",
+        account: Account = NO_ACCOUNT,
+        known_headers: KnownHeaders | None = None,
+        body: bytes = b"",
     ) -> None:
-        """Make an empty call. on_progress: called whenever `unwritten` has parts to write."""
+        """Make a call, which is empty unless it has known headers.
+
+        on_progress: called whenever `unwritten` has parts to write.
+        """
         self.peer = peer
         self.account = account
         # Owner of the pending request: the connection's account, or an authenticated principal.
         self.sender: object = account
         self.held_bytes = 0
-        self.method = b""
-        self.target = b""
         # Set if the request repeats a known head, so that the parser was not needed.
-        self.known_headers: KnownHeaders | None = None
+        self.known_headers = known_headers
         # Key: a lower-case name. If a header is repeated, the last value counts. Calls with the
         # same known head share the dict.
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
+        self.headers: dict[bytes, bytes]
+        if known_headers is None:
+            self.method = self.target = b""
+            self.headers = {}
+        else:
+            self.method, self.target = known_headers.method, known_headers.target
+            self.headers = known_headers.headers
+        self.body = body
         self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
@@ -147,11 +159,6 @@ class HttpCall:
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
-    def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with a head from kept_alive_head() and a body. keep_alive must be set."""
-        if not self.done:
-            self._complete(parts)
-
     def respond_not_modified(self, extra: bytes) -> None:
         """Respond 304: the client's copy is current. extra: header lines, each with its CRLF."""
         self._respond(_STATUS_LINES[304] + extra, ())
@@ -170,9 +177,12 @@ class HttpCall:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self._complete([head + b"\r\n", *body])
+        self.complete([head + b"\r\n", *body])
 
-    def _complete(self, parts: list[bytes]) -> None:
+    def complete(self, parts: list[bytes]) -> None:
+        """Respond with the parts of a response: a head without a missing line, and a body."""
+        if self.done:
+            return
         self.done = True
         self.on_cancel = None
         if self.held_bytes:

@@ -7,7 +7,7 @@ framing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nereid_gateway.server.call import HttpCall
@@ -18,9 +18,9 @@ _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
 class KnownHeaders:
-    """Known head. end: bytes of head and body. derived: what an endpoint derives from it."""
+    """Known head. end: bytes of head and body. endpoint_data: what an endpoint derives from it."""
 
-    __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
+    __slots__ = ("end", "endpoint_data", "headers", "method", "start", "target", "text")
 
     def __init__(self, text: bytes, end: int, call: HttpCall) -> None:
         self.text = text
@@ -29,7 +29,7 @@ class KnownHeaders:
         self.method = call.method
         self.target = call.target
         self.headers = call.headers
-        self.derived: object = None
+        self.endpoint_data: Any = None
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
@@ -47,15 +47,3 @@ class KnownHeaders:
         ):
             return None
         return cls(first_bytes[:start], start + int(length), call)
-
-    def matches(self, data: bytes) -> bool:
-        """Return whether data begins with a complete request that has this head."""
-        return len(data) >= self.end and data.startswith(self.text)
-
-    def fill_call(self, call: HttpCall, data: bytes) -> None:
-        """Fill in call as the request that data begins with."""
-        call.known_headers = self
-        call.method = self.method
-        call.target = self.target
-        call.headers = self.headers
-        call.body = data[self.start : self.end]

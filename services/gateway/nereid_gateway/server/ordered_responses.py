@@ -75,19 +75,17 @@ class OrderedResponses:
 
     def add_call(self, call: HttpCall) -> None:
         """Dispatch or queue a request. Raises RequestRejected beyond the client's budget."""
-        if self.closing:
-            # The client may send the request again on another connection.
-            return
         if self._queued or len(self.in_flight) >= self._max_pipelined:
             _hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
-            self.dispatch_call(call)
-        # The parser stops by itself only after requests with which the client closes the
-        # connection.
-        self.closing = self.closing or not call.keep_alive
+            self._dispatch_call(call)
+        if not call.keep_alive:
+            # The parser stops by itself only after requests with which the client closes the
+            # connection.
+            self.closing = True
 
-    def dispatch_call(self, call: HttpCall) -> None:
+    def _dispatch_call(self, call: HttpCall) -> None:
         """Dispatch a request, which becomes the last request in flight."""
         self.in_flight.append(call)
         if call.done:
@@ -168,7 +166,7 @@ class OrderedResponses:
                 if not call.keep_alive:
                     self.closing = True
                 while self._queued and len(in_flight) < self._max_pipelined:
-                    self.dispatch_call(self._queued.popleft())
+                    self._dispatch_call(self._queued.popleft())
             if in_flight and in_flight[0].unwritten:
                 self._write_stream(transport)
                 in_flight[0].control_flow(paused=not self._writable)

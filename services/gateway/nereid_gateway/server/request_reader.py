@@ -35,7 +35,19 @@ _log = logging.getLogger(__name__)
 # Bytes parsed in one turn before other connections have their turn.
 _TURN_BYTES: Final = 4096
 # Requests with known headers that one turn accepts.
-_TURN_REQUESTS: Final = range(16)
+_TURN_REQUESTS: Final = 16
+
+# States of the request that arrives. on_message_begin() leads from _IDLE to _HEADERS,
+# on_headers_complete() to one of the next three, on_message_complete() back to _IDLE, and reject()
+# to _REJECTED.
+_IDLE: Final = 0
+_HEADERS: Final = 1
+_BODY: Final = 2
+_BUFFERED_BODY: Final = 3
+# The head offers an upgrade. The parser skips the body, and the head is parsed again (_parse).
+_UPGRADE: Final = 4
+# The client may still send the rest of the request.
+_REJECTED: Final = 5
 
 
 class RequestReader:
@@ -56,14 +68,14 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        self._one_is_all = limits.max_pipelined == 1
+        self._max_pipelined = limits.max_pipelined
         self._peer = ""
         self._account: Account = NO_ACCOUNT
         self._parser = httptools.HttpRequestParser(self)
         self.call: HttpCall | None = None
         self.body = RequestBody(limits)
+        self._state = _IDLE
         self._header_bytes = 0
-        self._in_headers = self._upgrade = False
         # Received bytes that begin with the request, or None if they cannot become known headers.
         self._first_bytes: bytes | None = None
         self._known_headers: KnownHeaders | None = None
@@ -73,8 +85,6 @@ class RequestReader:
         self._held_bytes = 0
         # True if the client waits for 100 Continue before it sends the body.
         self.continue_due = False
-        # True if a request was rejected and the client may still send the rest of it.
-        self.rejected = False
 
     def open(self, peer: str, account: Account) -> None:
         """Begin to read a client's requests, and charge their bytes to account."""
@@ -99,32 +109,32 @@ class RequestReader:
         responses = self._responses
         if responses.closing:
             return False
-        known_headers = self._known_headers
-        if (
-            known_headers is not None
-            and len(data) == known_headers.end
-            and self.call is None
-            and not (responses.in_flight or self.deferred or self._held_bytes)
-            and data.startswith(known_headers.text)
-        ):
-            # Nearly all requests take this path.
-            call = HttpCall(self._on_call_progress, self._peer, self._account)
-            known_headers.fill_call(call, data)
-            self._liveness.last_activity = SINCE_SWEEP
-            if responses.draining:
-                call.keep_alive = False
-            responses.dispatch_call(call)
-            if not call.keep_alive:
-                responses.closing = True
-            return responses.closing or self._one_is_all
-        if self.call is None:
-            if known_headers is not None:
-                data = self._accept_known_headers(known_headers, data)
+        if self._state == _IDLE:
+            known, accepted = self._known_headers, 0
+            while known is not None and len(data) >= known.end and data.startswith(known.text):
+                if accepted == _TURN_REQUESTS:
+                    self.deferred, data = data, b""
+                    break
+                call = HttpCall(
+                    self._on_call_progress,
+                    self._peer,
+                    self._account,
+                    known,
+                    data[known.start : known.end],
+                )
+                data = data[known.end :]
+                if responses.draining:
+                    call.keep_alive = False
+                self._liveness.last_activity = SINCE_SWEEP
+                responses.add_call(call)
+                if not data or responses.closing:
+                    break
+                accepted += 1
             if not (data or self.deferred or self._held_bytes):
                 # All received bytes are parsed.
-                return responses.closing or responses.full
+                return responses.closing or len(responses.in_flight) >= self._max_pipelined
             self._first_bytes = data
-        elif not self._in_headers:
+        elif self._state != _HEADERS:
             self._liveness.on_activity()
         self._parse_received(data)
         return True
@@ -146,34 +156,20 @@ class RequestReader:
     @property
     def missing_body_bytes(self) -> int:
         """Missing bytes of a body that has a buffer, or 0 without a buffer."""
-        return 0 if self.body.buffer is None else self.body.missing_bytes
+        return self.body.missing_bytes if self._state == _BUFFERED_BODY else 0
 
     @property
     def received_body_bytes(self) -> int | None:
         """Received bytes of the arriving request's body, or None before its head is complete."""
-        return None if self._in_headers else self.body.received_bytes
+        return None if self._state == _HEADERS else self.body.received_bytes
 
-    def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
-        """Accept requests with known headers at the beginning of data. Return or defer the rest."""
-        for _ in _TURN_REQUESTS:
-            if not known_headers.matches(data) or self._responses.closing:
-                break
-            call = HttpCall(self._on_call_progress, self._peer, self._account)
-            known_headers.fill_call(call, data)
-            data = data[known_headers.end :]
-            call.keep_alive = not self._responses.draining
-            self._accept_request(call)
-        else:
-            self.deferred = data
-            return b""
-        return data
-
-    def _accept_request(self, call: HttpCall) -> None:
-        self._liveness.last_activity = SINCE_SWEEP
-        self._responses.add_call(call)
+    @property
+    def rejected(self) -> bool:
+        """True if a request was rejected and the client may still send the rest of it."""
+        return self._state == _REJECTED
 
     def _parse_received(self, data: bytes) -> None:
-        if self.body.buffer is not None:
+        if self._state == _BUFFERED_BODY:
             data = self.body.fill_buffer(data)
             if self.body.buffer_full:
                 self._complete_body_buffer()
@@ -201,7 +197,7 @@ class RequestReader:
 
     @property
     def _in_body(self) -> bool:
-        return self.call is not None and not self._in_headers
+        return self._state in {_BODY, _BUFFERED_BODY}
 
     def _parse(self, data: bytes) -> None:
         before = self.call
@@ -215,10 +211,9 @@ class RequestReader:
             except httptools.HttpParserUpgrade as upgrade:
                 # The server supports no upgrade, so the request is parsed again without the offer.
                 head = without_upgrade(self.current, self._parser.get_method())
-                self._upgrade = False
                 self._parser = httptools.HttpRequestParser(self)
                 data = head + data[upgrade.args[0] :]
-        if not self._in_headers:
+        if self._state != _HEADERS:
             self._header_bytes = 0
         elif self.call is before:
             self._header_bytes += size_bytes
@@ -231,7 +226,7 @@ class RequestReader:
     def on_message_begin(self) -> None:
         """Begin a request."""
         self.call = self.make_call(self._on_call_progress, self._peer, self._account)
-        self._in_headers = True
+        self._state = _HEADERS
         self.body.clear()
         self._liveness.begin_request()
 
@@ -249,16 +244,15 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         """Read the framing from the headers, and begin the body."""
-        self._in_headers = False
         call = self.current
         parser = self._parser
         if parser.should_upgrade():
-            # The parser skips the body of a request that offers an upgrade; see _parse.
-            self._upgrade = True
+            self._state = _UPGRADE
             return
         self.continue_due = read_headers(call, parser)
         call.keep_alive = call.keep_alive and not self._responses.draining
         self.body.begin(call, self._allocate_body)
+        self._state = _BODY if self.body.buffer is None else _BUFFERED_BODY
 
     def on_body(self, body: bytes) -> None:
         """Add a piece of the body."""
@@ -270,8 +264,9 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """Hand the complete request on."""
-        if self._upgrade:
+        if self._state == _UPGRADE:
             return
+        self._state = _IDLE
         call, self.call = self.current, None
         self.body.move_to(call)
         if self._held_bytes:
@@ -280,7 +275,10 @@ class RequestReader:
         if self._first_bytes is not None:
             self._known_headers = self.known_headers_of(call, self._first_bytes)
             self._first_bytes = None
-        self._accept_request(call)
+        self._liveness.last_activity = SINCE_SWEEP
+        if not self._responses.closing:
+            # Otherwise, the client may send the request again on another connection.
+            self._responses.add_call(call)
 
     @property
     def current(self) -> HttpCall:
@@ -300,7 +298,7 @@ class RequestReader:
     def _charge_arriving(self) -> None:
         arrived = len(self.deferred)
         if self.call is not None:
-            arrived += self._header_bytes if self._in_headers else self.body.size_bytes
+            arrived += self._header_bytes if self._state == _HEADERS else self.body.size_bytes
         growth = arrived - self._held_bytes
         if not growth:
             return
@@ -338,8 +336,8 @@ class RequestReader:
             return
         call = self.call or self.make_call(self._on_call_progress, self._peer, self._account)
         self.call = None
-        self._in_headers = self.continue_due = False
+        self._state = _REJECTED
+        self.continue_due = False
         self.body.clear()
         self._release_arriving()
-        self.rejected = True
         self._responses.reject_call(call, status, message, extra)

@@ -29,7 +29,7 @@ class Gateway:
     def add(self, sender: Hashable, model: str) -> bool:
         request = InferRequest(0, model.encode(), [], sender=sender)
         self.last += 1
-        if len(self.pending) >= self.shares.uncontended and not self.shares.may_add(
+        if len(self.pending) >= self.shares.always_admitted_below and not self.shares.may_add(
             request, self.last, self.pending.values()
         ):
             return False

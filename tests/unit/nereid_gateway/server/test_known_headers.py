@@ -94,14 +94,11 @@ def test_cut_and_very_long_heads_do_not_qualify() -> None:
     assert KnownHeaders.from_call(call, PLAIN) is None
 
 
-def test_a_head_matches_only_itself() -> None:
+def test_a_call_with_a_known_head_has_what_was_parsed() -> None:
     known = KnownHeaders.from_call(call_of({b"content-length": b"3"}), PLAIN)
     assert known is not None
-    assert known.matches(PLAIN + b"abc")
-    assert not known.matches(PLAIN + b"ab")
-    assert not known.matches(LONGER + b"-" * 30)
-    call = HttpCall(lambda: None)
-    known.fill_call(call, PLAIN + b"abcPOST")
+    assert (known.text, known.end) == (PLAIN, len(PLAIN) + 3)
+    call = HttpCall(lambda: None, known_headers=known, body=b"abc")
     assert (call.method, call.target) == (b"POST", b"/a")
     assert (call.body, call.headers) == (b"abc", {b"content-length": b"3"})
     assert call.known_headers is known

@@ -55,7 +55,7 @@ class ViewDocument(NamedTuple):
     own: dict[str, Any]
 
 
-class Sent(NamedTuple):
+class LastSentParts(NamedTuple):
     """The parts that were last sent to synced consoles."""
 
     shared: dict[str, Any]
@@ -63,7 +63,7 @@ class Sent(NamedTuple):
     documents: Mapping[View, ViewDocument]
 
 
-NOTHING_SENT: Final = Sent({}, {}, {})
+NOTHING_SENT: Final = LastSentParts({}, {}, {})
 
 
 def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> ViewDocument:
@@ -90,7 +90,7 @@ class Encoder:
     """Encodes the documents of one look at the mesh, each part only once."""
 
     def __init__(
-        self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: Sent
+        self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: LastSentParts
     ) -> None:
         """Encode these sections and rows. last: what consoles have, and patches update."""
         self._shared = shared
@@ -103,9 +103,9 @@ class Encoder:
         self._row_patches: dict[RowKey, orjson.Fragment | None] = {}
         self._patches: dict[View, bytes] = {}
 
-    def sent(self, documents: Mapping[View, ViewDocument]) -> Sent:
+    def last_sent_parts(self, documents: Mapping[View, ViewDocument]) -> LastSentParts:
         """Return the documents as sent. Call this once all consoles have them."""
-        return Sent(self._shared, self._rows, documents)
+        return LastSentParts(self._shared, self._rows, documents)
 
     def snapshot(self, shown: ViewDocument, permissions: document.Permissions) -> bytes:
         """Return the whole document of a view."""

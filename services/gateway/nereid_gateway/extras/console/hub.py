@@ -200,7 +200,7 @@ class ConsoleHub:
             if console.view in documents and console in self._consoles:
                 self._update(console, documents[console.view], encoder)
                 await cost.pause()
-        self._last = encoder.sent(documents)
+        self._last = encoder.last_sent_parts(documents)
 
     def _update(self, console: Console, shown: ViewDocument, encoder: Encoder) -> None:
         if console.paused:

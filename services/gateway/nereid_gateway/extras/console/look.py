@@ -186,7 +186,9 @@ class Observer:
         if now_s < self._index_due_s:
             return
         try:
-            data = await self._control.page("RepositoryIndex", kserve_pb2.RepositoryIndexRequest())
+            data = await self._control.read_for_whole_mesh(
+                "RepositoryIndex", kserve_pb2.RepositoryIndexRequest()
+            )
         except NereidError as error:
             problems.append(Problem(f"RepositoryIndex: {error.message}"))
             return

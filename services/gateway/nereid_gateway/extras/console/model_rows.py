@@ -32,7 +32,7 @@ _TARGETS: Final = {
 }
 
 
-class _Known(NamedTuple):
+class _CachedRow(NamedTuple):
     row: document.Model
     entry: IndexEntry
     samples: Samples
@@ -47,7 +47,7 @@ class ModelRows:
     """Rows of one mesh. A row is made again only if its contents may have changed."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, _Known] = {}
+        self._cached_rows: dict[Key, _CachedRow] = {}
 
     def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
         """Return the row of one version. earlier: the look before, or this look if it is the first.
@@ -57,7 +57,7 @@ class ModelRows:
         mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
         config = look.configs.get(entry.key)
-        last = self._known.get(entry.key)
+        last = self._cached_rows.get(entry.key)
         same = last is not None and last.samples.same_as(samples)
         if (
             last is not None
@@ -71,13 +71,13 @@ class ModelRows:
         row = _row(entry, samples, look, earlier)
         if owner:
             row["scheduler"] = owner
-        self._known[entry.key] = _Known(row, entry, samples, mesh, owner, config, same)
+        self._cached_rows[entry.key] = _CachedRow(row, entry, samples, mesh, owner, config, same)
         return row
 
     def forget_others(self, shown: Container[Key]) -> None:
         """Forget all rows except those of the versions that are shown."""
-        for key in [known for known in self._known if known not in shown]:
-            del self._known[key]
+        for key in [cached for cached in self._cached_rows if cached not in shown]:
+            del self._cached_rows[key]
 
 
 def _mesh_facts(

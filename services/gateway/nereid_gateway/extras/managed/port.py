@@ -31,7 +31,7 @@ class SpawnControl(Protocol):
         call: HttpCall,
         handle: Callable[[], Coroutine[Any, Any, None] | None],
         *,
-        goes_on: bool,
+        survives_disconnect: bool,
     ) -> None:
         """Serve a control call when it is the client's turn."""
 
@@ -115,7 +115,7 @@ class ManagedPort:
         if managed.work is None:
             self._front(call)
             return
-        self._spawn_control(call, partial(managed.work, managed), goes_on=True)
+        self._spawn_control(call, partial(managed.work, managed), survives_disconnect=True)
 
 
 def refuse_route(call: ManagedCall) -> None:

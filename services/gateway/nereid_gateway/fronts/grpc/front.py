@@ -38,6 +38,7 @@ from nereid_gateway.fronts.grpc import (
     wire_format,
 )
 from nereid_gateway.fronts.grpc.bounded_decoder import BoundedDecoder
+from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage
 from nereid_gateway.fronts.grpc.infer_stream import InferStreams
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, MAX_CONTROL_BYTES
 
@@ -122,35 +123,32 @@ class GrpcFront:
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
-    def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
+    def infer(self, call: Call, data: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve a call of ModelInfer. infer: submits the request, by default to the data plane."""
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
         received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
         try:
-            request = self._decoder.decode_now(message)
+            decoded = self._decoder.decode_now(data)
         except NereidError as error:
             statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
             return
         infer = infer or data_plane.infer
-        if request is None:
-            work = self._decode_and_submit(call, message, received_ns, infer)
-            self._start_decoding(call, work)
-        else:
-            self._submit(call, request, received_ns, infer)
-
-    def _start_decoding(self, call: Call, work: Coroutine[None, None, None]) -> None:
+        if not isinstance(decoded, GrpcMessage):
+            self._submit(call, decoded, received_ns, infer)
+            return
+        work = self._decode_and_submit(call, decoded, received_ns, infer)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         call.on_cancel = partial(self._end_early, call, task.cancel)
 
     async def _decode_and_submit(
-        self, call: Call, message: bytes | MessageBuffer, received_ns: int, infer: Infer
+        self, call: Call, message: GrpcMessage, received_ns: int, infer: Infer
     ) -> None:
         try:
-            request = await self._decoder.decode_later(message, call)
+            request = await self._decoder.decode(message, call)
         except NereidError as error:
             self.statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
@@ -176,38 +174,35 @@ class GrpcFront:
         data_plane = self._data_plane
         if data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
-        respond = partial(self._respond, call, request)
+        timer: ResponseTimer | None = None
         timing_header = call.get(HEADER) if call.metadata else None
         if (timing_header is not None or data_plane.times_all) and data_plane.timed.include(
             timing_header
         ):
             timer = start_timer(request, received_ns)
-            respond = partial(self._respond_timed, call, request, timer)
         # The data plane charges the bytes from here on.
         call.release()
-        handle = infer(request, respond)
+        handle = infer(request, partial(self._respond, call, request.request_id, timer))
         call.on_cancel = partial(self._end_early, call, handle.cancel)
 
-    def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
-        error_status = response.error
-        if error_status is None:
-            self.statuses[0] += 1
-            _reply(call, response, request.request_id)
-        else:
-            self._fail(call, error_status)
-
-    def _respond_timed(
-        self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
+    def _respond(
+        self, call: Call, request_id: str, timer: ResponseTimer | None, response: InferResponse
     ) -> None:
-        timer.record(response)
+        trailers: Trailers = ()
+        if timer is not None:
+            timer.record(response)
+            trailers = timer.trailers()
         error_status = response.error
-        if error_status is None:
-            self.statuses[0] += 1
-            call.reply_parts(infer_codec.parts_of(response, request.request_id), timer.trailers())
+        if error_status is not None:
+            self._fail(call, error_status, trailers)
+            return
+        self.statuses[0] += 1
+        if response.segment_name or trailers:
+            call.reply_parts(infer_codec.parts_of(response, request_id), trailers)
         else:
-            self._fail(call, error_status, timer.trailers())
+            call.reply(infer_codec.encode(response, request_id))
 
-    def _fail(self, call: Call, error_status: ErrorStatus, trailers: Trailers = ()) -> None:
+    def _fail(self, call: Call, error_status: ErrorStatus, trailers: Trailers) -> None:
         self.statuses[error_status.code] += 1
         rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
         message = rpc + error_status.message
@@ -249,7 +244,11 @@ class GrpcFront:
                 queue = data_plane.probe_queue if method.is_probe else data_plane.control_queue
                 work = partial(respond, message)
                 return await queue.run(
-                    call.peer, work, principal, account=call.account, goes_on=method.goes_on
+                    call.peer,
+                    work,
+                    principal,
+                    account=call.account,
+                    survives_disconnect=method.survives_disconnect,
                 )
             except NereidError as error:
                 trailers = retry_trailers(error)
@@ -316,10 +315,3 @@ def _check(kind: type[Message], message: bytes) -> None:
         kind.FromString(message)
     except DecodeError as error:
         raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-
-
-def _reply(call: Call, response: InferResponse, request_id: str) -> None:
-    if response.segment_name:
-        call.reply_parts(infer_codec.parts_of(response, request_id))
-    else:
-        call.reply(infer_codec.encode(response, request_id))

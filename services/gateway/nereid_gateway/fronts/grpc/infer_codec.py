@@ -19,22 +19,24 @@ from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
 from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid_gateway.core import request_head
-from nereid_gateway.core.request_head import CheckedHead, HeadInput
+from nereid_gateway.core.request_head import NOTHING_CHECKED, CheckedHead, HeadInput
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 from nereid_gateway.fronts.grpc import shared_memory, typed_contents, wire_format
 from nereid_gateway.fronts.grpc.message_layouts import MessageLayouts
 from nereid_gateway.plane.client_shm.regions import NO_REGIONS, Regions, UnresolvedRegions
-from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+from nereid_gateway.plane.request_decoding import InferMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from nereid.core.wire.messages import InferResponse
-    from nereid_gateway.core.tensors.region_ranges import RegionRanges
+    from nereid.shm.segments import Lease
+    from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
-    from nereid_gateway.plane.decoding.turns import LoopTurns
+    from nereid_gateway.fronts.grpc.wire_format import Outline
 
     Message = kserve_pb2.ModelInferRequest
 
@@ -63,127 +65,39 @@ _CUSTOM: Final = (
 
 
 class GrpcDecoder:
-    """Decodes requests, and caches the heads that were checked."""
+    """Checks heads of requests, and remembers the heads and the layouts of messages."""
 
-    def __init__(self, regions: Regions = NO_REGIONS, turns: LoopTurns | None = None) -> None:
-        """Prepare an empty cache. turns: charged with large heads, or None to charge nothing."""
-        self._regions = regions
-        self._turns = turns
-        self._layouts = MessageLayouts()
+    def __init__(self, regions: Regions = NO_REGIONS) -> None:
+        self.regions = regions
+        self.layouts = MessageLayouts()
         self._checked = BoundedCache[bytes, CheckedHead](
             request_head.CACHED_HEADS, request_head.MAX_CACHED_HEAD_BYTES
         )
 
-    def decode(
-        self, data: bytes, unchecked: list[StringInput] | None = None, *, charged: bool = False
-    ) -> InferRequest:
-        """Return the request in data.
+    def complete_request(
+        self, message: Message, request: InferRequest, head: bytes
+    ) -> tuple[CheckedHead, bool]:
+        """Check a head, and give the request its head and payloads. Return whether it was known.
 
-        An invalid request has its error in error_status, because the scheduler reports an unknown
-        model first. unchecked: collects large inputs whose elements must still be counted. charged:
-        True if this turn is already charged with the message. Raises Internal if data cannot be
-        parsed, and TurnSpentError if the message has to wait for another turn.
+        Raises NereidError if the request is invalid.
         """
-        known = self._layouts.read(data)
-        if known is not None:
-            return known
-        try:
-            message = _parse(data)
-        except DecodeError as error:
-            raise Internal("Unable to parse request") from error
-        payloads: list[Any] = list(message.raw_input_contents)
-        if payloads:
-            message.ClearField("raw_input_contents")
-        request = InferRequest(0, b"", payloads)
-        self._complete_request(message, request, unchecked, charged=charged, data=data)
-        return request
-
-    def decode_buffer(
-        self,
-        buffer: MessageBuffer,
-        unchecked: list[StringInput] | None = None,
-        *,
-        charged: bool = False,
-    ) -> InferRequest:
-        """Return the request in a large message. Its tensors stay in the buffer.
-
-        Raises Internal if the message cannot be parsed, and TurnSpentError if it has to wait for a
-        turn.
-        """
-        try:
-            rest, places = wire_format.split_tensors(buffer.view)
-            message = _parse(rest)
-        except DecodeError:
-            # protobuf parses a damaged or unusual message and reports its errors.
-            return self.decode(bytes(buffer.view), unchecked, charged=charged)
-        payloads: list[Any] = [buffer[start:end] for start, end in places]
-        request = InferRequest(0, b"", payloads, lease=buffer.lease)
-        self._complete_request(message, request, unchecked, charged=charged)
-        return request
-
-    def _complete_request(
-        self,
-        message: Message,
-        request: InferRequest,
-        unchecked: list[StringInput] | None,
-        *,
-        charged: bool = False,
-        data: bytes = b"",
-    ) -> None:
-        """Check the head and fill in the request. data: the message, or empty if not to be kept."""
-        payloads = request.payloads
-        if message.id:
-            request.request_id = message.id
-            message.ClearField("id")
-            data = b""
-        try:
-            if message.parameters:
-                _move_parameters(message, request)
-                data = b""
-            head = message.SerializeToString()
-            checked = self._checked.get(head)
-            if checked is None:
-                data = b""
-                if len(head) > SMALL_BYTES and self._turns is not None and not charged:
-                    self._turns.spend(len(head))
-                checked = self._check_head(message, head, request)
-            request.head = checked.head
-            if checked.regions is not None:
-                shared_memory.place_payloads(request, checked, checked.regions, message.model_name)
-                payloads = request.payloads
-                self._regions.resolve_ranges(request, checked.regions)
-            count = len(checked.input_names)
-            if len(payloads) != count:
-                _match_payloads(request, checked, message.model_name)
-            if checked.strings:
-                self._check_strings(request, checked.strings, unchecked)
-            elif data and checked.regions is None:
-                self._layouts.remember(data, head, checked.head, payloads)
-        except NereidError as error:
-            fail_request(request, message.model_name, message.model_version, error)
-
-    def _check_strings(
-        self,
-        request: InferRequest,
-        strings: Iterable[StringInput],
-        unchecked: list[StringInput] | None,
-    ) -> None:
-        for about in strings:
-            if about.position in self._regions.unresolved:
-                self._regions.unchecked.append(about)
-                continue
-            raw = tensor_bytes(request, request.payloads[about.position])
-            if unchecked is not None and len(raw) > LARGE_BYTES:
-                unchecked.append(about)
-            else:
-                string_elements.check(raw, about, request.request_id)
+        checked = self._checked.get(head)
+        known = checked is not None
+        if checked is None:
+            checked = self._check_head(message, head, request)
+        request.head = checked.head
+        if checked.regions is not None:
+            shared_memory.place_payloads(request, checked, checked.regions, message.model_name)
+        elif len(request.payloads) != len(checked.input_names):
+            _match_payloads(request, checked, message.model_name)
+        return checked, known
 
     def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
         model = message.model_name
         request_head.check_count("inputs", len(message.inputs), model)
         request_head.check_count("outputs", len(message.outputs), model)
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
-        regions = shared_memory.region_use(message, self._regions)
+        regions = shared_memory.region_use(message, self.regions)
         classes = _classes(message)
         if request.payloads and typed:
             name = next(tensor.name for tensor in message.inputs if tensor.HasField("contents"))
@@ -214,22 +128,188 @@ class GrpcDecoder:
         return checked
 
 
-def fail_request(request: InferRequest, model: str, version: str, error: NereidError) -> None:
-    """Turn a request into one that has only the name of the model and the error."""
-    request.head = request_head.naming(model, version)
-    request.payloads = []
-    request.error_status = error_status_of(error)
+class GrpcMessage(InferMessage):
+    """ModelInferRequest, as RequestDecoding decodes it."""
+
+    __slots__ = (
+        "_data",
+        "_decoder",
+        "_error",
+        "_head",
+        "_is_plain",
+        "_message",
+        "_outline",
+        "_request",
+    )
+
+    # _parse() sets these.
+    _request: InferRequest
+    _head: bytes
+
+    def __init__(self, decoder: GrpcDecoder, data: bytes | MessageBuffer) -> None:
+        """Parse data, unless it has much text. Raises Internal if it cannot be parsed."""
+        self.decoded = None
+        self._decoder = decoder
+        self._data = data
+        self._message: Message | None = None
+        # Error in the parameters.
+        self._error: NereidError | None = None
+        # True if later messages may differ in nothing but their tensors.
+        self._is_plain = True
+        self._outline: Outline | None = None
+        if len(data) > LARGE_BYTES:
+            self._outline = _outline(_view(data))
+            self.text_bytes = self._outline.rest_bytes
+            if self.text_bytes > LARGE_BYTES:
+                return
+        self._parse()
+        self.text_bytes = len(self._head)
+
+    def _parse(self) -> Message:
+        """Move all that differs from request to request from the message to a request."""
+        data = self._data
+        lease: Lease | None = None
+        if isinstance(data, bytes):
+            message, payloads = _read_fields(data)
+        else:
+            self._is_plain = False
+            try:
+                rest, places = wire_format.split_tensors(data.view)
+                message = _parse(rest)
+            except DecodeError:
+                # protobuf parses a damaged or unusual message and reports its errors.
+                message, payloads = _read_fields(bytes(data.view))
+            else:
+                payloads = [data[start:end] for start, end in places]
+                lease = data.lease
+        request = InferRequest(0, b"", payloads, message.id, lease=lease)
+        self._message, self._request, self._head = message, request, b""
+        if request.request_id:
+            message.ClearField("id")
+            self._is_plain = False
+        if message.parameters:
+            self._is_plain = False
+            try:
+                _move_parameters(message, request)
+            except NereidError as error:
+                self._error = error
+                return message
+        self._head = message.SerializeToString()
+        return message
+
+    @property
+    def naming_head(self) -> bytes:
+        """Head that names only the model; empty if the message shows no model."""
+        if self._message is not None:
+            return request_head.naming(self._message.model_name, self._message.model_version)
+        outline = self._outline
+        return b"" if outline is None else request_head.naming(outline.model, outline.version)
+
+    @property
+    def request_id(self) -> str:
+        """The client's id of the request, as far as it is known."""
+        if self._message is None and self._outline is not None:
+            return self._outline.request_id
+        return self._request.request_id
+
+    def decode(self) -> tuple[InferRequest, CheckedHead]:
+        """Return the request, and what is to be checked. An invalid request has its error.
+
+        The scheduler gets the error, because it reports an unknown model first. Raises Internal if
+        the message cannot be parsed.
+        """
+        message = self._parse() if self._message is None else self._message
+        request, decoder = self._request, self._decoder
+        try:
+            if self._error is not None:
+                raise self._error
+            checked, known = decoder.complete_request(message, request, self._head)
+        except NereidError as error:
+            return self._failed_request(error), NOTHING_CHECKED
+        data = self._data
+        if (
+            known
+            and self._is_plain
+            and isinstance(data, bytes)
+            and not checked.strings
+            and checked.regions is None
+        ):
+            decoder.layouts.remember(data, self._head, checked.head, request.payloads)
+        return request, checked
+
+    async def decode_in_process(self, run_job: RunJob) -> tuple[InferRequest, CheckedHead]:
+        """Decode the message in a decoder process. Raises NereidError if that fails."""
+        data, regions = self._data, self._decoder.regions
+        (decoded, checked), payloads = await run_job(
+            decode_job, regions.allowed, blobs=[_view(data)]
+        )
+        request: InferRequest = decoded
+        request.payloads = list(payloads)
+        return request, checked
+
+    def error_request(self, error: NereidError) -> InferRequest:
+        """Return the request to submit in place of an invalid one.
+
+        Raises Internal again: the message could not be parsed, so that there is no request.
+        """
+        if isinstance(error, Internal):
+            raise error
+        return self._failed_request(error)
+
+    def _failed_request(self, error: NereidError) -> InferRequest:
+        return InferRequest(
+            0, self.naming_head, [], self.request_id, error_status=error_status_of(error)
+        )
+
+
+def _read_fields(data: bytes) -> tuple[Message, list[Any]]:
+    """Return a message without its tensors, and the tensors."""
+    try:
+        message = _parse(data)
+    except DecodeError as error:
+        raise Internal("Unable to parse request") from error
+    payloads = list(message.raw_input_contents)
+    if payloads:
+        message.ClearField("raw_input_contents")
+    return message, payloads
+
+
+def _outline(data: memoryview) -> Outline:
+    try:
+        return wire_format.outline(data)
+    except DecodeError:
+        # The message is damaged or unusual: a decoder process parses it and reports errors.
+        return wire_format.Outline("", "", "", len(data))
+
+
+def _view(data: bytes | MessageBuffer) -> memoryview:
+    return memoryview(data) if isinstance(data, bytes) else data.view
 
 
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
-) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
-    """Return request, ranges, uncounted inputs and payloads. A decoder process runs this job."""
-    regions = UnresolvedRegions(allowed=shm_allowed)
-    request = GrpcDecoder(regions).decode(messages[0])
+) -> tuple[tuple[InferRequest, CheckedHead], Sequence[Any]]:
+    """Return the request, what is still to be checked, and payloads. A decoder process runs this.
+
+    Strings in regions are still to be checked.
+    """
+    message = GrpcMessage(GrpcDecoder(UnresolvedRegions(allowed=shm_allowed)), messages[0])
+    request, checked = message.decode()
+    inputs = () if checked.regions is None else checked.regions.inputs
+    in_regions = {position for position, _ in inputs}
+    unread: list[StringInput] = []
+    try:
+        for tensor in checked.strings:
+            if tensor.position in in_regions:
+                unread.append(tensor)
+            else:
+                raw = tensor_bytes(request, request.payloads[tensor.position])
+                string_elements.check(raw, tensor, request.request_id)
+    except NereidError as error:
+        request, checked = message.error_request(error), NOTHING_CHECKED
     payloads: list[Any] = request.payloads
     request.payloads = []
-    return (request, regions.named, regions.unchecked), payloads
+    return (request, checked._replace(strings=tuple(unread))), payloads
 
 
 def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:

@@ -18,6 +18,7 @@ from nereid.rpc.grpc.status import status_of_over_budget
 from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid_gateway.core import trace_context
 from nereid_gateway.core.response_timings import HEADER, start_timer
+from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage
 from nereid_gateway.fronts.grpc.stream_responses import (
     PendingReply,
     ReplyOrder,
@@ -315,22 +316,22 @@ class _InferStream:
         owner = self._owner
         received_ns = monotonic_ns() if self._timed or owner.data_plane.records_arrivals else 0
         try:
-            request = owner.decoder.decode_now(message)
+            decoded = owner.decoder.decode_now(message)
         except NereidError as error:
             # A message that cannot be parsed has no request id, so the call ends without a reply to
             # it.
             self.end((Status(error.code), error.message))
             return
-        if request is None:
+        if isinstance(decoded, GrpcMessage):
             # Nothing is read until the message is decoded, so requests keep their order.
-            self._decoding = owner.spawn(self._decode_and_submit(message, received_ns))
+            self._decoding = owner.spawn(self._decode_and_submit(decoded, received_ns))
         else:
-            self._submit_request(request, received_ns)
+            self._submit_request(decoded, received_ns)
 
-    async def _decode_and_submit(self, message: bytes, received_ns: int) -> None:
+    async def _decode_and_submit(self, message: GrpcMessage, received_ns: int) -> None:
         decoder = self._owner.decoder
         try:
-            request = await decoder.decode_later(message, self._call, accepts_many=True)
+            request = await decoder.decode(message, self._call, accepts_many=True)
         except NereidError as error:
             self._decoding = None
             self.end((Status(error.code), error.message))

@@ -47,10 +47,9 @@ class Outline(NamedTuple):
     model: str
     version: str
     request_id: str
-    # Bytes of all fields except the raw tensors.
+    # Bytes of all fields except the raw tensors. Fields after MAX_FIELDS are not read, so that all
+    # bytes of such a message count.
     rest_bytes: int
-    # True if the message has more than MAX_FIELDS fields, which are not all read.
-    unread: bool
 
 
 def outline(message: memoryview) -> Outline:
@@ -74,8 +73,7 @@ def outline(message: memoryview) -> Outline:
         names.get(_MODEL_NAME, ""),
         names.get(_MODEL_VERSION, ""),
         names.get(_REQUEST_ID, ""),
-        len(message) - raw_bytes,
-        count == MAX_FIELDS,
+        len(message) if count == MAX_FIELDS else len(message) - raw_bytes,
     )
 
 

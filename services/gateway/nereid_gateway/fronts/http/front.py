@@ -18,7 +18,6 @@ from nereid_gateway.fronts.http.endpoints.timeline import TimelineEndpoint
 from nereid_gateway.fronts.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid_gateway.fronts.http.inference.infer import InferEndpoint
 from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
-from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
 from nereid_gateway.fronts.http.submission import InferSubmission
 from nereid_gateway.plane.control.load_reports import LoadReports
 from nereid_gateway.server.browser_origins import FORGED, is_forged
@@ -28,6 +27,7 @@ from nereid_gateway.server.call_tasks import CallTasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
     from nereid_gateway.plane.control.control_queue import ControlQueue
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.content_coding import ContentCoder
@@ -85,17 +85,17 @@ class HttpFront:
         }
         # Key: an infer target. Value: its decoder. The hot path needs no routing for known targets.
         self._decoders_by_target = infer.decoders_by_target
-        self._infer, self._infer_again = infer.infer, infer.infer_again
+        self._infer = infer.infer
         # The HTTP server calls this function for a buffer before it reads a large body.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
         """Dispatch a call."""
-        if call.known_headers is not None:
-            template = call.known_headers.derived
-            if isinstance(template, RequestTemplate):
-                self._infer_again(call, template)
-                return
+        known_headers = call.known_headers
+        if known_headers is not None and known_headers.endpoint_data is not None:
+            template: RequestTemplate = known_headers.endpoint_data
+            self._infer(call, template.decoder, template)
+            return
         if self._has_console and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
@@ -119,16 +119,21 @@ class HttpFront:
         else:
             queue = self._probes if endpoint.is_probe else self._queue
             handle = partial(handler, call, route)
-            self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
+            self._spawn(call, queue, handle, survives_disconnect=endpoint.survives_disconnect)
 
-    def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call in its turn. goes_on: complete it even without the client."""
+    def spawn_control(self, call: HttpCall, handle: Handle, *, survives_disconnect: bool) -> None:
+        """Serve a control call in its turn.
+
+        survives_disconnect: complete it even without the client.
+        """
         if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
-        self._spawn(call, self._queue, handle, goes_on=goes_on)
+        self._spawn(call, self._queue, handle, survives_disconnect=survives_disconnect)
 
-    def _spawn(self, call: HttpCall, queue: ControlQueue, handle: Handle, *, goes_on: bool) -> None:
+    def _spawn(
+        self, call: HttpCall, queue: ControlQueue, handle: Handle, *, survives_disconnect: bool
+    ) -> None:
         async def serve() -> None:
             work = handle()
             if work is not None:
@@ -136,5 +141,11 @@ class HttpFront:
 
         # The queue uses the address only for clients without an authenticated principal.
         principal = principal_of(call.sender)
-        begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
+        begun = queue.run(
+            call.peer,
+            serve,
+            principal,
+            account=call.account,
+            survives_disconnect=survives_disconnect,
+        )
         self._tasks.spawn(call, begun)

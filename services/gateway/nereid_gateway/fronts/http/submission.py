@@ -28,46 +28,27 @@ class InferSubmission:
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
+        self._records_arrivals = data_plane.records_arrivals
 
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
         """Submit a request. It is cancelled if the client disconnects."""
         request.sender = call.sender
-        traceparent = call.headers.get(b"traceparent")
-        if traceparent is not None:
-            state = call.headers.get(b"tracestate")
-            request.trace_context = trace_context.binary(traceparent, state)
-        if self._forwarding is not None and isinstance(call.headers, CasePreservingHeaders):
-            self._forwarding.forward_headers(request, call.headers.spelt.items())
-        if self.data_plane.records_arrivals:
+        headers = call.headers
+        if b"traceparent" in headers:
+            state = headers.get(b"tracestate")
+            request.trace_context = trace_context.binary(headers[b"traceparent"], state)
+        if self._forwarding is not None and isinstance(headers, CasePreservingHeaders):
+            self._forwarding.forward_headers(request, headers.spelt.items())
+        if self._records_arrivals:
             request.arrival = Arrival("http", call.received_ns, call)
-        timing_header = call.headers.get(HEADER_BYTES)
-        if (timing_header is not None or self._times_all) and self.data_plane.timed.include(
-            timing_header
+        if (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
+            headers.get(HEADER_BYTES)
         ):
             timer = start_timer(request, call.received_ns)
             call.last_lines = timer.header_line
             on_response = partial(timer.on_response, on_response)
-        return self._submit(call, request, on_response)
-
-    @property
-    def reads_headers(self) -> bool:
-        """True if requests depend on headers other than the protocol's own ones."""
-        return self._forwarding is not None or self.data_plane.reads_headers
-
-    def submit_plain(
-        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> None:
-        """Submit a request to which the headers add no information."""
-        request.sender = call.sender
-        if self.data_plane.records_arrivals:
-            request.arrival = Arrival("http", call.received_ns)
-        self._submit(call, request, on_response)
-
-    def _submit(
-        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> RequestHandle:
         # The data plane charges the bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)

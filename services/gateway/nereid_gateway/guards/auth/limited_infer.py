@@ -32,8 +32,7 @@ _INFERENCE: Final = "inference"
 class LimitedInfer:
     """Checks each request against its principal's present grant.
 
-    of_stream: rights and rate are checked here, for each message. Otherwise the guard has checked
-    them.
+    checks_each_message: rights and rate are checked here. Otherwise the guard has checked them.
     """
 
     def __init__(
@@ -42,22 +41,22 @@ class LimitedInfer:
         caller: Caller,
         models: HeadReader,
         *,
-        of_stream: bool,
+        checks_each_message: bool,
     ) -> None:
         self._infer = infer
         self._caller = caller
         self._models = models
-        self._of_stream = of_stream
+        self._checks_each_message = checks_each_message
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
         """Forward a permitted request, or respond with its refusal."""
         caller = self._caller
         principal = caller.principal
         try:
-            if self._of_stream or principal.grant.depends_on_model(_INFERENCE):
+            if self._checks_each_message or principal.grant.depends_on_model(_INFERENCE):
                 model = self._models.model_of(request.head)
                 caller.check_rights(_INFERENCE, model)
-            if self._of_stream:
+            if self._checks_each_message:
                 caller.count_request()
             else:
                 # Other requests may have arrived while this one was decoded.

@@ -84,7 +84,7 @@ class GrpcGuard:
             if caller is None:
                 handler(call, message)
             else:
-                self._front.infer(call, message, self._limited(caller, of_stream=False))
+                self._front.infer(call, message, self._limited(caller, checks_each_message=False))
 
         return handle
 
@@ -135,7 +135,7 @@ class GrpcGuard:
                 self._fail(call, refused.refusal)
                 return
             if infers and caller is not None:
-                self._front.stream_infer(call, self._limited(caller, of_stream=True))
+                self._front.stream_infer(call, self._limited(caller, checks_each_message=True))
             else:
                 handler(call)
 
@@ -154,9 +154,11 @@ class GrpcGuard:
         api = api_of(path)
         return lambda call: policy.admit(api, rule, call.get, call.peer)
 
-    def _limited(self, caller: Caller, *, of_stream: bool) -> Infer:
+    def _limited(self, caller: Caller, *, checks_each_message: bool) -> Infer:
         infer = self._data_plane.infer
-        return LimitedInfer(infer, caller, self._models, of_stream=of_stream).infer
+        return LimitedInfer(
+            infer, caller, self._models, checks_each_message=checks_each_message
+        ).infer
 
     def _fail(self, call: Call, refusal: Refusal) -> None:
         status = STATUSES[refusal.reason]

@@ -51,9 +51,9 @@ class RegionOutputs:
         """Submit a request as `DataPlane.infer` does."""
         if request.region_use is None:
             return self._infer(request, on_response)
-        using = _UsingRequest(self, request.region_use, on_response)
-        using.submitted = self._infer(request, using.on_response)
-        return using
+        request_with_regions = _RequestWithRegions(self, request.region_use, on_response)
+        request_with_regions.submitted = self._infer(request, request_with_regions.on_response)
+        return request_with_regions
 
     def write_later(
         self, write: Callable[[], InferResponse], on_written: Callable[[InferResponse], None]
@@ -77,7 +77,7 @@ class RegionOutputs:
         return names
 
 
-class _UsingRequest:
+class _RequestWithRegions:
     """Request that keeps its regions until its last response or its cancellation.
 
     A thread may still write after a cancellation. Each response overwrites the outputs of the

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -21,13 +20,13 @@ from nereid.core.errors import (
     Unimplemented,
 )
 from nereid.core.wire.messages import InferRequest
-from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
+from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable
 
-    from nereid_gateway.core.tensors.string_elements import StringInput
+    from nereid_gateway.core.tensors.region_ranges import RegionRanges
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 
 DISABLED_MESSAGE: Final = (
@@ -49,14 +48,6 @@ _TOO_MUCH: Final = (
 
 # Inputs from regions, as a request with only payloads.
 ReadInputs = InferRequest
-
-
-class ReadLaterError(Exception):
-    """Raised if large inputs are in regions: `Regions.read` must first read the ranges `named`."""
-
-    def __init__(self, named: RegionRanges) -> None:
-        super().__init__("inputs are to be read first")
-        self.named = named
 
 
 class Memory(Protocol):
@@ -148,11 +139,6 @@ class RegionUse(NamedTuple):
 class Regions:
     """The table of regions by name."""
 
-    # Positions of unread inputs of the request that is being decoded. Only `UnresolvedRegions`
-    # fills `unresolved` and `unchecked`.
-    unresolved: Collection[int] = ()
-    unchecked: list[StringInput]
-
     def __init__(
         self,
         *,
@@ -166,8 +152,6 @@ class Regions:
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
         self._system_keys: set[str] = set()
-        # Inputs of the request that is being decoded, if `read` has read them.
-        self._inputs: ReadInputs | None = None
         self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
@@ -276,20 +260,21 @@ class Regions:
             raise _past_end(name)
         return region
 
-    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
+    def resolve_ranges(
+        self, request: InferRequest, named: RegionRanges, read: ReadInputs | None = None
+    ) -> bool:
         """Copy the inputs that are in regions into request, and set request.region_use.
 
-        Raises ReadLaterError if the inputs are large and not read yet. Raises NereidError if a
-        range is wrong or the inputs are too large.
+        Return False if the inputs are large, so that `read` has to read them first. Raises
+        NereidError if a range is wrong or the inputs are too large.
         """
-        read = self._inputs
         size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
         if read is None and size_bytes > _READ_AT_ONCE_BYTES:
             for _, tensor_range in named.inputs:
                 self.find_region(tensor_range)
             if size_bytes > self._max_request_bytes:
                 raise InvalidArgument(_TOO_MUCH.format(size_bytes, self._max_request_bytes))
-            raise ReadLaterError(named)
+            return False
         regions = []
         for index, (position, tensor_range) in enumerate(named.inputs):
             region = self.find_region(tensor_range)
@@ -308,6 +293,7 @@ class Regions:
         ]
         regions += [region for _, region, _ in placements]
         request.region_use = RegionUse(placements, regions)
+        return True
 
     async def read(
         self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
@@ -333,15 +319,6 @@ class Regions:
         await tensors.stage_in_thread(read)
         return read
 
-    @contextmanager
-    def having(self, inputs: ReadInputs) -> Iterator[None]:
-        """Use these inputs for the request decoded within the context, which must not await."""
-        self._inputs = inputs
-        try:
-            yield
-        finally:
-            self._inputs = None
-
 
 def _end_use(region: Region, _reading: object) -> None:
     region.end_use()
@@ -353,21 +330,10 @@ NO_REGIONS: Final = Regions(allowed=False)
 class UnresolvedRegions(Regions):
     """Table of a decoder process: it accepts all names, which the gateway resolves later."""
 
-    def __init__(self, *, allowed: bool) -> None:
-        super().__init__(allowed=allowed)
-        # `named`: ranges of the last decoded request. `unchecked`: its BYTES inputs in regions.
-        self.named: RegionRanges | None = None
-        self.unchecked = []
-
     def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
         """Return a region without memory for any name."""
         self.check_allowed()
         return _UNRESOLVED
-
-    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
-        """Keep the ranges in `named`, and the positions of the inputs in `unresolved`."""
-        self.named = named
-        self.unresolved = {position for position, _ in named.inputs}
 
 
 class _NoMemory:

@@ -44,7 +44,7 @@ _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
 )
 # Responses for the whole mesh, whose cost depends on the size of the mesh.
-_PAGES: Final = frozenset({_STATISTICS, "RepositoryIndex"})
+_WHOLE_MESH_CALLS: Final = frozenset({_STATISTICS, "RepositoryIndex"})
 # These calls may be repeated, because each sets the state that it names.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
@@ -73,8 +73,8 @@ class Control:
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s
-        self._pages: dict[str, PacedReads[tuple[bytes, Render], bytes]] = {
-            method: PacedReads(partial(self._read_page, method)) for method in _PAGES
+        self._whole_mesh_reads: dict[str, PacedReads[tuple[bytes, Render], bytes]] = {
+            method: PacedReads(partial(self._read_now, method)) for method in _WHOLE_MESH_CALLS
         }
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
@@ -82,19 +82,23 @@ class Control:
 
         Raises the scheduler's error, or Unavailable if the scheduler did not respond.
         """
-        whole = _request_of_page(method, request)
+        whole = _whole_mesh_request(method, request)
         return await (
-            self._call_any(method, request) if whole is None else self.page(method, whole)
+            self._call_any(method, request)
+            if whole is None
+            else self.read_for_whole_mesh(method, whole)
         )
 
-    async def page(self, method: str, request: Message, render: Render = bytes) -> bytes:
+    async def read_for_whole_mesh(
+        self, method: str, request: Message, render: Render = bytes
+    ) -> bytes:
         """Return the rendered response to a call for the whole mesh, which names no model.
 
         One call is made at a time. Callers that come meanwhile share the next call.
         """
-        return await self._pages[method].get((request.SerializeToString(), render))
+        return await self._whole_mesh_reads[method].get((request.SerializeToString(), render))
 
-    async def _read_page(self, method: str, key: tuple[bytes, Render]) -> bytes:
+    async def _read_now(self, method: str, key: tuple[bytes, Render]) -> bytes:
         request, render = key
         return render(await self._call_any(method, request))
 
@@ -142,7 +146,7 @@ class Control:
         return response.ready
 
 
-def _request_of_page(method: str, request: bytes) -> Message | None:
+def _whole_mesh_request(method: str, request: bytes) -> Message | None:
     """Return the request for a page of the mesh, without fields that do not matter, or None."""
     try:
         if method == "RepositoryIndex":

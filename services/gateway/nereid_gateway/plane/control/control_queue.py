@@ -57,13 +57,13 @@ class ControlQueue:
         principal: Hashable = None,
         *,
         account: Account = NO_ACCOUNT,
-        goes_on: bool = False,
+        survives_disconnect: bool = False,
     ) -> Result:
         """Run work() when it is this client's turn, and return its result.
 
-        principal: the client, or None if the peer's address is the client. goes_on: do not cancel
-        work that has begun; it counts as in progress until it ends. Raises Unavailable if too many
-        calls wait or the client has too many unread bytes.
+        principal: the client, or None if the peer's address is the client.
+        survives_disconnect: do not cancel work that has begun; it counts as in progress until it
+        ends. Raises Unavailable if too many calls wait or the client has too many unread bytes.
         """
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
@@ -72,7 +72,7 @@ class ControlQueue:
         except OverBudgetError as error:
             self._end(client)
             raise over_budget(error) from None
-        if not goes_on:
+        if not survives_disconnect:
             try:
                 return await work()
             finally:

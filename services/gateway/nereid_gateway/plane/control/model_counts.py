@@ -58,19 +58,19 @@ class ModelCounts:
         self._group_turn = asyncio.Lock()
         # True if other gateways may have counts of a lost scheduler that this gateway lacks.
         self._group_due = False
-        self._looking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to read. Raises OSError if the group's socket cannot be bound."""
         if self._group is not None:
             await self._group.start()
-        self._looking = asyncio.ensure_future(self._look_forever())
+        self._reading = asyncio.ensure_future(self._read_forever())
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
         if self._group is not None:
             await self._group.close()
 
@@ -109,7 +109,7 @@ class ModelCounts:
             before = self._keeper.schedulers
             response = await read()
             try:
-                await self.look()
+                await self.read_counts()
             except Unimplemented:
                 # Schedulers of an older release do not have the call Counts.
                 return response
@@ -117,12 +117,12 @@ class ModelCounts:
                 return response
         raise Unavailable("schedulers come and go; try again", retry_after_ms=DEFAULT_MS)
 
-    async def _look_forever(self) -> None:
+    async def _read_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began_s, before = loop.time(), self._keeper.schedulers
             with contextlib.suppress(NereidError):
-                await self.look()
+                await self.read_counts()
             if self._keeper.schedulers != before:
                 # The next read gives a new scheduler the counts that it lacks, so it begins at
                 # once.
@@ -130,7 +130,7 @@ class ModelCounts:
             pause_s = min((loop.time() - began_s) * _PAUSES, _MAX_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))
 
-    async def look(self) -> None:
+    async def read_counts(self) -> None:
         """Read what the schedulers have counted since, and give them the counts that they lack."""
         await self._ask_schedulers()
         if self._group is not None:

@@ -114,7 +114,7 @@ class DecoderPool:
         jobs are waiting, or the process failed.
         """
         if not self._limits.processes:
-            return function(list(blobs), *arguments)
+            return function([bytes(blob) for blob in blobs], *arguments)
         if self._closed:
             raise _stopping()
         done: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()

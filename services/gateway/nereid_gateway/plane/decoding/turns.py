@@ -14,10 +14,6 @@ _MAX_WAITING: Final = 65536
 _MAX_WAITING_BYTES: Final = 256 << 20
 
 
-class TurnSpentError(Exception):
-    """Raised if this turn has decoded enough. The request must wait for a later turn."""
-
-
 class LoopTurns:
     """Allowance of each turn of one event loop, and the requests that wait for a turn."""
 
@@ -29,11 +25,12 @@ class LoopTurns:
         )
         self._turn_ends = False
 
-    def spend(self, size_bytes: int) -> None:
-        """Charge the request to this turn, or raise TurnSpentError if it has to wait."""
+    def spend(self, size_bytes: int) -> bool:
+        """Charge the request to this turn. Return False if the request has to wait for a turn."""
         if self._waiting or not self._affords(size_bytes):
-            raise TurnSpentError
+            return False
         self._charge(size_bytes)
+        return True
 
     async def wait(self, peer: str, size_bytes: int) -> None:
         """Wait until the request fits into a turn. Raises Unavailable if too many wait."""

@@ -18,9 +18,9 @@ from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory, tensor_bytes
 from nereid_gateway.fronts.grpc import wire_format
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, decode_job, encode
-from nereid_gateway.plane.decoding.turns import LoopTurns, TurnSpentError
 from tests.support.forms import attributes
 from tests.support.gateway.decoder_jobs import run_here
+from tests.support.gateway.decoding import decode_grpc
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -42,7 +42,7 @@ def message(
 
 
 def decode(built: kserve_pb2.ModelInferRequest) -> InferRequest:
-    return GrpcDecoder().decode(built.SerializeToString())
+    return decode_grpc(GrpcDecoder(), built.SerializeToString())
 
 
 def error_code_of(built: kserve_pb2.ModelInferRequest) -> int:
@@ -58,7 +58,7 @@ def test_raw_tensors_travel_beside_the_head() -> None:
     heads = set()
     for request_id in ("", "a", "b"):
         built = message(X, Y, raw=(FLOATS, FLOATS[::-1]), id=request_id, parameters={})
-        request = decoder.decode(built.SerializeToString())
+        request = decode_grpc(decoder, built.SerializeToString())
         assert request.error_status is None
         assert request.request_id == request_id
         assert request.payloads == [FLOATS, FLOATS[::-1]]
@@ -135,8 +135,8 @@ def test_defects_become_errors(built: kserve_pb2.ModelInferRequest) -> None:
 
 def test_a_known_head_without_its_tensors_is_refused_as_well() -> None:
     decoder = GrpcDecoder()
-    assert decoder.decode(message(X, raw=(FLOATS,)).SerializeToString()).error_status is None
-    assert decoder.decode(message(X).SerializeToString()).error_status is not None
+    assert decode_grpc(decoder, message(X, raw=(FLOATS,)).SerializeToString()).error_status is None
+    assert decode_grpc(decoder, message(X).SerializeToString()).error_status is not None
 
 
 def test_surplus_tensors_are_dropped() -> None:
@@ -194,7 +194,7 @@ def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes
 
 def test_bytes_that_are_no_message_are_refused() -> None:
     with pytest.raises(Internal):
-        GrpcDecoder().decode(b"\xff\xff\xff")
+        decode_grpc(GrpcDecoder(), b"\xff\xff\xff")
 
 
 @given(
@@ -245,9 +245,9 @@ def test_a_large_message_is_decoded_where_it_lies() -> None:
     )
     assert buffer is not None
     buffer.view[:] = built
-    request = GrpcDecoder().decode_buffer(buffer)
+    request = decode_grpc(GrpcDecoder(), buffer)
     assert request.request_id == "mine"
-    assert request.head == GrpcDecoder().decode(built).head
+    assert request.head == decode_grpc(GrpcDecoder(), built).head
     assert [bytes(tensor_bytes(request, each)) for each in request.payloads] == list(tensors)
     assert isinstance(request.payloads[0], SharedMemory)
     assert request.payloads[0].offset % 64 == 0
@@ -261,7 +261,7 @@ def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes) -> None
     assert buffer is not None
     buffer.view[:] = noise
     with pytest.raises(Internal):
-        GrpcDecoder().decode_buffer(buffer)
+        decode_grpc(GrpcDecoder(), buffer)
 
 
 def typed(values: Any, **fields: Any) -> dict[str, Any]:
@@ -283,11 +283,11 @@ async def test_a_decoder_process_reads_what_the_loop_reads(
     inputs: tuple[dict[str, Any], ...], raw: tuple[bytes, ...]
 ) -> None:
     data = message(*inputs, raw=raw).SerializeToString()
-    here = GrpcDecoder().decode(data)
-    (there, named, unchecked), payloads = await run_here(decode_job, False, blobs=[data])
+    here = decode_grpc(GrpcDecoder(), data)
+    (there, checked), payloads = await run_here(decode_job, False, blobs=[data])
     there.payloads = payloads
     assert attributes(there) == attributes(here)
-    assert (named, unchecked) == (None, [])
+    assert (checked.regions, checked.strings) == (None, ())
 
 
 async def test_a_decoder_process_leaves_regions_to_its_gateway() -> None:
@@ -296,24 +296,12 @@ async def test_a_decoder_process_leaves_regions_to_its_gateway() -> None:
     parameters["shared_memory_region"].string_param = "region"
     parameters["shared_memory_byte_size"].int64_param = 8
     data = request.SerializeToString()
-    (there, named, unchecked), payloads = await run_here(decode_job, True, blobs=[data])
+    (there, checked), payloads = await run_here(decode_job, True, blobs=[data])
     assert there.error_status is None
-    assert (payloads, [each.name for each in unchecked]) == ([b""], ["X"])
-    assert named.inputs == ((0, RegionRange("region", 0, 8)),)
-    (refused, *_), _ = await run_here(decode_job, False, blobs=[data])
+    assert (payloads, [each.name for each in checked.strings]) == ([b""], ["X"])
+    assert checked.regions.inputs == ((0, RegionRange("region", 0, 8)),)
+    (refused, _), _ = await run_here(decode_job, False, blobs=[data])
     assert refused.error_status.code == Unimplemented.code
-
-
-async def test_typed_contents_that_are_not_small_are_charged_to_the_turn() -> None:
-    turns = LoopTurns(10_000)
-    decoder = GrpcDecoder(turns=turns)
-    values = [1.0] * 2250
-    built = message(typed({"fp32_contents": values}, datatype="FP32", shape=[2250]))
-    data = built.SerializeToString()
-    assert decoder.decode(data).error_status is None
-    with pytest.raises(TurnSpentError):
-        decoder.decode(data)
-    assert decoder.decode(data, charged=True).error_status is None
 
 
 MANY = message(*[{"name": "X"}] * 1025)

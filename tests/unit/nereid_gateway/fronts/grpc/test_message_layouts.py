@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Internal
+from nereid.core.wire.messages import InferRequest
 from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder
 from tests.support.forms import attributes
+from tests.support.gateway.decoding import decode_grpc
+
+
+def _fresh(message: bytes) -> InferRequest:
+    return decode_grpc(GrpcDecoder(), message)
 
 
 def _recognises(decoder: GrpcDecoder, message: bytes) -> bool:
-    return decoder._layouts.read(message) is not None
+    return decoder.layouts.read(message) is not None
 
 
 def _message(*tensors: bytes, model: str = "m", datatype: str = "UINT8", **more: Any) -> bytes:
@@ -34,7 +40,9 @@ def test_the_third_of_a_kind_is_recognised(tensors: list[bytes]) -> None:
     for number in range(4):
         message = _message(*(bytes([number]) * len(each) for each in tensors))
         assert _recognises(decoder, message) == (number > 1)
-        assert attributes(decoder.decode(message)) == attributes(GrpcDecoder().decode(message))
+        assert attributes(decode_grpc(decoder, message)) == attributes(
+            decode_grpc(GrpcDecoder(), message)
+        )
 
 
 @pytest.mark.parametrize(
@@ -50,14 +58,14 @@ def test_what_differs_from_request_to_request_is_parsed(more: dict[str, Any]) ->
     decoder = GrpcDecoder()
     message = _message(b"\x00\x00\x00\x00", **more)
     for _ in range(4):
-        decoder.decode(message)
+        decode_grpc(decoder, message)
     assert not _recognises(decoder, message)
 
 
 def _known() -> GrpcDecoder:
     decoder, message = GrpcDecoder(), _message(b"ab", b"cd")
     for _ in range(2):
-        decoder.decode(message)
+        decode_grpc(decoder, message)
     assert _recognises(decoder, message)
     return decoder
 
@@ -78,13 +86,15 @@ def _known() -> GrpcDecoder:
 def test_others_of_its_size_or_beginning_are_parsed(message: bytes) -> None:
     decoder = _known()
     assert not _recognises(decoder, message)
-    assert attributes(decoder.decode(message)) == attributes(GrpcDecoder().decode(message))
+    assert attributes(decode_grpc(decoder, message)) == attributes(
+        decode_grpc(GrpcDecoder(), message)
+    )
 
 
 def test_a_cut_off_message_is_refused() -> None:
     decoder = _known()
     with pytest.raises(Internal, match="Unable to parse request"):
-        decoder.decode(_message(b"ab", b"cd")[:-1])
+        decode_grpc(decoder, _message(b"ab", b"cd")[:-1])
 
 
 def test_tensors_in_front_of_the_head_are_not_learned() -> None:
@@ -95,5 +105,5 @@ def test_tensors_in_front_of_the_head_are_not_learned() -> None:
     padded = head.SerializeToString() + b"\x3a\x82\x00ab"
     for message in (raw + head.SerializeToString(), padded):
         for _ in range(3):
-            assert decoder.decode(message).payloads == [b"ab"]
+            assert decode_grpc(decoder, message).payloads == [b"ab"]
         assert not _recognises(decoder, message)

@@ -24,7 +24,7 @@ def request(model: str = "a") -> InferRequest:
 
 
 class Site:
-    def __init__(self, *, of_stream: bool = True) -> None:
+    def __init__(self, *, checks_each_message: bool = True) -> None:
         self.mesh = ScriptedMesh()
         self.principal = Principal("web", TWO)
         access = AccessControl(
@@ -32,7 +32,7 @@ class Site:
         )
         self.limited = LimitedInfer(
             self.mesh.infer, Caller(self.principal, "x:1", access), HeadReader(),
-            of_stream=of_stream,
+            checks_each_message=checks_each_message,
         )  # fmt: skip
         self.delivered: list[InferResponse] = []
 
@@ -91,7 +91,7 @@ def test_requests_of_a_stream_are_refused_one_by_one() -> None:
 
 
 def test_a_calls_rate_and_rights_were_checked_when_it_was_opened() -> None:
-    site = Site(of_stream=False)
+    site = Site(checks_each_message=False)
     site.principal.grant = Grant(TWO.permissions, Limits(0.001, 1, 2))
     for _ in range(2):
         site.limited.infer(request(), site.delivered.append)

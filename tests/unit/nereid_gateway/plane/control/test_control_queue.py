@@ -25,11 +25,13 @@ class Calls:
         self._ends: dict[str, asyncio.Event] = {}
 
     def start(
-        self, name: str, peer: str, principal: object = None, *, goes_on: bool = False
+        self, name: str, peer: str, principal: object = None, *, survives_disconnect: bool = False
     ) -> asyncio.Task[str]:
         self._ends[name] = asyncio.Event()
         work = partial(self._work, name)
-        return asyncio.ensure_future(self._queue.run(peer, work, principal, goes_on=goes_on))
+        return asyncio.ensure_future(
+            self._queue.run(peer, work, principal, survives_disconnect=survives_disconnect)
+        )
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -117,7 +119,7 @@ async def test_one_whose_client_left_never_begins() -> None:
 
 async def test_one_that_goes_on_counts_until_it_is_done() -> None:
     calls = Calls(ControlQueue(max_in_progress=1))
-    load = calls.start("load", A, goes_on=True)
+    load = calls.start("load", A, survives_disconnect=True)
     await until(lambda: calls.begun == ["load"])
     load.cancel()
     after = calls.start("after", A)

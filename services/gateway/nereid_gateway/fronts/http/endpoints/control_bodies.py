@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -24,12 +22,8 @@ async def read_body(
     result.
     """
     body, call.body = call.body, b""
-    if len(body) <= LARGE_BYTES:
-        if len(body) > SMALL_BYTES:
-            await data_plane.turns.wait(call.peer, len(body))
-        return read(body, *arguments)
     value: Value
-    value, _ = await data_plane.decoders.run(call.peer, _read_job, read, arguments, blobs=[body])
+    value, _ = await data_plane.decoding.run_text_job(call.peer, body, _read_job, read, arguments)
     return value
 
 

@@ -11,7 +11,7 @@ from nereid.pb import kserve_pb2
 from nereid_gateway.core.retry_hints import retry_line
 from nereid_gateway.fronts.http.endpoints import generate_schema
 from nereid_gateway.plane.control.load_reports import FORMAT_HEADER
-from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES
 from nereid_gateway.server.call import JSON, HttpCall, error_body
 
 if TYPE_CHECKING:
@@ -69,7 +69,17 @@ class GenerateEndpoint:
         )
         if call.headers.get(b"content-encoding", b"identity") != b"identity":
             raise InvalidArgument(_IDENTITY)
-        request = await self._decode(call, route, metadata)
+        request: InferRequest
+        request, payloads = await self._data_plane.decoding.run_text_job(
+            call.peer,
+            call.body,
+            generate_schema.decode_job,
+            route.model,
+            route.version,
+            metadata.SerializeToString(),
+        )
+        request.payloads = list(payloads)
+        await self._data_plane.tensors.stage_in_thread(request)
         load_format = call.headers.get(FORMAT_HEADER)
         extra = b"" if load_format is None else await self._loads.line(load_format)
         writer = make_writer(call, extra)
@@ -79,27 +89,6 @@ class GenerateEndpoint:
         submitted = self._submit_request(call, request, on_response)
         if not call.done:
             call.on_flow_control = lambda paused: submitted.set_flow(paused=paused)
-
-    async def _decode(
-        self, call: HttpCall, route: Route, metadata: kserve_pb2.ModelMetadataResponse
-    ) -> InferRequest:
-        body, data_plane = call.body, self._data_plane
-        if len(body) <= LARGE_BYTES:
-            if len(body) > SMALL_BYTES:
-                await data_plane.turns.wait(call.peer, len(body))
-            return generate_schema.decode_request(body, route.model, route.version, metadata)
-        request: InferRequest
-        request, payloads = await data_plane.decoders.run(
-            call.peer,
-            generate_schema.decode_job,
-            route.model,
-            route.version,
-            metadata.SerializeToString(),
-            blobs=[body],
-        )
-        request.payloads = list(payloads)
-        await data_plane.tensors.stage_in_thread(request)
-        return request
 
     def write_response(
         self, writer: _ResponseWriter, response: InferResponse, request_id: str

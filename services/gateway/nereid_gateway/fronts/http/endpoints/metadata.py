@@ -52,7 +52,7 @@ class MetadataEndpoints:
                 await self._control.call_bytes("ModelStatistics", request.SerializeToString())
             )
         else:
-            page = await self._control.page("ModelStatistics", request, _statistics)
+            page = await self._control.read_for_whole_mesh("ModelStatistics", request, _statistics)
         call.respond(200, (page,))
 
 

@@ -37,7 +37,9 @@ class RepositoryEndpoints:
         if call.body:
             ready = await read_body(self._data_plane, call, _wants_ready)
         request = kserve_pb2.RepositoryIndexRequest(ready=ready)
-        call.respond(200, (await self._control.page("RepositoryIndex", request, _index),))
+        call.respond(
+            200, (await self._control.read_for_whole_mesh("RepositoryIndex", request, _index),)
+        )
 
     async def load(self, call: HttpCall, route: Route) -> None:
         """Load a model. The body may have a configuration and files."""

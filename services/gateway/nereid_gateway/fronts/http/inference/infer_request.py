@@ -14,26 +14,24 @@ from nereid.core import correlation_ids
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
 from nereid_gateway.core import request_head
-from nereid_gateway.core.request_head import CheckedHead, HeadInput
+from nereid_gateway.core.request_head import NOTHING_CHECKED, CheckedHead, HeadInput
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
-from nereid_gateway.core.tensors.tensor_memory import MessageBuffer, tensor_bytes
+from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
 from nereid_gateway.fronts.http.json import inline_data, parser, region_parameters, tensor_data
 from nereid_gateway.plane.client_shm.regions import (
     NO_REGIONS,
-    ReadLaterError,
     Regions,
     UnresolvedRegions,
 )
-from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+from nereid_gateway.plane.request_decoding import InferMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from nereid.bounded_cache import BoundedCache
     from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
-    from nereid_gateway.plane.client_shm.regions import ReadInputs
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
 # int() takes quadratic time and refuses numbers of more than some thousand digits.
@@ -61,6 +59,7 @@ class ResponseForm(NamedTuple):
     in_regions: tuple[str, ...] = ()
 
 
+DEFAULT_FORM: Final = ResponseForm()
 ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
@@ -78,6 +77,9 @@ class ParsedHeader(NamedTuple):
     # Inputs whose data is in the header.
     inline_inputs: tuple[HeadInput, ...]
     form: ResponseForm
+
+
+_NO_HEADER: Final = ParsedHeader(NOTHING_CHECKED, "", None, 0, 0, (), (), (), DEFAULT_FORM)
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
@@ -116,20 +118,15 @@ class InferRequestDecoder:
         """headers: cache that all decoders share. Key: the naming head and the JSON text."""
         self.model = model
         self.version = version
-        self._regions = regions
+        self.regions = regions
         self.naming_head = request_head.naming(model, version)
         self._headers = headers
 
-    def decode(
-        self,
-        body: bytes | MessageBuffer,
-        length: int,
-        unchecked: list[StringInput] | None = None,
-    ) -> tuple[InferRequest, ResponseForm]:
+    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ParsedHeader]:
         """Decode a body. length: bytes of the JSON header.
 
-        An invalid body becomes a request with the error. unchecked: collects large inputs whose
-        elements must still be counted.
+        An invalid body becomes a request with the error. Inputs in regions are not read yet, and
+        strings are not checked.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -145,55 +142,30 @@ class InferRequestDecoder:
             if not has_id:
                 request.request_id = header.request_id
             self._fill_request(request, header, inline, body, length)
-            strings = header.checked.strings
-            if strings:
-                _check_strings(request, strings, unchecked)
         except NereidError as error:
-            return self.error_request(error, request.request_id), ResponseForm()
-        return request, header.form
+            return self.error_request(error, request.request_id), _NO_HEADER
+        return request, header
 
-    async def decode_large(
-        self,
-        body: bytes | MessageBuffer,
-        length: int,
-        run_job: RunJob,
-        read: Callable[[RegionRanges], Awaitable[ReadInputs]],
-    ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body with a large JSON header. run_job parses the header in a decoder process.
-
-        read: reads large inputs from clients' shared memory.
-        """
+    async def decode_in_process(
+        self, body: bytes | MessageBuffer, length: int, run_job: RunJob
+    ) -> tuple[InferRequest, ParsedHeader]:
+        """Decode a body whose JSON header a decoder process parses. Raises NereidError."""
         request = InferRequest(0, self.naming_head, [])
-        try:
-            buffer = body if isinstance(body, MessageBuffer) else None
-            text = memoryview(body) if isinstance(body, bytes) else body.view
-            regions_allowed = self._regions.allowed
-            parsed, inline = await run_job(
-                parse_header_job, self.model, self.version, regions_allowed, blobs=[text[:length]]
-            )
-            header: ParsedHeader = parsed
-            request.request_id = header.request_id
-            if length < len(body):
-                request.lease = None if buffer is None else buffer.lease
-            else:
-                body, length = b"", 0
-                if buffer is not None:
-                    buffer.lease.free()
-            try:
-                self._fill_request(request, header, inline, body, length)
-            except ReadLaterError as later:
-                inputs = await read(later.named)
-                request.payloads = []
-                with self._regions.having(inputs):
-                    self._fill_request(request, header, inline, body, length)
-            binary = [tensor for tensor in header.checked.strings if _is_binary(header, tensor)]
-            unchecked: list[StringInput] = []
-            _check_strings(request, binary, unchecked)
-            if unchecked:
-                await string_elements.check_large(request, unchecked, run_job)
-        except NereidError as error:
-            return self.error_request(error, request.request_id), ResponseForm()
-        return request, header.form
+        buffer = body if isinstance(body, MessageBuffer) else None
+        text = memoryview(body) if isinstance(body, bytes) else body.view
+        parsed, inline = await run_job(
+            parse_header_job, self.model, self.version, self.regions.allowed, blobs=[text[:length]]
+        )
+        header: ParsedHeader = parsed
+        request.request_id = header.request_id
+        if length < len(body):
+            request.lease = None if buffer is None else buffer.lease
+        else:
+            body, length = b"", 0
+            if buffer is not None:
+                buffer.lease.free()
+        self._fill_request(request, header, inline, body, length)
+        return request, header
 
     def known_header(self, text: bytes) -> ParsedHeader | None:
         """Return a JSON header from the cache, or None if it is not there."""
@@ -234,18 +206,7 @@ class InferRequestDecoder:
         request.priority = header.priority
         request.timeout_us = header.timeout_us
         request.head = header.checked.head
-        self._read_payloads(request, header, inline, body, length)
-        if header.checked.regions is not None:
-            self._regions.resolve_ranges(request, header.checked.regions)
-
-    def _read_payloads(
-        self,
-        request: InferRequest,
-        header: ParsedHeader,
-        inline: Sequence[bytes],
-        body: bytes | MessageBuffer,
-        position: int,
-    ) -> None:
+        position = length
         append = request.payloads.append
         end = len(body)
         inline_raws: Iterator[bytes] = iter(inline)
@@ -266,7 +227,7 @@ class InferRequestDecoder:
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
         """Parse a header and cache it. repeated: its text, with marks in place of data arrays."""
-        header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
+        header = _HeaderParser(self.model, self.version, self.regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
         ):
@@ -278,32 +239,73 @@ class InferRequestDecoder:
 def parse_header_job(
     texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
-    """Return a header and its counted inline tensors. A decoder process runs this job."""
+    """Return a header and its inline tensors. A decoder process runs this job.
+
+    Binary strings are still to be checked.
+    """
     regions = UnresolvedRegions(allowed=shm_allowed)
     header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
     inline = iter(header.inline)
     raws = [b"" if size is not None else next(inline) for size in header.sizes]
+    binary: list[StringInput] = []
     for tensor in header.checked.strings:
-        if not _is_binary(header, tensor):
+        if header.sizes[tensor.position] is None:
             string_elements.check(raws[tensor.position], tensor, header.request_id)
-    return header._replace(inline=()), header.inline
-
-
-def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
-    return header.sizes[tensor.position] is not None
-
-
-def _check_strings(
-    request: InferRequest,
-    strings: Iterable[StringInput],
-    unchecked: list[StringInput] | None,
-) -> None:
-    for string_input in strings:
-        raw = tensor_bytes(request, request.payloads[string_input.position])
-        if unchecked is not None and len(raw) > LARGE_BYTES:
-            unchecked.append(string_input)
         else:
-            string_elements.check(raw, string_input, request.request_id)
+            binary.append(tensor)
+    checked = header.checked._replace(strings=tuple(binary))
+    return header._replace(checked=checked, inline=()), header.inline
+
+
+class HttpMessage(InferMessage):
+    """Body of an infer request, as RequestDecoding decodes it."""
+
+    __slots__ = ("_body", "_decoder", "_error", "form")
+
+    def __init__(
+        self, decoder: InferRequestDecoder, body: bytes | MessageBuffer, length: bytes | None
+    ) -> None:
+        """length: the header Inference-Header-Content-Length. text_bytes is 0 for a raw body."""
+        self.decoded = None
+        self._decoder = decoder
+        self._body = body
+        self._error: NereidError | None = None
+        self.form = DEFAULT_FORM
+        self.text_bytes = 1
+        try:
+            self.text_bytes = header_length(length, len(body))
+        except NereidError as error:
+            self._error = error
+
+    @property
+    def naming_head(self) -> bytes:
+        """Head that names only the model."""
+        return self._decoder.naming_head
+
+    @property
+    def request_id(self) -> str:
+        """The client's id of the request, as far as it is known."""
+        return "" if self.decoded is None else self.decoded[0].request_id
+
+    def decode(self) -> tuple[InferRequest, CheckedHead]:
+        """Return the request, and what is to be checked. An invalid request has its error."""
+        if self._error is not None:
+            return self.error_request(self._error), NOTHING_CHECKED
+        request, header = self._decoder.decode(self._body, self.text_bytes)
+        self.form = header.form
+        return request, header.checked
+
+    async def decode_in_process(self, run_job: RunJob) -> tuple[InferRequest, CheckedHead]:
+        """Decode the message in a decoder process. Raises NereidError if that fails."""
+        decoder = self._decoder
+        request, header = await decoder.decode_in_process(self._body, self.text_bytes, run_job)
+        self.form = header.form
+        return request, header.checked
+
+    def error_request(self, error: NereidError) -> InferRequest:
+        """Return the request to submit in place of an invalid one."""
+        self.form = DEFAULT_FORM
+        return self._decoder.error_request(error, self.request_id)
 
 
 class _HeaderParser:

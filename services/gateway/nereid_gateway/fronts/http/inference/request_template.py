@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.wire.messages import InferRequest
-from nereid_gateway.core.response_timings import HEADER_BYTES
 from nereid_gateway.plane.control.load_reports import FORMAT_HEADER
 from nereid_gateway.server.call import BINARY, JOIN_BYTES, kept_alive_head
 
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
 # Bytes of a JSON header, or of the text before a response's tensors. Each connection has a
 # template.
 _MAX_BYTES: Final = 1024
-# Headers that influence the request or the form of its response.
-_MEANINGFUL: Final = (
-    b"content-encoding",
-    b"accept-encoding",
-    b"traceparent",
-    FORMAT_HEADER,
-    HEADER_BYTES,
-)
+# Headers that influence the form of the response.
+_MEANINGFUL: Final = (b"accept-encoding", FORMAT_HEADER)
 
 
 class RequestTemplate:
@@ -95,9 +88,12 @@ class RequestTemplate:
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
         """Return the parts of a kept-alive response, or None if it must be encoded."""
         payloads: list[Any] = response.payloads
-        sizes = [len(payload) for payload in payloads]
-        if sizes != self._response_sizes or response.head != self._response_head:
+        sizes = self._response_sizes
+        if response.head != self._response_head or len(payloads) != len(sizes):
             return None
+        for index, payload in enumerate(payloads):
+            if len(payload) != sizes[index]:
+                return None
         if self._joins:
             if len(payloads) == 1:
                 return [self._response_start + payloads[0]]

@@ -18,7 +18,6 @@ from nereid.core.wire.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_gateway.core.tensors import string_elements
-from nereid_gateway.core.tensors.string_elements import StringInput
 from nereid_gateway.core.tensors.tensor_memory import MessageBuffer, TensorMemory, tensor_bytes
 from nereid_gateway.fronts.http.inference.infer_request import (
     InferRequestDecoder,
@@ -27,7 +26,8 @@ from nereid_gateway.fronts.http.inference.infer_request import (
     header_length,
 )
 from tests.support.forms import attributes
-from tests.support.gateway.decoder_jobs import read_nothing, run_here
+from tests.support.gateway.decoder_jobs import run_here
+from tests.support.gateway.decoding import decode_http, decode_http_in_process
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
@@ -45,7 +45,7 @@ GOOD = tensor(data=[1, 2, 3, 4])
 
 def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ResponseForm]:
     text = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return decoder().decode(text + raw, len(text))
+    return decode_http(decoder(), text + raw, len(text))
 
 
 def error_code_of(document: Any, raw: bytes = b"") -> int:
@@ -97,7 +97,7 @@ def test_headers_are_remembered_whatever_their_id() -> None:
     rest += b'{"binary_data_size":16}}],"parameters":{"k":1}}'
     for name in ("one", "two", "é"):
         text = b'{ "id" : "%b", ' % name.encode() + rest
-        request, _ = reader.decode(text + FLOATS, len(text))
+        request, _ = decode_http(reader, text + FLOATS, len(text))
         assert request.request_id == name
         assert request.payloads == [FLOATS]
         assert request.parameters == {"k": 1}
@@ -105,7 +105,7 @@ def test_headers_are_remembered_whatever_their_id() -> None:
     assert len(table) == 1
     # Another model's request with the same header is another request.
     text = b"{" + rest
-    other, _ = InferRequestDecoder("n", "", table).decode(text + FLOATS, len(text))
+    other, _ = decode_http(InferRequestDecoder("n", "", table), text + FLOATS, len(text))
     assert kserve_pb2.ModelInferRequest.FromString(other.head).model_name == "n"
 
 
@@ -114,13 +114,13 @@ def test_headers_are_remembered_without_their_data() -> None:
     reader = InferRequestDecoder("m", "1", table)
     for first in (1, 5, 7):
         text = json.dumps({"inputs": [tensor(data=[first, 2, 3, 4])]}).encode()
-        request, _ = reader.decode(text, len(text))
+        request, _ = decode_http(reader, text, len(text))
         assert request.payloads == [struct.pack("<4f", first, 2, 3, 4)]
     (known,) = table.values()
     assert not known.inline
     # Strings may hold anything: what has some is remembered as little as before.
     text = json.dumps({"inputs": [tensor(datatype="BYTES", data=["a", "b", "c", "d"])]}).encode()
-    reader.decode(text, len(text))
+    decode_http(reader, text, len(text))
     assert len(table) == 1
 
 
@@ -162,9 +162,9 @@ def test_remembered_headers_are_read_as_others(
     # What makes the second one known, unless the other tensor is wrong.
     for good in ([1, 2, 3, 4], [True] * 4):
         text = text_of(good)
-        reader.decode(text, len(text))
+        decode_http(reader, text, len(text))
     text = text_of(tensors[0][0])
-    known, fresh = reader.decode(text, len(text)), decoder().decode(text, len(text))
+    known, fresh = decode_http(reader, text, len(text)), decode_http(decoder(), text, len(text))
     assert attributes(known[0]) == attributes(fresh[0])
     assert known[1] == fresh[1]
 
@@ -187,9 +187,9 @@ def test_remembered_headers_are_read_as_others(
 def test_what_is_not_quite_json_is_read_as_if_nothing_was_known(text: bytes) -> None:
     reader = decoder()
     good = b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[4,3,2,1]}]}'
-    reader.decode(good, len(good))
+    decode_http(reader, good, len(good))
     for _ in range(2):
-        known, fresh = reader.decode(text, len(text)), decoder().decode(text, len(text))
+        known, fresh = decode_http(reader, text, len(text)), decode_http(decoder(), text, len(text))
         assert attributes(known[0]) == attributes(fresh[0])
 
 
@@ -350,7 +350,7 @@ def inputs(**members: object) -> bytes:
     ],
 )
 def test_what_no_model_has_is_refused_in_bounded_time(text: bytes, reason: str) -> None:
-    request, _ = decoder().decode(text, len(text))
+    request, _ = decode_http(decoder(), text, len(text))
     assert request.error_status is not None
     assert request.error_status.message.startswith(reason)
 
@@ -376,8 +376,8 @@ def test_what_no_model_has_is_refused_in_bounded_time(text: bytes, reason: str) 
 )
 async def test_a_decoder_process_reads_what_the_loop_reads(text: bytes) -> None:
     body = text + bytes(8) if b"binary_data_size" in text else text
-    here, form = decoder().decode(body, len(text))
-    there, same_form = await decoder().decode_large(body, len(text), run_here, read_nothing)
+    here, form = decode_http(decoder(), body, len(text))
+    there, same_form = await decode_http_in_process(decoder(), body, len(text))
     assert attributes(there) == attributes(here)
     assert same_form == form
 
@@ -388,12 +388,12 @@ async def test_large_strings_are_left_to_be_counted() -> None:
         b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[10001],"parameters":'
         b'{"binary_data_size":%d}}]}' % len(raw)
     )
-    unchecked: list[StringInput] = []
-    request, _ = decoder().decode(text + raw, len(text), unchecked)
+    request, header = decoder().decode(text + raw, len(text))
     assert request.error_status is None
-    assert [each.name for each in unchecked] == ["X"]
+    strings = header.checked.strings
+    assert [each.name for each in strings] == ["X"]
     with pytest.raises(InvalidArgument, match=r"expected 10001 string elements .*, got 10000$"):
-        await string_elements.check_large(request, unchecked, run_here)
+        await string_elements.check_large(request, strings, run_here)
 
 
 @given(st.data())
@@ -420,7 +420,7 @@ async def test_json_in_a_buffer_gives_the_buffer_back() -> None:
     text = inputs(datatype="UINT8", shape=[count], data=[7] * count)
     buffer = buffer_of(memory, text)
     name = buffer.lease.segment.name
-    request, _ = await decoder().decode_large(buffer, len(text), run_here, read_nothing)
+    request, _ = await decode_http_in_process(decoder(), buffer, len(text))
     assert (request.payloads, request.lease) == ([b"\7" * count], None)
     again = memory.message_buffer(len(text))
     assert again is not None
@@ -433,7 +433,7 @@ async def test_tensors_behind_a_large_header_are_left_in_their_buffer() -> None:
     binary = tensor(parameters={"binary_data_size": size}, datatype="UINT8", shape=[size])
     text = json.dumps({"inputs": [binary], "parameters": {"note": "n" * size}}).encode()
     buffer = buffer_of(memory, text + b"\7" * size)
-    request, _ = await decoder().decode_large(buffer, len(text), run_here, read_nothing)
+    request, _ = await decode_http_in_process(decoder(), buffer, len(text))
     assert request.lease is buffer.lease
     assert tensor_bytes(request, request.payloads[0]) == b"\7" * size
     assert request.parameters == {"note": "n" * size}

@@ -15,6 +15,7 @@ from nereid_gateway.fronts.http.inference.infer_response import InferResponseEnc
 from nereid_gateway.fronts.http.inference.request_template import RequestTemplate, make_template
 from nereid_gateway.server.call import HttpCall
 from tests.support.forms import attributes
+from tests.support.gateway.decoding import decode_http
 
 
 def tensor(name: str, size: int, **more: Any) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def template_of(document: dict[str, Any]) -> RequestTemplate | None:
     decoder = InferRequestDecoder("m", "1", BoundedCache(1024))
     call = HttpCall(lambda: None)
     call.body, length = body_of(document)
-    request, _ = decoder.decode(call.body, length)
+    request, _ = decode_http(decoder, call.body, length)
     return make_template(call, decoder, length, request)
 
 
@@ -72,7 +73,7 @@ def test_requests_are_those_that_are_decoded(document: dict[str, Any]) -> None:
     assert template is not None
     for fill in range(1, 41):
         body, length = body_of(document, fill)
-        whole, form = InferRequestDecoder("m", "1", BoundedCache(1)).decode(body, length)
+        whole, form = decode_http(InferRequestDecoder("m", "1", BoundedCache(1)), body, length)
         made = template.make_request(body)
         assert made is not None
         assert attributes(made) == attributes(whole)
