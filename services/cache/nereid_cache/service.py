@@ -89,7 +89,8 @@ class CacheService:
         self._store = store
         self._options = options or ServerOptions()
         self._tracer = tracer
-        self._links: set[Link[CacheReply]] = set()
+        # In the order in which they came, so that a simulation's history repeats.
+        self._links: dict[Link[CacheReply], None] = {}
         self._server: Server | None = None
         self._usage_due: asyncio.TimerHandle | None = None
 
@@ -108,8 +109,8 @@ class CacheService:
     def attach(self, link: Link[CacheReply]) -> None:
         """Serve a scheduler over this link; call this before items arrive on the link."""
         link.on_items = partial(self._on_items, link)
-        link.on_down = partial(self._links.discard, link)
-        self._links.add(link)
+        link.on_down = partial(self._links.pop, link, None)
+        self._links[link] = None
 
     async def listen(self, settings: CacheSettings) -> str:
         """Serve at --cache-listen; return the bound address, or raise OSError."""

@@ -173,6 +173,12 @@ class InstancePool:
         self._sequences.end_entry(entry, _now_ns())
         self._turns.wake()
 
+    def end_sequences(self, cause: str) -> None:
+        """End the sequences that have begun: their next requests must START."""
+        if self._sequences is not None:
+            self._sequences.end_sequences(cause, self._requests.entries)
+            self._turns.wake()
+
     # ---- batches
 
     def wake(self) -> None:

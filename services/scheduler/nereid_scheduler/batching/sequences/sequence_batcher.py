@@ -248,6 +248,24 @@ class SequenceBatcher(ABC):
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: B027 (on purpose)
         """Do nothing, as a free instance never waits for its last batch's clients."""
 
+    def end_sequences(self, cause: str, entries: Iterable[Entry]) -> None:
+        """End the sequences that have begun, as their states here may be out of date.
+
+        Waiting requests fail because of `cause`; those from the next START on begin anew. entries:
+        all open requests, since only these still know a sequence that has had its END.
+        """
+        waiting = [entry.member.sequence for entry in entries if entry.member is not None]
+        for sequence in dict.fromkeys([*self.sequences.all_open(), *waiting]):
+            if not (sequence.begun or sequence.executing):
+                continue
+            offered = self._withdraw(sequence)
+            if offered is not None:
+                sequence.prepend(offered)
+            # `begun`: a first request that executes must not run again.
+            sequence.begun, sequence.lost = True, cause
+            error = sequence_lost(sequence, self._model_name)
+            self._end(sequence, error, sequence.split())
+
     # ---- instances
 
     def add_instance(self, instance: Hashable) -> None:

@@ -54,6 +54,10 @@ class SequenceTable:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._open
 
+    def all_open(self) -> list[Sequence]:
+        """Return the sequences that accept requests."""
+        return list(self._open.values())
+
     @property
     def backlog(self) -> int:
         """Number of sequences that wait for a slot."""

@@ -266,6 +266,13 @@ class ModelMoves:
         """Prepare for requests of lost members: clients may send them again to this scheduler."""
         self._loader.begin_takeover(self._membership.lost_models)
 
+    def end_replaced_sequences(self) -> None:
+        """End the sequences of this scheduler's models that a peer has as well."""
+        for served in self._catalogue.versions():
+            holder = self._membership.holder(served.name)
+            if holder is not None and served.pool is not None and self._owned.owns(served.name):
+                served.pool.end_sequences(f"scheduler '{holder}' has served the model meanwhile")
+
     def _has(self, model: ServedModel) -> bool:
         return self._owned.owns(model.name)
 

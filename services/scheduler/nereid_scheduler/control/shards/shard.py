@@ -52,6 +52,13 @@ class ShardModels(Protocol):
     def on_member_lost(self) -> None:
         """Prepare for requests of a lost member: clients may send them again to this scheduler."""
 
+    def end_replaced_sequences(self) -> None:
+        """End the sequences of this scheduler's models that a peer has as well.
+
+        The peer considered this scheduler lost, so clients may have begun their sequences anew at
+        the peer. A peer hands no instance over before its state has come, so this is early enough.
+        """
+
 
 class Shard:
     """A member of a mesh with several schedulers. Create it inside its event loop."""
@@ -207,6 +214,8 @@ class Shard:
         due = self.changes.on_change(change, self._loop.time(), self.models.update_groups)
         if self.changes.started:
             self._log_change(change)
+            if change.peers:
+                self.models.end_replaced_sequences()
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None

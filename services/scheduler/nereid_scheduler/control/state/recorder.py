@@ -7,8 +7,11 @@
     pending             another scheduler has written the record      dropped, unless it is to be
                                                                       written over others' records
     pending             the store fails                               pending: tried again after
-                                                                      `retry_s`, with its fallback
-                                                                      document if it has one
+                                                                      `retry_s` and by `close`, with
+                                                                      its fallback document if it
+                                                                      has one
+
+A new change is tried at once, also while others wait to be tried again.
 
 If the store hangs, only the recorder's own task hangs: a caller waits a limited time for its record
 to be written, and does not wait while an earlier write still hangs.
@@ -176,6 +179,9 @@ class StateRecorder:
 
     async def close(self) -> None:
         """Try once more to write pending changes, then close the store."""
+        for change in self._pending.values():
+            change.tried.clear()
+        self._changed.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._stalled else self._wait_s):
                 for change in list(self._pending.values()):
@@ -196,16 +202,22 @@ class StateRecorder:
         self._changed.set()
 
     async def _write_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        retry_at_s: float | None = None
         while True:
             self._changed.clear()
-            failed = False
+            retry = retry_at_s is not None and loop.time() >= retry_at_s
+            if retry:
+                retry_at_s = None
             for change in list(self._pending.values()):
-                if self._pending.get(change.key) is change:
-                    failed = not await self._try_change(change) or failed
-            if failed:
-                await asyncio.sleep(self._retry_s)
-            elif not self._pending:
-                await self._changed.wait()
+                if self._pending.get(change.key) is not change:
+                    continue
+                untried = not change.tried.is_set()
+                if (untried or retry) and not await self._try_change(change):
+                    retry_at_s = retry_at_s or loop.time() + self._retry_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(retry_at_s):
+                    await self._changed.wait()
 
     async def _try_change(self, change: _Change) -> bool:
         """Write a change; return False if that failed and the change is still pending."""

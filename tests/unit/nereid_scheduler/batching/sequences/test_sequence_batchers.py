@@ -13,7 +13,7 @@ from nereid.core.errors import (
 )
 from nereid.core.sequence_owners import address_owner, principal_owner
 from nereid.pb import kserve_pb2
-from nereid_scheduler.core.requests.entry import Entry
+from nereid_scheduler.core.requests.entry import Entry, RequestState
 from tests.support.scheduler.samples import head_of
 from tests.support.scheduler.sequence_site import DIRECT, OLDEST, SequenceSite
 
@@ -388,6 +388,56 @@ class TestBoth:
         error = site.batcher.retry_error(last, "i0 was lost")
         assert error is not None
         assert "is lost: i0 was lost; begin it again" in error.message
+
+
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+class TestServedElsewhere:
+    """Clients may have begun their sequences anew at another scheduler."""
+
+    CAUSE = "scheduler 'b' has served the model meanwhile"
+
+    def begun(self, strategy: str) -> SequenceSite:
+        """Sequence 1 has begun."""
+        site = SequenceSite(strategy)
+        first = site.enqueue(1, "s")
+        site.finish(*site.sent().entries)
+        assert first.state is RequestState.RESPONDED
+        return site
+
+    def test_a_sequence_that_has_begun_is_over(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        site.batcher.end_sequences(self.CAUSE, [])
+        assert "must specify the START flag" in site.refused(1).message
+        # Its slot is free.
+        others = [site.enqueue(which, "s") for which in (2, 3)]
+        assert site.rows() == others
+
+    @pytest.mark.parametrize("flags", ["", "e"])
+    def test_what_waits_fails_with_the_cause(self, strategy: str, flags: str) -> None:
+        site = self.begun(strategy)
+        waiting = site.enqueue(1, flags)
+        site.batcher.end_sequences(self.CAUSE, [waiting])
+        [(failed, error)] = site.expire()
+        assert failed is waiting
+        assert isinstance(error, Unavailable)
+        assert f"is lost: {self.CAUSE}; begin it again" in error.message
+
+    def test_a_start_that_waits_runs(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        entries = [site.enqueue(1, "s"), site.enqueue(2, "s")]
+        site.batcher.end_sequences(self.CAUSE, entries)
+        assert site.failed() == []
+        assert set(site.rows()) == set(entries)
+
+    def test_a_start_that_executes_does_not_run_again(self, strategy: str) -> None:
+        site = SequenceSite(strategy)
+        first = site.enqueue(1, "s")
+        site.sent()
+        site.batcher.end_sequences(self.CAUSE, [first])
+        site.remove("i0")
+        error = site.batcher.retry_error(first, "i0 was lost")
+        assert error is not None
+        assert self.CAUSE in error.message
 
 
 @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])

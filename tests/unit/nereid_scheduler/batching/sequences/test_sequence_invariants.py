@@ -68,6 +68,8 @@ class Sequences(RuleBasedStateMachine):
         # By sequence: where its requests have run, and the number of the last one.
         self.place: dict[Sequence, int] = {}
         self.last: dict[Sequence, int] = {}
+        # Sequences that were ended after they had begun.
+        self.over: set[Sequence] = set()
         # Instances that are to go, with the sequences that they had then.
         self.retired: dict[int, set[Sequence]] = {}
         for _ in range(instances):
@@ -132,6 +134,8 @@ class Sequences(RuleBasedStateMachine):
         sequence = member.sequence
         if member.start:
             self.place[sequence] = batch.instance
+            self.over.discard(sequence)
+        assert sequence not in self.over
         assert self.place[sequence] == batch.instance
         assert sequence in self.retired.get(batch.instance, {sequence})
         # In the order of arrival; one that runs again is older than what has not run.
@@ -223,6 +227,17 @@ class Sequences(RuleBasedStateMachine):
         if again:
             self.batcher.requeue(again)
             self.inside |= set(again)
+        # A START needs no instance's state.
+        assert not any(each.member and each.member.start for each in self._newly(dropped))
+
+    @rule()
+    def end_sequences(self) -> None:
+        """Another scheduler has served the model."""
+        executing = [entry for batch in self.executing.values() for entry in batch]
+        executing += [entry for batch in self.open.values() for entry in batch]
+        dropped = set(self.batcher._dropped)
+        self.batcher.end_sequences("it was served elsewhere", [*self.inside, *executing])
+        self.over |= set(self.place)
         # A START needs no instance's state.
         assert not any(each.member and each.member.start for each in self._newly(dropped))
 

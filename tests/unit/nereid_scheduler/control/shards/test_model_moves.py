@@ -171,6 +171,28 @@ async def test_peers_know_what_a_load_composes_while_it_lasts() -> None:
         await it.moves.learn_model("new", Override("not JSON"))
 
 
+async def test_the_sequences_of_a_model_that_a_peer_has_as_well_are_over() -> None:
+    it = World()
+    ended: list[str] = []
+
+    class Pool:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def end_sequences(self, cause: str) -> None:
+            ended.append(f"{self.name}: {cause}")
+
+    for name in (*MINE[:2], OTHERS[0]):
+        runtime = SimpleNamespace(calls_other_models=False, pool=Pool(name))
+        serve(it.catalogue, name, runtime=runtime)
+    it.moves.end_replaced_sequences()
+    assert ended == []
+    # Those of a model that is being handed over end with it.
+    it.state("b", MINE[0], OTHERS[0], number=2)
+    it.moves.end_replaced_sequences()
+    assert ended == [f"{MINE[0]}: scheduler 'b' has served the model meanwhile"]
+
+
 async def test_a_lost_members_requests_may_come() -> None:
     it = World()
     it.moves.on_member_lost()

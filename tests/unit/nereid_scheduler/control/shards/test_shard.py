@@ -30,7 +30,7 @@ class Models:
 
     def __init__(self) -> None:
         self.moves: asyncio.Queue[frozenset[str]] = asyncio.Queue()
-        self.lost = 0
+        self.lost = self.replaced = 0
         self.leaving: frozenset[str] = frozenset()
         self.regrouped = False
         self.executors = 0
@@ -52,6 +52,9 @@ class Models:
 
     def on_member_lost(self) -> None:
         self.lost += 1
+
+    def end_replaced_sequences(self) -> None:
+        self.replaced += 1
 
     async def moved(self) -> frozenset[str]:
         return await asyncio.wait_for(self.moves.get(), LIMIT_S)
@@ -197,6 +200,20 @@ async def test_models_move_when_they_belong_together_otherwise() -> None:
     it.peer(models=frozenset({"m", "n"}))
     assert it.models.moves.get_nowait() == set()
     await it.shard.close()
+
+
+async def test_sequences_are_over_as_soon_as_a_peer_names_their_models(it: World) -> None:
+    it.peer()
+    count = it.models.replaced
+    it.peer(executors=2)
+    assert it.models.replaced == count
+    it.peer(models=frozenset({"m"}))
+    assert it.models.replaced == count + 1
+    it.lose_peer()
+    count = it.models.replaced
+    # One that took the models over while this scheduler stood still joins with them.
+    it.peer(models=frozenset({"m"}))
+    assert it.models.replaced == count + 1
 
 
 async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers() -> None:

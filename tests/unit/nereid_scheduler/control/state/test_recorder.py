@@ -110,6 +110,42 @@ async def test_a_failed_write_is_tried_again_and_logged_once(
     assert texts[-1] == "the state is recorded again"
 
 
+async def test_a_new_change_does_not_wait_for_those_that_failed() -> None:
+    store = MemoryStateStore()
+    recorder = await opened(store, wait_s=LIMIT_S, retry_s=3600.0)
+    store.error = StateError("the disk is full")
+    recorder.put("failed", {"n": 1})
+    await written(recorder, "failed")
+    store.error = None
+    recorder.put("new", {"n": 1})
+    await written(recorder, "new")
+    assert store.document("new") == {"n": 1}
+    assert recorder.is_pending("failed")
+    assert recorder.failures == 1
+
+
+async def test_the_end_tries_failed_changes_once_more() -> None:
+    store = MemoryStateStore()
+    recorder = await opened(store, retry_s=3600.0)
+    store.error = StateError("the disk is full")
+    for key in ("a", "b"):
+        recorder.put(key, {"n": 1})
+        await written(recorder, key)
+    store.error = None
+    await asyncio.wait_for(recorder.close(), LIMIT_S)
+    assert (store.document("a"), store.document("b")) == ({"n": 1}, {"n": 1})
+
+
+async def test_the_end_does_not_wait_for_a_store_that_still_fails() -> None:
+    store = MemoryStateStore()
+    recorder = await opened(store, wait_s=3600.0, retry_s=3600.0)
+    store.error = StateError("the disk is full")
+    recorder.put("m", {"n": 1})
+    await written(recorder, "m")
+    await asyncio.wait_for(recorder.close(), LIMIT_S)
+    assert recorder.failures == 2
+
+
 async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
     """A full disk allows that; what it said would be wrong."""
 
