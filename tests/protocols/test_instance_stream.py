@@ -22,6 +22,7 @@ from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import parse_batch
 from nereid_executor.batch.lifecycle.received_batches import (
     COMPLETE,
     EXECUTING,
@@ -192,9 +193,8 @@ class RequestSide(ExecutorSide):
         super().__init__(wires)
         config = model_config_pb2.ModelConfig()
         config.CopyFrom(wires.world.config.proto)
-        self.open = OpenBatches(
-            config, Path("1"), "m_0", decoupled=wires.world.config.decoupled, traced=False
-        )
+        config.model_transaction_policy.decoupled = wires.world.config.decoupled
+        self.open = OpenBatches(config, Path("1"), "m_0")
         self.received = self.open.received
         self.numbers = count(1)
 
@@ -204,7 +204,8 @@ class RequestSide(ExecutorSide):
 
     def begin(self, message: pb.Batch) -> None:
         self.note_begun(message)
-        self.open.begin_batch(message, next(self.numbers), 0)
+        frame = message.SerializeToString()
+        self.open.begin_batch(parse_batch(frame), next(self.numbers), 0)
 
     def actions(self) -> Iterable[Action]:
         number = self.wires.number
@@ -212,7 +213,7 @@ class RequestSide(ExecutorSide):
             if batch.state is EXECUTING:
                 text = f"{number} has executed batch {batch.id}"
                 yield Action(f"thread {number}", text, partial(self.advance, batch, executed=True))
-            for member in batch.open_members():
+            for member in batch.open_requests():
                 text = f"{number} responds to {member} of batch {batch.id}"
                 run = partial(self.respond_member, batch, member)
                 yield Action(f"sender {number}", text, run)
@@ -233,7 +234,7 @@ class RequestSide(ExecutorSide):
         return [number for batch in self.received.begun() for number in batch.ids]
 
     def fingerprint(self) -> Hashable:
-        waiting = tuple(tuple(each.open_members()) for each in self.received.begun())
+        waiting = tuple(tuple(each.open_requests()) for each in self.received.begun())
         return super().fingerprint(), waiting
 
 

@@ -33,7 +33,7 @@ from nereid_executor.instances.description_runs import (
     DescriptionRuns,
 )
 from nereid_executor.instances.descriptions import Descriptions
-from nereid_executor.instances.instance import InstanceContext
+from nereid_executor.instances.instance_context import InstanceContext
 from nereid_executor.instances.kept_instances import KeptInstances
 from nereid_executor.instances.load_slots import LoadSlots
 from nereid_executor.instances.session_instances import ExecutorInstances

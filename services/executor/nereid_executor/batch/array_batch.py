@@ -12,23 +12,18 @@ if TYPE_CHECKING:
     from nereid.core.tensors.tensors import Array
     from nereid_executor.batch.arrays import GatheredBatch
     from nereid_executor.batch.batch_reader import BatchMessage
-    from nereid_executor.batch.lone_runs import LoneRun
 
 
 class ArrayBatch(ReceivedBatch):
-    """A batch of arrays. Times are readings of perf_counter_ns()."""
+    """A batch of arrays."""
 
     gathered: GatheredBatch | None = None
-    # When the model got the inputs; 0 if the batch failed before.
-    stacked_ns = 0
     # `None` while the model executes the batch, and if the batch failed.
     outputs: Sequence[Array] | None = None
-    # The kept arrays with which the batch was executed, if any.
-    lone_run: LoneRun | None = None
     error: Exception | None = None
 
-    def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
+    def __init__(self, message: BatchMessage, started_ns: int) -> None:
         self.id = self.number = message.id
         self.message = message
-        self.ids = ids
-        self.started_ns = started_ns
+        self.ids = [request.id for request in message.requests]
+        self.started_ns, self.frame_bytes = started_ns, message.frame_bytes

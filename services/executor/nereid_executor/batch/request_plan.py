@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.model_config.padding import Padding
     from nereid.pb import model_config_pb2
-    from nereid_executor.batch.lone_runs import LoneRun
-    from nereid_executor.batch.responses import ResponseLayout
+    from nereid_executor.batch.responses import LoneOutputs, ResponseLayout
 
 # Heads differ by batch size and shape, which clients may vary without end.
 MAX_PLANS: Final = 1024
@@ -103,9 +102,10 @@ class Plan:
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # Requests that came alone, and the arrays kept for them once that pays (lone_runs).
-    lone_requests: int = 0
-    lone_run: LoneRun | None = None
+    # Bytes of all inputs; 0 if one of them is BYTES or empty.
+    fixed_bytes: int = 0
+    # The outputs of the last request that came alone, if they were small and had no BYTES.
+    lone_outputs: LoneOutputs | None = None
 
 
 def signature_of(
@@ -184,7 +184,10 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
     responded = _response_outputs(signature, outputs, requested_classifications(request.outputs))
-    return Plan(rows, tuple(columns), sizes, counts, shapes, outputs, names, responded)
+    plan = Plan(rows, tuple(columns), sizes, counts, shapes, outputs, names, responded)
+    fixed = [size for size in sizes if size]
+    plan.fixed_bytes = sum(fixed) if len(fixed) == len(sizes) else 0
+    return plan
 
 
 def _shared_columns(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.observability.tracing import Tracer
-    from nereid.pb import nereid_pb2 as pb
     from nereid_executor.batch.batch_reader import BatchRequest
 
 
@@ -32,9 +31,9 @@ class Run(NamedTuple):
     error: str | None
 
 
-def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
-    """Return the trace contexts of the sampled members."""
-    return [context for member in members if is_sampled(context := member.trace_context)]
+def sampled(requests: Iterable[BatchRequest]) -> list[bytes]:
+    """Return the trace contexts of the sampled requests."""
+    return [context for request in requests if is_sampled(context := request.trace_context)]
 
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:

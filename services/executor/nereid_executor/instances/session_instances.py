@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nereid.backends import MeshClient
     from nereid.core.wire.messages import ErrorStatus
     from nereid_executor.instances.claims.model_claims import Grant
-    from nereid_executor.instances.instance import InstanceContext
+    from nereid_executor.instances.instance_context import InstanceContext
     from nereid_executor.instances.kept_instances import KeptInstances
     from nereid_executor.instances.tenure import SchedulerEndpoint
     from nereid_executor.repository.model_directories import (

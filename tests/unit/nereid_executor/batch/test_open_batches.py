@@ -7,6 +7,7 @@ import pytest
 from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import BatchMessage
 from nereid_executor.batch.lifecycle.received_batches import BatchState, ReceivedBatches
 from nereid_executor.batch.open_batches import OpenBatch
 
@@ -22,8 +23,8 @@ def pieces(text: str) -> list[bytes]:
 class Begun(OpenBatch):
     """A batch that has begun, alone at its instance."""
 
-    def __init__(self, *places: int, decoupled: bool = False) -> None:
-        super().__init__(5, 1, 100, places, decoupled=decoupled)
+    def __init__(self, *batch_indices: int, decoupled: bool = False) -> None:
+        super().__init__(BatchMessage(5, []), 1, 100, batch_indices, decoupled=decoupled)
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
         self.received.begin(self)
 
@@ -37,7 +38,7 @@ def state_of(batch: OpenBatch) -> BatchState:
 
 
 def read(frame: bytes | None) -> tuple[bool, bool, list[tuple[int, str]]]:
-    """Whether it is partial and busy, and its responses by place (0 in whole frames)."""
+    """Whether it is partial and busy, and its responses by batch index (0 in whole frames)."""
     assert frame is not None
     executed = pb.Executed.FromString(frame)
     assert executed.id == 5
@@ -68,9 +69,9 @@ def test_responses_may_be_deferred(responded: int) -> None:
     first = [(0, "a")][:responded]
     assert read(batch.move_on(150, executed=True)) == (True, False, first)
     assert state_of(batch) is BatchState.DEFERRED
-    assert batch.open_members() == [*range(responded, 2)]
+    assert batch.open_requests() == [*range(responded, 2)]
     assert batch.move_on() is None
-    for member in batch.open_members():
+    for member in batch.open_requests():
         batch.add_final_responses([(member, pieces("b"))])
         assert read(batch.move_on()) == (True, False, [(member, "b")])
     assert state_of(batch) is BatchState.COMPLETE
@@ -79,15 +80,15 @@ def test_responses_may_be_deferred(responded: int) -> None:
 def test_malformed_requests_are_responded_to_in_their_places() -> None:
     batch = Begun(0, 2)
     batch.reject_request(1, FAILED)
-    assert [batch.member_at(place) for place in range(3)] == [0, None, 1]
+    assert [batch.model_index(index) for index in range(3)] == [0, None, 1]
     batch.add_final_responses([(1, pieces("c")), (0, pieces("a"))])
     assert read(batch.move_on(150)) == (False, False, [(0, "a"), (0, "no"), (0, "c")])
 
 
-def test_open_members_fail_with_the_model() -> None:
+def test_open_requests_fail_with_the_model() -> None:
     batch = Begun(0, 1)
     batch.add_final_responses([(0, pieces("a"))])
-    batch.fail_open_members(FAILED)
+    batch.fail_open_requests(FAILED)
     assert read(batch.move_on(150, executed=True)) == (False, False, [(0, "a"), (0, "no")])
 
 

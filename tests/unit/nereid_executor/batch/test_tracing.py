@@ -3,6 +3,7 @@
 from time import perf_counter_ns
 
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import request_of
 from nereid_executor.batch.tracing import Run, record, sampled
 from tests.support.peers.spans import RecordedSpans
 
@@ -11,8 +12,9 @@ OTHER = b"\0" + bytes(range(2, 26)) + b"\1"
 
 
 def test_only_the_sampled_count() -> None:
-    members = [pb.BatchMember(trace_context=each) for each in (ONE, b"", ONE[:25] + b"\0", OTHER)]
-    assert sampled(members) == [ONE, OTHER]
+    contexts = (ONE, b"", ONE[:25] + b"\0", OTHER)
+    requests = [request_of(pb.BatchMember(trace_context=each)) for each in contexts]
+    assert sampled(requests) == [ONE, OTHER]
 
 
 def test_each_sampled_member_has_spans_of_the_whole_batch() -> None:

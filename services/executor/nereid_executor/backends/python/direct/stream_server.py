@@ -20,7 +20,6 @@ from nereid.core.errors import ProtocolError
 from nereid.core.methods import EXECUTE_PATH
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_executor.backends.python.direct.kept_responses import KeptResponses
@@ -40,9 +39,11 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime import re
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.execution import (
     BatchExecution,
 )
+from nereid_executor.batch.batch_reader import read_batch
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE, EXECUTING
 from nereid_executor.batch.open_batches import OpenBatches
 from nereid_executor.batch.responses import MAX_EXECUTED_BYTES
+from nereid_executor.batch.tracing import sampled
 
 if TYPE_CHECKING:
     import threading
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         Serving,
     )
     from nereid_executor.batch.arrays import Piece
+    from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.open_batches import OpenBatch
 
 _MAX_FORMS: Final = 1024
@@ -88,8 +90,6 @@ class DirectServer:
             config,
             Path(about["model_path"]),
             about["instance"],
-            decoupled=False,
-            traced=about["traced"],
         )
         self._received = self._open.received
         # Protocol error that a thread of the model found while execute() ran. The serving thread
@@ -191,15 +191,15 @@ class DirectServer:
     def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
         """Execute the batch in a frame and send its responses, or handle the frame's controls."""
         started_ns = perf_counter_ns()
-        message = pb.Batch.FromString(frame)
-        if not message.members:
+        message = read_batch(frame)
+        if not message.requests:
             self._on_controls(message)
             return
         self._received.read(message.id)
         number, executions = message.id, self._serving.executions
         execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
-        batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
-        self._add_requests(execution, requests)
+        batch = self._open.begin_batch(message, number, started_ns, execution=execution)
+        self._add_requests(execution, batch.requests)
         executions.note_begun(number)
         executions.note_running(batch.ids)
         batch.begun_ns = perf_counter_ns()
@@ -225,8 +225,8 @@ class DirectServer:
             self._received.end(batch)
         if self._broken is not None:
             raise self._broken
-        if batch.trace_contexts:
-            contexts = [context.hex() for context in batch.trace_contexts]
+        if message.traced and self._about["traced"]:
+            contexts = [context.hex() for context in sampled(message.requests)]
             times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
             self._connection.notify(wire.TRACED, [contexts, times])
 
@@ -247,11 +247,11 @@ class DirectServer:
     def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
         return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
 
-    def _on_controls(self, message: pb.Batch) -> None:
+    def _on_controls(self, message: BatchMessage) -> None:
         if message.exported_slots:
             raise ProtocolError("states are asked for of a model without any")
-        for batch, member, kind in self._open.controlled_members(message.controls):
-            batch.execution.on_control(member, kind)
+        for batch, model_index, kind in self._open.controlled_requests(message.controls):
+            batch.execution.on_control(model_index, kind)
 
     def _poll_controls(self) -> None:
         """Read controls that have arrived. Any thread of the model may call this."""
@@ -260,9 +260,9 @@ class DirectServer:
             return
         try:
             for frame in self._stream.read_from_any_thread():
-                message = pb.Batch.FromString(frame)
+                message = read_batch(frame)
                 self._on_controls(message)
-                if message.members:
+                if message.requests:
                     # A second batch while one is executing breaks the protocol: this call raises
                     # ProtocolError.
                     self._received.read(message.id)

@@ -10,14 +10,14 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner, make_runner
 from tests.support.executor.doubler import Doubler
-from tests.support.executor.instances import instance
+from tests.support.executor.instances import adapter_of, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
-def runner(model: Doubler, max_batch_size: int = 8) -> BatchRunner:
-    return BatchRunner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
+def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
+    return make_runner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
 
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:
@@ -27,7 +27,7 @@ def request(value: float, rows: int = 1) -> pb.BatchMember:
 _numbers = count(1)
 
 
-def execute(run: BatchRunner, *members: pb.BatchMember) -> pb.Executed:
+def execute(run: Runner, *members: pb.BatchMember) -> pb.Executed:
     batch = pb.Batch(id=next(_numbers), members=members)
     executed = pb.Executed.FromString(run.execute(batch.SerializeToString()))
     assert executed.id == batch.id
@@ -56,7 +56,7 @@ def test_an_unknown_exception_is_logged_and_not_sent(caplog: pytest.LogCaptureFi
 
 def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance() -> None:
     run = runner(Doubler(), max_batch_size=999)
-    run.max_frame_bytes = 1000
+    adapter_of(run).max_frame_bytes = 1000
     executed = execute(run, request(1, rows=200), request(1, rows=200))
     assert {each.error.message for each in executed.responses} == {
         "the outputs of a batch of model 'm' take more than 1000 bytes"
@@ -73,4 +73,4 @@ def test_requests_that_cannot_share_a_batch_fail_together() -> None:
 
 
 def test_responses_name_the_version_that_gave_them() -> None:
-    assert runner(Doubler()).signature.model_version == "4"
+    assert adapter_of(runner(Doubler())).signature.model_version == "4"
