@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.open_batches import OpenBatch
 
-_MAX_FORMS: Final = 1024
+_MAX_SPECS: Final = 1024
 
 
 class DirectServer:
@@ -70,26 +70,28 @@ class DirectServer:
     calls.
     """
 
-    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
-        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
+    def __init__(self, serving: Serving, message: dict[str, Any], stopped: threading.Event) -> None:
+        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(message["config"]))
         self._serving = serving
         self._runner, self._connection = serving.runner, serving.connection
-        self._about = about
+        self._about = message
         self._stopped = stopped
-        self._has_segments: bool = about["has_segments"]
+        self._has_segments: bool = message["has_segments"]
         self._segments = OutputSegments(
             partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER),
             serving.reader.in_thread,
             partial(self._connection.notify, wire.RETURN_OUTPUT_BUFFERS),
         )
-        self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
-        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
+        self._heads = ResponseHeads(config.name, message["version"], output_reshapes(config))
+        self._specs: BoundedCache[RequestSpec, received_requests.RequestSpecEntry] = BoundedCache(
+            _MAX_SPECS
+        )
         # Batches keep the numbers that the scheduler gives them. Controls and replies contain these
         # numbers.
         self._open = OpenBatches(
             config,
-            Path(about["model_path"]),
-            about["instance"],
+            Path(message["model_path"]),
+            message["instance"],
         )
         self._received = self._open.received
         # Protocol error that a thread of the model found while execute() ran. The serving thread
@@ -106,13 +108,13 @@ class DirectServer:
         self._calls = SchedulerCalls(
             self._open_path,
             lambda: self._connection.notify(wire.REQUEST_LINK, None),
-            about["connect_s"],
+            message["connect_s"],
             must_not_wait=serving.reader.in_thread,
         )
 
     def _open_path(self, link: dict[str, Any], on_lost: Callable[[], None]) -> SchedulerPath:
-        about, segments = self._about, self._connection.segments
-        return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
+        message, segments = self._about, self._connection.segments
+        return SchedulerPath(message["address"], link, message["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
         """Have serve() return once all batches have their responses.
@@ -120,7 +122,7 @@ class DirectServer:
         The reading thread calls this. cut: the scheduler is lost, and with it the stream.
         """
         if cut:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             self._calls.close(cut=True)
         # A batch that arrives at this moment is lost with the stream. The scheduler sends its
         # requests to another instance.
@@ -128,9 +130,9 @@ class DirectServer:
             self._stream.cut()
         self._queue.wake()
 
-    def on_link(self, about: dict[str, Any] | None) -> None:
+    def on_link(self, message: dict[str, Any] | None) -> None:
         """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
-        self._calls.on_link(about)
+        self._calls.on_link(message)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
@@ -154,10 +156,10 @@ class DirectServer:
                 self._connection.own_calls = self._calls.calls
             self._serve_batches(self._stream)
         except RpcError as error:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             return None if self._stopped.is_set() else [int(error.status), error.message]
         except (ProtocolError, DecodeError) as broken:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             return [None, str(broken)]
         finally:
             self._connection.own_calls = lambda: None
@@ -234,8 +236,10 @@ class DirectServer:
         latest_us, has_limit = 0, True
         for member, request in enumerate(requests):
             spec = request.spec
-            form = self._forms.get(spec) or self._remember_form(spec)
-            self._runner.add_request(execution, member, form, tensors_of(request), meta_of(request))
+            entry = self._specs.get(spec) or self._remember_spec(spec)
+            self._runner.add_request(
+                execution, member, entry, tensors_of(request), meta_of(request)
+            )
             remaining_us = request.remaining_us
             if remaining_us > latest_us:
                 latest_us = remaining_us
@@ -244,8 +248,8 @@ class DirectServer:
         if latest_us and has_limit:
             execution.deadline_ns = time.monotonic_ns() + latest_us * 1000
 
-    def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
-        return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
+    def _remember_spec(self, spec: RequestSpec) -> received_requests.RequestSpecEntry:
+        return self._specs.remember(spec, received_requests.RequestSpecEntry(spec_json(spec)))
 
     def _on_controls(self, message: BatchMessage) -> None:
         if message.exported_slots:
