@@ -23,12 +23,8 @@ from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_reader import parse_batch
-from nereid_executor.batch.lifecycle.received_batches import (
-    COMPLETE,
-    EXECUTING,
-    ReceivedBatch,
-    ReceivedBatches,
-)
+from nereid_executor.batch.lifecycle.received_batch import COMPLETE, EXECUTING, ReceivedBatch
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid_scheduler.core.instances.instance_batches import WAITING, SentBatch
 from nereid_scheduler.core.instances.instance_places import Slot
@@ -86,12 +82,6 @@ class Numbered(NamedTuple):
         return f"batch {self.batch}"
 
 
-class Begun(ReceivedBatch):
-    def __init__(self, message: pb.Batch) -> None:
-        self.id = self.number = message.id
-        self.members = [member.id for member in message.members]
-
-
 class ExecutorSide:
     """What an instance's thread and its executor's session do, for a model that executes arrays; a
     deliberate defect extends it.
@@ -133,7 +123,8 @@ class ExecutorSide:
 
     def begin(self, message: pb.Batch) -> None:
         self.note_begun(message)
-        self.received.begin(Begun(message))
+        ids = [member.id for member in message.members]
+        self.received.begin(ReceivedBatch(message.id, message.id, ids, 0))
 
     def note_begun(self, message: pb.Batch) -> None:
         world, number = self.wires.world, self.wires.number
@@ -142,9 +133,9 @@ class ExecutorSide:
             world.runs[member.id] = world.runs.get(member.id, 0) + 1
         self.last_begun = message.id
 
-    def respond(self, batch: Begun) -> None:
+    def respond(self, batch: ReceivedBatch) -> None:
         reply = pb.Executed(id=batch.id)
-        for member in batch.members:
+        for member in batch.ids:
             reply.responses.add(head=str(member).encode())
         self.send(reply)
         self.received.end(batch)
@@ -156,7 +147,7 @@ class ExecutorSide:
 
     def executing(self) -> Iterable[int]:
         """The requests that it has begun and not responded to."""
-        return [member for batch in self.received.begun() for member in batch.members]
+        return [member for batch in self.received.begun() for member in batch.ids]
 
     def report_crash(self, stream: int) -> None:
         """Of the process that served this stream; the next one has begun nothing."""
@@ -594,7 +585,7 @@ class SkipsWithoutReport(ExecutorSide):
 class CompletesInAnyOrder(PipelinedSide):
     """Responds to the batch that it began last."""
 
-    def respond(self, batch: Begun) -> None:
+    def respond(self, batch: ReceivedBatch) -> None:
         super().respond([*self.received.executing.values()][-1])
 
 

@@ -166,7 +166,7 @@ class ArrayAdapter:
 
     def open_batches(self, message: BatchMessage, started_ns: int) -> Sequence[ArrayBatch]:
         """Begin the batch of a message; see ModelAdapter."""
-        batch = ArrayBatch(message, started_ns)
+        batch = ArrayBatch(message, [request.id for request in message.requests], started_ns)
         self.received.begin(batch)
         return (batch,)
 
@@ -220,7 +220,10 @@ class ArrayAdapter:
             gathered = batch.gathered
             assert gathered is not None, "executed, but not gathered"
             pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
-            if sum(map(len, pieces)) > self.max_frame_bytes:
+            size_bytes = 0
+            for piece in pieces:
+                size_bytes += len(piece)
+            if size_bytes > self.max_frame_bytes:
                 raise Internal(
                     f"the outputs of a batch of model '{self.signature.model_name}' take more than"
                     f" {self.max_frame_bytes} bytes"

@@ -1,10 +1,12 @@
 """One batch of arrays that an instance executes."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch
+from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,13 +19,10 @@ if TYPE_CHECKING:
 class ArrayBatch(ReceivedBatch):
     """A batch of arrays."""
 
-    gathered: GatheredBatch | None = None
-    # `None` while the model executes the batch, and if the batch failed.
-    outputs: Sequence[Array] | None = None
-    error: Exception | None = None
-
-    def __init__(self, message: BatchMessage, started_ns: int) -> None:
-        self.id = self.number = message.id
+    def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
+        super().__init__(message.id, message.id, ids, started_ns, message.frame_bytes)
         self.message = message
-        self.ids = [request.id for request in message.requests]
-        self.started_ns, self.frame_bytes = started_ns, message.frame_bytes
+        self.gathered: GatheredBatch | None = None
+        # `None` while the model executes the batch, and if the batch failed.
+        self.outputs: Sequence[Array] | None = None
+        self.error: Exception | None = None

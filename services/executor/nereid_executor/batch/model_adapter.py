@@ -1,4 +1,4 @@
-"""What a runner needs of a model's adapter, and an adapter of its instance's stream."""
+"""Describes what a runner needs of a model's adapter, and both of an instance's stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from nereid.pb import nereid_pb2 as pb
     from nereid_executor.batch.batch_reader import BatchMessage
-    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
+    from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
+    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
     from nereid_executor.core.shared_tensors import OutputLender
 
     # A batch with a frame to send, if there is one. A COMPLETE batch has no later frame.

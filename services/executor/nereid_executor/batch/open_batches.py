@@ -14,6 +14,8 @@ A decoupled model's responses are sent as they come, all in partial frames. A fr
 busy while its batch is EXECUTING.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging
@@ -27,13 +29,13 @@ from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_reader import BatchMessage, request_of
 from nereid_executor.batch.classification import Classes
-from nereid_executor.batch.lifecycle.received_batches import (
+from nereid_executor.batch.lifecycle.received_batch import (
     COMPLETE,
     DEFERRED,
     EXECUTING,
     ReceivedBatch,
-    ReceivedBatches,
 )
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
 from nereid_executor.batch.request_states import RequestStates
 from nereid_executor.batch.requests import RequestReader
 from nereid_executor.batch.response_writer import ResponseWriter
@@ -78,9 +80,8 @@ class OpenBatch(ReceivedBatch):
         *,
         decoupled: bool,
     ) -> None:
-        self.id, self.number = message.id, number
-        self.ids = [request.id for request in message.requests]
-        self.started_ns, self.frame_bytes = started_ns, message.frame_bytes
+        ids = [request.id for request in message.requests]
+        super().__init__(message.id, number, ids, started_ns, message.frame_bytes)
         # The model's requests, until the model gets them.
         self.requests: list[Request] = []
         # Key: a model index. Value: outputs that are requested as classes, or shared memory.

@@ -12,7 +12,7 @@ from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.lifecycle.received_batches import COMPLETE
+from nereid_executor.batch.lifecycle.received_batch import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatches, Replay
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.array_adapter import ArrayAdapter
 from nereid_executor.batch.batch_reader import parse_batch, read_batch
 from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS
-from nereid_executor.batch.lifecycle.received_batches import COMPLETE
+from nereid_executor.batch.lifecycle.received_batch import COMPLETE
 from nereid_executor.batch.request_adapter import RequestAdapter
 from nereid_executor.batch.tracing import Run, record, sampled
 from nereid_executor.core.recent_runs import RecentRuns
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import View
     from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.lifecycle.executions import Executions
-    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch
+    from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
     from nereid_executor.batch.model_adapter import FrameStream, ModelAdapter, Progress
     from nereid_executor.batch.warmup import WarmupBatch
     from nereid_executor.core.nvtx_ranges import NvtxRanges
@@ -91,7 +91,7 @@ class Runner:
         The scheduler runs batches that it never saw elsewhere.
         """
         adapter, received, send = self.adapter, self.received, stream.send
-        wait, on_frame = adapter.wait, self.on_frame
+        wait = adapter.wait
         try:
             for batch in received.lose_all():
                 self._recent_runs.abandon(batch)
@@ -100,10 +100,10 @@ class Runner:
             while not stopping() or received.busy:
                 frames, ready = wait(stream, stopping)
                 for frame in frames:
-                    on_frame(frame, send)
+                    self.on_frame(frame, send)
                 if ready:
                     self.collect(ready, send)
-                if stream.ended:
+                if not frames and stream.ended:
                     return
         except ModelLostError as error:
             self._fail_batches(str(error), send)

@@ -28,53 +28,24 @@ The scheduler may ask for states of sequences while no batch executes. It gets t
 batch is deferred either. Any other event breaks the protocol, which ends the stream.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import threading
-from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nereid.core.errors import ProtocolError
+from nereid_executor.batch.lifecycle.received_batch import (
+    COMPLETE,
+    DEFERRED,
+    EXECUTING,
+    LOST,
+    ReceivedBatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class BatchState(Enum):
-    """State of a begun batch, by the table in this module's docstring."""
-
-    EXECUTING = 1
-    DEFERRED = 2
-    COMPLETE = 3
-    LOST = 4
-
-
-# Module-level names are faster to look up than members of an enumeration.
-EXECUTING, DEFERRED, COMPLETE, LOST = BatchState
-
-
-class ReceivedBatch:
-    """A batch that its instance has begun. Times are readings of perf_counter_ns()."""
-
-    # The scheduler's number; 0 for a replay or a warm-up, which no scheduler has sent.
-    id: int
-    # Number by which the model knows the batch.
-    number: int
-    # Ids of the requests, which are the same in a resend.
-    ids: Sequence[int]
-    # When the batch came, when the model got its inputs (0 if it did not get them), when the model
-    # responded, and when the frame with the responses was made.
-    started_ns: int
-    begun_ns: int = 0
-    responded_ns: int = 0
-    ended_ns: int = 0
-    state: BatchState = EXECUTING
-    # Size of the scheduler's frame.
-    frame_bytes: int = 0
-    # Trace contexts of the sampled requests.
-    trace_contexts: Sequence[bytes] = ()
-    # Why the batch failed as a whole; `None` if it did not.
-    failure: str | None = None
 
 
 _B = TypeVar("_B", bound=ReceivedBatch)
