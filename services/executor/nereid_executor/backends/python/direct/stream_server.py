@@ -165,11 +165,15 @@ class DirectServer:
             self._connection.own_calls = lambda: None
             self._calls.close(cut=False)
             self._kept.end()
-            if self._stream is not None:
-                self._stream.close()
+            self._close_stream()
             self._segments.close()
             self._queue.close()
         return None
+
+    def _close_stream(self) -> None:
+        # In serve() itself, compiled code would take the attribute for set where connecting failed.
+        if self._stream is not None:
+            self._stream.close()
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._received.busy or not self._stopped.is_set():
