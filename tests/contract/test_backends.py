@@ -21,9 +21,9 @@ from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, Model, capabilities
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.core.tensors.datatypes import NAMES, SIZE_BYTES
 from nereid.pb import model_config_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid_executor.backends.registry import BackendRegistry
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import make_runner
+from tests.support.executor.instances import responses as responses_to
 from tests.support.models import openvino_models, torch_models
 from tests.support.models.onnx_models import head, member, response_of, value, write
 
@@ -113,11 +113,6 @@ def raw_of(datatype: str, count: int, *, any_bytes: bool = False) -> bytes:
     return np.arange(count).astype(f"{datatype[0].lower()}{SIZE_BYTES[datatype]}".lower()).tobytes()
 
 
-def execute(runner: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
-    batch = pb.Batch(members=members).SerializeToString()
-    return list(pb.Executed.FromString(runner.execute(batch)).responses)
-
-
 @pytest.mark.parametrize("datatype", sorted(NAMES))
 def test_each_member_of_a_batch_gets_its_own_rows(
     kind: Kind, tmp_path: Path, datatype: str
@@ -130,7 +125,7 @@ def test_each_member_of_a_batch_gets_its_own_rows(
     runner = make_runner(spec, model)
     raws = [raw_of(datatype, 2 * rows, any_bytes=kind.takes_any_bytes) for rows in (1, 3)]
     for _ in range(2):
-        responses = execute(
+        responses = responses_to(
             runner,
             member(head(("INPUT0", datatype, [1, 2])), raws[0]),
             member(head(("INPUT0", datatype, [3, 2])), raws[1]),
@@ -150,7 +145,7 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
     spec = spec_of(kind, tmp_path / "1", datatype, 0)
     runner = make_runner(spec, loaded(kind, spec))
     raw = raw_of(datatype, 4)
-    (response,) = execute(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
+    (response,) = responses_to(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
     assert response_of(response) == [("OUTPUT0", datatype, [2, 2], raw)]
 
 
@@ -211,7 +206,7 @@ def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> No
         runner = make_runner(spec, model)
         for turn in range(50):
             raw = np.full(6, 100 * number + turn, "f4").tobytes()
-            (response,) = execute(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
+            (response,) = responses_to(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
             if response.payloads[0].inline != raw:
                 errors.append(response)
         model.close()

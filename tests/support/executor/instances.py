@@ -32,7 +32,16 @@ def adapter_of(runner: Runner) -> ArrayAdapter:
     return runner.adapter
 
 
+def execute(runner: Runner, *members: pb.BatchMember) -> pb.Executed:
+    """Execute a batch up to its last response."""
+    batch = pb.Batch(id=runner.received.last_read + 1, members=members)
+    sent: list[bytes] = []
+    runner.on_frame(batch.SerializeToString(), sent.append)
+    while runner.received.busy:
+        runner.collect(runner.adapter.wait_for_model(), sent.append)
+    return pb.Executed.FromString(b"".join(sent))
+
+
 def responses(runner: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
     """Execute a batch, and return the responses to its members."""
-    batch = pb.Batch(members=members).SerializeToString()
-    return list(pb.Executed.FromString(runner.execute(batch)).responses)
+    return list(execute(runner, *members).responses)

@@ -16,6 +16,7 @@ from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.runner import make_runner
+from tests.support.executor.instances import execute
 from tests.support.executor.scripted_model import SPEC, Model, begin
 from tests.support.models.onnx_models import head
 
@@ -86,8 +87,7 @@ class ArraySite:
         self.runner = make_runner(replace(SPEC, config=config_of()), ArraySum())
 
     def run(self, *members: pb.BatchMember) -> pb.Executed:
-        batch = pb.Batch(members=members)
-        return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
+        return execute(self.runner, *members)
 
     def export(self, *slots: int) -> list[tuple[int, bytes]]:
         number = self.runner.received.last_read + 1

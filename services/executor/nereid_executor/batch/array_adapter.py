@@ -19,7 +19,6 @@ from nereid.core.tensors.datatypes import BYTES
 from nereid.core.wire.executed import encode_executed
 from nereid.core.wire.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
-from nereid_executor.batch.array_batch import ArrayBatch
 from nereid_executor.batch.arrays import (
     gather_members,
     input_parts,
@@ -27,6 +26,7 @@ from nereid_executor.batch.arrays import (
     stack_inputs,
 )
 from nereid_executor.batch.kept_arrays import KeptArrays
+from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
 from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
 from nereid_executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid_executor.batch.request_plan import Planner, signature_of
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid_executor.batch.arrays import GatheredBatch, Lend, Piece, View
     from nereid_executor.batch.batch_reader import BatchMessage, BatchRequest
-    from nereid_executor.batch.model_adapter import FrameStream, Progress
+    from nereid_executor.batch.frame_stream import FrameStream
     from nereid_executor.batch.request_plan import Signature
     from nereid_executor.batch.stateful_model import StackInputs
     from nereid_executor.core.nvtx_ranges import NvtxRanges
     from nereid_executor.core.shared_tensors import OutputLender
 
+    Progress = Iterable[tuple[ReceivedBatch, bytes | None]]
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
 _log = logging.getLogger(__name__)
@@ -58,8 +59,20 @@ _MANY_OBJECTS: Final = 1 << 16
 _POLL_S: Final = 100e-6
 
 
+class ArrayBatch(ReceivedBatch):
+    """A batch of arrays."""
+
+    def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
+        super().__init__(message.id, message.id, ids, started_ns, message.frame_bytes)
+        self.message = message
+        self.gathered: GatheredBatch | None = None
+        # `None` while the model executes the batch, and if the batch failed.
+        self.outputs: Sequence[Array] | None = None
+        self.error: Exception | None = None
+
+
 class ArrayAdapter:
-    """A ModelAdapter of a Model or a PipelinedModel. collect() gets the numbers of batches."""
+    """Executes a runner's batches on a Model or a PipelinedModel."""
 
     def __init__(
         self,
@@ -124,20 +137,23 @@ class ArrayAdapter:
         self._unread: deque[bytes] = deque()
 
     def begin_tenure(self, lender: OutputLender | None) -> None:
-        """Forget all sequences; see ModelAdapter."""
+        """Forget all sequences, and lend memory for responses from this lender."""
         self._lender = lender
         self._lend = None if lender is None else lender.lend
         if self._states is not None:
             self._states.forget_sequences()
 
-    def begin_stream(self, stream: FrameStream) -> None:  # noqa: ARG002 - of ModelAdapter
+    def begin_stream(self, stream: FrameStream) -> None:  # noqa: ARG002
         """Drop what was read from an earlier stream."""
         self._unread.clear()
 
     def wait(
         self, stream: FrameStream, stopping: Callable[[], bool]
     ) -> tuple[Sequence[bytes], Collection[int]]:
-        """Wait for a frame, or until the oldest batch can be completed; see ModelAdapter."""
+        """Wait for a frame, or until the oldest batch can be completed.
+
+        Returns the frame, or the batch's number for collect(); nothing at the stream's end.
+        """
         if not self.received.executing:
             frame = stream.receive()
             return () if frame is None else (frame,), ()
@@ -165,13 +181,14 @@ class ArrayAdapter:
         return there or self._pipelined is None or self._pipelined.is_batch_complete()
 
     def open_batches(self, message: BatchMessage, started_ns: int) -> Sequence[ArrayBatch]:
-        """Begin the batch of a message; see ModelAdapter."""
+        """Begin the batch of a message."""
         batch = ArrayBatch(message, [request.id for request in message.requests], started_ns)
         self.received.begin(batch)
         return (batch,)
 
-    def execute(self, batch: ArrayBatch) -> Progress:
+    def execute(self, batch: ReceivedBatch) -> Progress:
         """Give a begun batch to the model; its failure is reported with its responses."""
+        assert isinstance(batch, ArrayBatch), "a batch of another adapter"
         message = batch.message
         try:
             gathered = gather_members(self._planner, message.requests, self._view)
@@ -193,11 +210,11 @@ class ArrayAdapter:
         return (self._complete(batch),) if self._pipelined is None else ()
 
     def collect(self, ready: Collection[int]) -> Progress:
-        """Complete batches, once the model has executed them; see ModelAdapter."""
+        """Complete batches by their numbers, once the model has executed them."""
         return [self._complete(self.received.executing[number]) for number in ready]
 
     def finish_lost(self) -> Progress:
-        """Finish the batches in the pipeline; see ModelAdapter."""
+        """Finish the batches of an ended stream, since they cannot be cancelled."""
         return [(batch, self._finish(batch)) for batch in self.received.lose_all()]
 
     def _complete(self, batch: ArrayBatch) -> tuple[ArrayBatch, bytes]:
@@ -275,14 +292,11 @@ class ArrayAdapter:
         raise ProtocolError("a control for a request of a model that takes none")
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots to a reply; see ModelAdapter."""
+        """Add the states of slots to a reply, as far as they fit, and forget them."""
         if self._states is not None:
             self._states.export_states(slots, reply)
 
-    def cancel(self, batch: ArrayBatch) -> None:
-        """Do nothing: finish_lost() leaves no LOST batch."""
-
-    def fail_batches(self, why: str) -> Progress:  # noqa: ARG002 - of ModelAdapter
+    def fail_batches(self, why: str) -> Progress:  # noqa: ARG002
         """Return nothing: such a model fails a batch, and is not lost."""
         return ()
 

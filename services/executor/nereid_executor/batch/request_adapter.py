@@ -13,20 +13,22 @@ from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.lifecycle.received_batch import COMPLETE
-from nereid_executor.batch.open_batches import OpenBatches, Replay
+from nereid_executor.batch.open_batches import OpenBatch, OpenBatches, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from nereid.backends import InstanceSpec, RequestModel
     from nereid_executor.batch.batch_reader import BatchMessage
-    from nereid_executor.batch.model_adapter import FrameStream, Progress
-    from nereid_executor.batch.open_batches import OpenBatch
+    from nereid_executor.batch.frame_stream import FrameStream
+    from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
     from nereid_executor.core.shared_tensors import OutputLender
+
+    Progress = Iterable[tuple[OpenBatch, bytes | None]]
 
 
 class RequestAdapter:
-    """A ModelAdapter of a RequestModel."""
+    """Executes a runner's batches on a RequestModel. It does what ArrayAdapter does."""
 
     def __init__(self, spec: InstanceSpec, model: RequestModel) -> None:
         self._name = spec.name
@@ -41,12 +43,15 @@ class RequestAdapter:
         self._poll = select.poll()
 
     def begin_tenure(self, lender: OutputLender | None) -> None:
-        """Forget all sequences; see ModelAdapter."""
+        """Forget all sequences, and lend memory for responses from this lender."""
         self._open.writer.lender = lender
         self._open.forget_sequences()
 
     def begin_stream(self, stream: FrameStream) -> None:
-        """Poll the stream's socket and the model's descriptors."""
+        """Cancel the batches of an earlier stream, and wait for this one."""
+        for batch in self.received.lose_all():
+            for model_index in batch.open_requests():
+                self._model.control_request(batch.number, model_index, pb.MemberControl.CANCEL)
         self._poll = self._poll_model()
         self._poll.register(stream.fileno(), select.POLLIN)
 
@@ -55,7 +60,10 @@ class RequestAdapter:
         stream: FrameStream,
         stopping: Callable[[], bool],  # noqa: ARG002 - controls come until all requests have ended
     ) -> tuple[Sequence[bytes], Collection[int]]:
-        """Wait for frames or for the model; see ModelAdapter."""
+        """Wait for frames or for the model; return the frames and the readable descriptors.
+
+        Raises ModelLostError if the model was too slow.
+        """
         self._check_timeout()
         wait_ms = 0 if stream.has_input else self._wait_ms()
         # Only readable descriptors are collected, which saves a system call for each other one.
@@ -66,7 +74,7 @@ class RequestAdapter:
         return stream.read_messages() if arrived else (), ready
 
     def wait_for_model(self, limit_s: float | None = None) -> Collection[int]:
-        """Wait for the model alone; see ModelAdapter."""
+        """Wait for the model alone; return the readable descriptors."""
         self._check_timeout()
         wait_ms = self._wait_ms() if limit_s is None else limit_s * 1000 + 1
         return {descriptor for descriptor, _ in self._poll_model().poll(wait_ms)}
@@ -78,12 +86,13 @@ class RequestAdapter:
         return poll
 
     def open_batches(self, message: BatchMessage, started_ns: int) -> Iterator[OpenBatch]:
-        """Begin the batches of a message; see ModelAdapter."""
+        """Begin a message's batches: replays, each to be complete before the next, and its own."""
         yield from self._open.begin_replays(message, self._numbers.__next__)
         yield self._open.begin_batch(message, next(self._numbers), started_ns)
 
-    def execute(self, batch: OpenBatch) -> Progress:
+    def execute(self, batch: ReceivedBatch) -> Progress:
         """Give a begun batch to the model. Malformed requests get their errors."""
+        assert isinstance(batch, OpenBatch), "a batch of another adapter"
         requests, batch.requests = batch.requests, []
         yield from self._advance(batch, executed=not requests)
         if not requests:
@@ -103,7 +112,7 @@ class RequestAdapter:
             batch.begun_ns = perf_counter_ns()
 
     def collect(self, ready: Collection[int]) -> Progress:
-        """Return the model's progress; see ModelAdapter."""
+        """Yield the model's progress. Raises ModelLostError after the last progress."""
         for update in self._model.collect_updates(ready):
             batch = self.received.find(update.batch)
             # `None` means that the batch belongs to an earlier stream.
@@ -118,25 +127,20 @@ class RequestAdapter:
         return [(batch, frame)] if frame is not None or batch.state is COMPLETE else ()
 
     def control_requests(self, controls: Iterable[pb.MemberControl]) -> None:
-        """Pass controls to the model; see ModelAdapter."""
+        """Cancel, pause or resume requests; ProtocolError for a batch that has not come."""
         for batch, model_index, kind in self._open.controlled_requests(controls):
             self._model.control_request(batch.number, model_index, kind)
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots to a reply; see ModelAdapter."""
+        """Add the states of slots to a reply, as far as they fit, and forget them."""
         self._open.export_states(slots, reply)
-
-    def cancel(self, batch: OpenBatch) -> None:
-        """Cancel the requests of a LOST batch."""
-        for model_index in batch.open_requests():
-            self._model.control_request(batch.number, model_index, pb.MemberControl.CANCEL)
 
     def finish_lost(self) -> Progress:
         """Return nothing: the model's batches are cancelled once there is another stream."""
         return ()
 
     def fail_batches(self, why: str) -> Progress:
-        """Fail the begun batches of a lost model; see ModelAdapter."""
+        """Fail the begun batches of a lost model, except for those that it never saw."""
         text = f"Stub process '{self._name}' is not healthy."
         if self._wait_ms() == 0:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"

@@ -1,7 +1,7 @@
 """The one way of a batch through an instance: read, begin, execute, respond, record.
 
 A batch of arrays has one frame of responses; a RequestModel responds to each request in its own
-time. An adapter hides the difference. It is chosen at the load: array_adapter, or request_adapter.
+time. An adapter has what differs. It is chosen at the load: array_adapter or request_adapter.
 """
 
 # layout: compiled
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nereid.backends import ModelLostError, capabilities_of
 from nereid.core.errors import ProtocolError
@@ -25,20 +25,23 @@ from nereid_executor.batch.tracing import Run, record, sampled
 from nereid_executor.core.recent_runs import RecentRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from nereid.backends import InstanceSpec, Model, RequestModel
     from nereid.observability.tracing import Tracer
     from nereid_executor.batch.arrays import View
     from nereid_executor.batch.batch_reader import BatchMessage
+    from nereid_executor.batch.frame_stream import FrameStream
     from nereid_executor.batch.lifecycle.executions import Executions
     from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
-    from nereid_executor.batch.model_adapter import FrameStream, ModelAdapter, Progress
+    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
     from nereid_executor.batch.warmup import WarmupBatch
     from nereid_executor.core.nvtx_ranges import NvtxRanges
     from nereid_executor.core.shared_tensors import OutputLender
 
     Send = Callable[[bytes], None]
+    # Batches with a frame to send, if there is one. A COMPLETE batch has no later frame.
+    Progress = Iterable[tuple[ReceivedBatch, bytes | None]]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Runner:
     def __init__(
         self,
         instance: str,
-        adapter: ModelAdapter,
+        adapter: ArrayAdapter | RequestAdapter,
         tracer: Tracer | None = None,
         recent_runs: RecentRuns | None = None,
         executions: Executions = NO_EXECUTIONS,
@@ -60,7 +63,7 @@ class Runner:
         self._recent_runs = recent_runs or RecentRuns()
         self._executions = executions
         self._read = parse_batch if adapter.needs_members else read_batch
-        self.received = adapter.received
+        self.received: ReceivedBatches[Any] = adapter.received
         # True if the scheduler may move states of sequences to other instances.
         self.has_states = adapter.has_states
 
@@ -69,16 +72,10 @@ class Runner:
         self.received.begin_session()
         self.adapter.begin_tenure(lender)
 
-    def execute(self, frame: bytes) -> bytes:
-        """Execute a Batch that no scheduler has sent; return an Executed with all responses."""
-        return self._execute_message(self._read(frame))
-
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
         """Execute a batch of a warm-up; return an Executed with all responses."""
-        return self._execute_message(warmup.to_message(parsed=self.adapter.needs_members))
-
-    def _execute_message(self, message: BatchMessage) -> bytes:
         frames: list[bytes] = []
+        message = warmup.to_message(parsed=self.adapter.needs_members)
         self._begin(message, perf_counter_ns(), frames.append)
         # In protobuf, concatenated messages parse as one merged message.
         return b"".join(frames)
@@ -92,10 +89,8 @@ class Runner:
         """
         adapter, received, send = self.adapter, self.received, stream.send
         wait = adapter.wait
+        self.forget_runs()
         try:
-            for batch in received.lose_all():
-                self._recent_runs.abandon(batch)
-                adapter.cancel(batch)
             adapter.begin_stream(stream)
             while not stopping() or received.busy:
                 frames, ready = wait(stream, stopping)
@@ -243,7 +238,7 @@ def make_runner(  # noqa: PLR0913 (by keyword)
     ranges: NvtxRanges | None = None,
 ) -> Runner:
     """Return the runner of a loaded model. It lends no memory before a tenure begins."""
-    adapter: ModelAdapter
+    adapter: ArrayAdapter | RequestAdapter
     if capabilities_of(model).executes_requests:
         adapter = RequestAdapter(spec, cast("RequestModel", model))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import count
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.runner import Runner, make_runner
 from tests.support.executor.doubler import Doubler
-from tests.support.executor.instances import adapter_of, instance
+from tests.support.executor.instances import adapter_of, execute, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
@@ -22,16 +21,6 @@ def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:
     return member(head(("x", "FP32", [rows, 1])), np.full(rows, value, np.float32).tobytes())
-
-
-_numbers = count(1)
-
-
-def execute(run: Runner, *members: pb.BatchMember) -> pb.Executed:
-    batch = pb.Batch(id=next(_numbers), members=members)
-    executed = pb.Executed.FromString(run.execute(batch.SerializeToString()))
-    assert executed.id == batch.id
-    return executed
 
 
 def test_a_failing_model_fails_its_batch_with_its_text() -> None:

@@ -73,8 +73,9 @@ def begin(run: Runner, frame: bytes) -> None:
 
 def is_complete(run: Runner) -> bool:
     """Whether the oldest batch is."""
-    batch = run.received.oldest()
-    return batch is not None and adapter_of(run).is_complete(batch)
+    adapter = adapter_of(run)
+    batch = adapter.received.oldest()
+    return batch is not None and adapter.is_complete(batch)
 
 
 def finish(run: Runner) -> bytes:

@@ -11,6 +11,7 @@ from nereid.backends import Capabilities
 from nereid.core.tensors.tensors import Array
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.runner import Runner, make_runner
+from tests.support.executor.instances import execute
 from tests.support.executor.running_sums import ArraySum, config_of, member, outcomes
 from tests.support.executor.scripted_model import SPEC
 
@@ -40,8 +41,7 @@ def runner(model: LeavingSum) -> Runner:
 
 
 def run(runner: Runner, *members: pb.BatchMember) -> list[float | str]:
-    batch = pb.Batch(members=members)
-    return outcomes(pb.Executed.FromString(runner.execute(batch.SerializeToString())))
+    return outcomes(execute(runner, *members))
 
 
 def begin(runner: Runner, *slots: int) -> list[float | str]:
