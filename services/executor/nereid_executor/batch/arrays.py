@@ -132,15 +132,12 @@ def _gather_all(
 def _gather_lone(
     plans: Mapping[bytes, Plan], members: Sequence[BatchRequest]
 ) -> GatheredBatch | None:
-    """Gather a batch of one member with one inline tensor; return `None` for any other batch."""
+    """Gather a batch of one member with inline tensors of known sizes; `None` for any other."""
     if len(members) != 1:
         return None
     member = members[0]
-    plan = plans.get(member.head)
-    tensors = member.tensors
-    if plan is None or len(plan.sizes) != 1 or len(tensors) != 1 or member.is_shared:
-        return None
-    if len(tensors[0]) != plan.sizes[0]:
+    plan, tensors = plans.get(member.head), member.tensors
+    if plan is None or member.is_shared or [*map(len, tensors)] != plan.sizes:
         return None
     # Building the tuple directly is faster than calling the class.
     values = ([plan], [tensors], plan, plan.rows, plan.outputs, plan.output_names)

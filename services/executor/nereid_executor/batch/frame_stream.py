@@ -1,4 +1,4 @@
-"""What the executor needs of an instance's stream."""
+"""Describes an instance's stream, as runners and adapters see it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class FrameStream(Protocol):
-    """The methods of a BlockingStream that runners and adapters use."""
+    """The methods of a BlockingStream that are used."""
 
     @property
     def ended(self) -> bool:

@@ -18,10 +18,9 @@ from nereid.core.errors import ProtocolError
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.array_adapter import ArrayAdapter
 from nereid_executor.batch.batch_reader import parse_batch, read_batch
-from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS
 from nereid_executor.batch.lifecycle.received_batch import COMPLETE
 from nereid_executor.batch.request_adapter import RequestAdapter
-from nereid_executor.batch.tracing import Run, record, sampled
+from nereid_executor.batch.tracing import record, sampled
 from nereid_executor.core.recent_runs import RecentRuns
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Runner:
         adapter: ArrayAdapter | RequestAdapter,
         tracer: Tracer | None = None,
         recent_runs: RecentRuns | None = None,
-        executions: Executions = NO_EXECUTIONS,
+        executions: Executions | None = None,
     ) -> None:
         self._name = instance
         self.adapter = adapter
@@ -184,21 +183,21 @@ class Runner:
     def _record(self, batch: ReceivedBatch, reply_bytes: int) -> None:
         started_ns, responded_ns, ended_ns = batch.started_ns, batch.responded_ns, batch.ended_ns
         begun_ns = batch.begun_ns or responded_ns
-        self._executions.record(
-            perf_counter_ns(),
-            started_ns,
-            batch.id,
-            len(batch.ids),
-            begun_ns - started_ns,
-            responded_ns - begun_ns,
-            ended_ns - responded_ns,
-            batch.frame_bytes,
-            reply_bytes,
-        )
+        if self._executions is not None:
+            self._executions.record(
+                perf_counter_ns(),
+                started_ns,
+                batch.id,
+                len(batch.ids),
+                begun_ns - started_ns,
+                responded_ns - begun_ns,
+                ended_ns - responded_ns,
+                batch.frame_bytes,
+                reply_bytes,
+            )
         if batch.trace_contexts and self._tracer is not None:
             times = (started_ns, begun_ns, responded_ns, ended_ns)
-            run = Run([*batch.trace_contexts], *times, batch.failure)
-            record(self._tracer, self._name, run)
+            record(self._tracer, self._name, batch.trace_contexts, times, batch.failure)
 
     def _export_states(self, send: Send) -> None:
         export = self.received.due_export()
@@ -233,7 +232,7 @@ def make_runner(  # noqa: PLR0913 (by keyword)
     view: View | None = None,
     tracer: Tracer | None = None,
     recent_runs: RecentRuns | None = None,
-    executions: Executions = NO_EXECUTIONS,
+    executions: Executions | None = None,
     on_freed: Callable[[int], None] | None = None,
     ranges: NvtxRanges | None = None,
 ) -> Runner:

@@ -12,7 +12,7 @@ from nereid.rpc import LOW_WATER_BYTES
 from nereid.timeline import wire
 from nereid.timeline.collection import NO_FRAMES, OwnFrames
 from nereid.timeline.recorder import Recorder
-from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS, Executions
+from nereid_executor.batch.lifecycle.executions import Executions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,8 @@ class ExecutorTimeline:
         self.recorder = Recorder("executor", name, seconds)
         self.own: OwnFrames = OwnFrames(self.recorder)
 
-    def executions(self, spec: InstanceSpec) -> Executions:
-        """Return a recorder of one instance's batches."""
+    def executions(self, spec: InstanceSpec) -> Executions | None:
+        """Return a recorder of one instance's batches; `None` if nothing is recorded."""
         return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
@@ -48,9 +48,8 @@ class NoTimeline(ExecutorTimeline):
     def __init__(self) -> None:
         self.own = NO_FRAMES
 
-    def executions(self, spec: InstanceSpec) -> Executions:  # noqa: ARG002 - of ExecutorTimeline
-        """Return a recorder that records nothing."""
-        return NO_EXECUTIONS
+    def executions(self, spec: InstanceSpec) -> None:
+        """Return no recorder."""
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """Record nothing."""

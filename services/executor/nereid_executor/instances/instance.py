@@ -146,7 +146,8 @@ class Instance:
         else:
             what = "instance lost" if self.loaded else "load failed"
             self._record_event(what, error_status.message)
-        self._executions.close()
+        if self._executions is not None:
+            self._executions.close()
         # Nothing refers to the model now. Receivers of the report rely on its memory being free.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED

@@ -16,6 +16,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid_executor.batch.runner import make_runner
 from nereid_executor.batch.warmup import WarmupBatch
+from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.scripted_model import (
     DECOUPLED_SPEC,
@@ -287,5 +288,10 @@ def test_a_broken_stream_is_raised(model: Model) -> None:
             raise RpcError(Status.UNAVAILABLE, "broken")
 
     model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
+    runs = RecentRuns()
     with pytest.raises(RpcError):
-        make_runner(SPEC, model).serve(Broken(batch(member())), Event().is_set)
+        make_runner(SPEC, model, recent_runs=runs).serve(
+            Broken(batch(member(id=7))), Event().is_set
+        )
+    # Who sends the request again gets the response.
+    assert [ids for ids, _ in runs.kept()] == [[7]]
