@@ -15,7 +15,7 @@ from nereid.core.tensors.tensors import Array
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.runner import make_runner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.instances import execute
 from tests.support.executor.scripted_model import SPEC, Model, begin
 from tests.support.models.onnx_models import head
@@ -84,7 +84,7 @@ class ArraySite:
     """A runner of a model that adds up."""
 
     def __init__(self) -> None:
-        self.runner = make_runner(replace(SPEC, config=config_of()), ArraySum())
+        self.runner = Runner(replace(SPEC, config=config_of()), ArraySum())
 
     def run(self, *members: pb.BatchMember) -> pb.Executed:
         return execute(self.runner, *members)
@@ -105,7 +105,7 @@ class RequestSite(ArraySite):
 
     def __init__(self) -> None:
         self.model = RequestSum()
-        self.runner = make_runner(replace(SPEC, config=config_of()), self.model)
+        self.runner = Runner(replace(SPEC, config=config_of()), self.model)
 
     def close(self) -> None:
         self.model.close()

@@ -27,7 +27,6 @@ from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_executor.batch.classification import check_classes, classify
 from nereid_executor.batch.responses import (
-    LoneOutputs,
     ResponseLayout,
     encode_response,
     error_response,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.request_plan import (
         Column,
         LayoutKey,
+        LoneOutputs,
         Plan,
         Planner,
         Signature,
@@ -313,17 +313,17 @@ def split_outputs(
                 append(view[row * size : end * size])
             if plan is plan_of_lone and layout.size_bytes < SHM_THRESHOLD_BYTES:
                 forms = [(array.shape, array.dtype) for array in arrays]
-                plan.lone_outputs = LoneOutputs(forms, layout.parts)
+                plan.lone_outputs = forms, layout.parts
         row = end
     return pieces
 
 
 def _known_pieces(known: LoneOutputs | None, arrays: Sequence[Array]) -> list[Piece] | None:
     """Return a lone request's response if its outputs are like the last ones; they were checked."""
-    if known is None or known.forms != [(array.shape, array.dtype) for array in arrays]:
+    if known is None or known[0] != [(array.shape, array.dtype) for array in arrays]:
         return None
     pieces: list[Piece] = []
-    for prefix, index in known.parts:
+    for prefix, index in known[1]:
         pieces.append(prefix)
         pieces.append(arrays[index].tobytes())
     return pieces

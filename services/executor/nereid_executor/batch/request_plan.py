@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.model_config.padding import Padding
     from nereid.pb import model_config_pb2
-    from nereid_executor.batch.responses import LoneOutputs, ResponseLayout
+    from nereid_executor.batch.responses import ResponseLayout
 
 # Heads differ by batch size and shape, which clients may vary without end.
 MAX_PLANS: Final = 1024
@@ -42,6 +42,9 @@ FLAT: Final = (VARIABLE,)
 
 # A batch's outputs, and the shape of a row of each output.
 LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+LoneOutputs = tuple[
+    list[tuple[tuple[int, ...], "np.dtype[np.generic]"]], tuple[tuple[bytes, int], ...]
+]
 
 
 class TensorSpec(NamedTuple):
@@ -104,7 +107,8 @@ class Plan:
     )
     # Bytes of all inputs; 0 if one of them is BYTES or empty.
     fixed_bytes: int = 0
-    # The outputs of the last request that came alone, if they were small and had no BYTES.
+    # Of the last request that came alone, if its outputs were small and had no BYTES: their shapes
+    # and datatypes, and `parts` of its ResponseLayout.
     lone_outputs: LoneOutputs | None = None
 
 

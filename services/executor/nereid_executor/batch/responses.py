@@ -16,8 +16,6 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
-
     from nereid.core.tensors.classification import Classification
     from nereid.core.wire.messages import ErrorStatus, Payload
     from nereid_executor.batch.arrays import Piece
@@ -42,15 +40,6 @@ class ResponseLayout(NamedTuple):
     parts: tuple[tuple[bytes, int], ...] | None
     # Bytes of all outputs together, if `parts` is not `None`.
     size_bytes: int = 0
-
-
-class LoneOutputs(NamedTuple):
-    """Outputs of a batch of one request, from which its response has been made."""
-
-    # Shape and datatype of each output.
-    forms: list[tuple[tuple[int, ...], np.dtype[np.generic]]]
-    # As in ResponseLayout.
-    parts: tuple[tuple[bytes, int], ...]
 
 
 def response_head(

@@ -48,23 +48,33 @@ _log = logging.getLogger(__name__)
 class Runner:
     """Executes batches on one loaded model. Only its instance's thread uses it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
-        instance: str,
-        adapter: ArrayAdapter | RequestAdapter,
+        spec: InstanceSpec,
+        model: Model | RequestModel,
+        *,
+        view: View | None = None,
         tracer: Tracer | None = None,
         recent_runs: RecentRuns | None = None,
         executions: Executions | None = None,
+        on_freed: Callable[[int], None] | None = None,
+        ranges: NvtxRanges | None = None,
     ) -> None:
-        self._name = instance
-        self.adapter = adapter
+        """Choose the adapter. No memory is lent for responses before a tenure begins."""
+        self.adapter: ArrayAdapter | RequestAdapter
+        if capabilities_of(model).executes_requests:
+            self.adapter = RequestAdapter(spec, cast("RequestModel", model))
+        else:
+            arrays = cast("Model", model)
+            self.adapter = ArrayAdapter(spec, arrays, view=view, on_freed=on_freed, ranges=ranges)
+        self._name = spec.name
         self._tracer = tracer
         self._recent_runs = recent_runs or RecentRuns()
         self._executions = executions
-        self._read = parse_batch if adapter.needs_members else read_batch
-        self.received: ReceivedBatches[Any] = adapter.received
+        self._read = parse_batch if self.adapter.needs_members else read_batch
+        self.received: ReceivedBatches[Any] = self.adapter.received
         # True if the scheduler may move states of sequences to other instances.
-        self.has_states = adapter.has_states
+        self.has_states = self.adapter.has_states
 
     def begin_tenure(self, lender: OutputLender | None) -> None:
         """Begin a tenure, whose scheduler knows nothing of earlier batches and sequences."""
@@ -223,25 +233,3 @@ class Runner:
 
 def _drop(_frame: bytes) -> None:
     pass
-
-
-def make_runner(  # noqa: PLR0913 (by keyword)
-    spec: InstanceSpec,
-    model: Model | RequestModel,
-    *,
-    view: View | None = None,
-    tracer: Tracer | None = None,
-    recent_runs: RecentRuns | None = None,
-    executions: Executions | None = None,
-    on_freed: Callable[[int], None] | None = None,
-    ranges: NvtxRanges | None = None,
-) -> Runner:
-    """Return the runner of a loaded model. It lends no memory before a tenure begins."""
-    adapter: ArrayAdapter | RequestAdapter
-    if capabilities_of(model).executes_requests:
-        adapter = RequestAdapter(spec, cast("RequestModel", model))
-    else:
-        adapter = ArrayAdapter(
-            spec, cast("Model", model), view=view, on_freed=on_freed, ranges=ranges
-        )
-    return Runner(spec.name, adapter, tracer, recent_runs, executions)

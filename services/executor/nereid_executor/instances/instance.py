@@ -15,7 +15,7 @@ from nereid.backends import ModelLostError, capabilities_of
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.model_config.padding import PADDING
-from nereid_executor.batch.runner import make_runner
+from nereid_executor.batch.runner import Runner
 from nereid_executor.batch.warmup import warm_up
 from nereid_executor.core.model_files import read_model_files
 from nereid_executor.instances.instance_mesh import InstanceMesh
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from nereid.backends import InstanceSpec, Model, ReadinessReporter, RequestModel
-    from nereid_executor.batch.runner import Runner
     from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.instances.instance_context import InstanceContext
 
@@ -57,7 +56,8 @@ class Instance:
         self._warming_up: RequestModel | None = None
         self._readiness: ReadinessReporter | None = None
         self._earlier_batches = 0
-        self._executions = context.timeline.executions(self.spec)
+        timeline = context.timeline
+        self._executions = None if timeline is None else timeline.executions(self.spec)
         # Monotonic time at which the load began.
         self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -181,7 +181,9 @@ class Instance:
             model.close()
 
     def _record_event(self, what: str, detail: str = "", *, from_ns: int = 0) -> None:
-        self._context.timeline.record_event(what, self.spec.name, detail, from_ns=from_ns)
+        timeline = self._context.timeline
+        if timeline is not None:
+            timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
         """Return a key that equal loads share: the same files, configuration and device."""
@@ -192,7 +194,7 @@ class Instance:
 
     def _make_runner(self, model: Model | RequestModel) -> Runner:
         context = self._context
-        return make_runner(
+        return Runner(
             self.spec,
             model,
             view=context.shared_tensors.view,

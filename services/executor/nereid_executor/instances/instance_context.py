@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nereid.config.recovery import DEFAULT_TIMES
-from nereid_executor.batch.timeline import NO_TIMELINE
 from nereid_executor.batch.warmup import WarmupTurns
 from nereid_executor.core.heap import HeapTrim
 from nereid_executor.core.load_memory import LoadMeter
@@ -44,5 +43,6 @@ class InstanceContext:
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
-    timeline: ExecutorTimeline = NO_TIMELINE
+    # `None` if no timeline is recorded.
+    timeline: ExecutorTimeline | None = None
     ranges: NvtxRanges | None = None

@@ -9,14 +9,14 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.instances import adapter_of, execute, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
 def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
-    return make_runner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
+    return Runner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
 
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:

@@ -18,7 +18,7 @@ from nereid.model_config import complete_config
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.backends.onnx import backend
 from nereid_executor.batch.kept_arrays import MAX_BYTES, MAX_KEPT
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import (
@@ -65,7 +65,7 @@ def model() -> WatchedDoubler:
 
 @pytest.fixture
 def runner(model: WatchedDoubler) -> Runner:
-    return make_runner(instance(identity_config("FP32", "-1", 8)), model)
+    return Runner(instance(identity_config("FP32", "-1", 8)), model)
 
 
 def request(number: float, rows: int = 1, columns: int = 2) -> pb.BatchMember:
@@ -117,7 +117,7 @@ def test_an_error_is_the_requests_own(runner: Runner, model: WatchedDoubler) -> 
 
 def test_a_model_that_may_keep_its_inputs_gets_new_ones() -> None:
     model = KeepingDoubler()
-    runner = make_runner(instance(identity_config("FP32", "-1", 8)), model)
+    runner = Runner(instance(identity_config("FP32", "-1", 8)), model)
     for number in range(3):
         expect(runner, number)
     assert model.again == 0
@@ -153,7 +153,7 @@ def test_arrays_are_kept_for_a_bounded_number_of_shapes(
 
 def test_onnx_runtime_gives_what_it_gives_otherwise(tmp_path: Path) -> None:
     spec = instance(ADD_SUB, add_sub(tmp_path / "1"))
-    runner = make_runner(spec, backend.load(spec))
+    runner = Runner(spec, backend.load(spec))
     wanted = head(("a", "INT32", [2, 4]), ("b", "INT32", [2, 4]))
     random = np.random.default_rng(3)
     for _ in range(4):
@@ -182,7 +182,7 @@ def test_outputs_that_are_inputs_or_initializers_have_their_values(tmp_path: Pat
         ]
     )
     spec = instance(written, path)
-    runner = make_runner(spec, backend.load(spec))
+    runner = Runner(spec, backend.load(spec))
     wanted = head(("x", "INT64", [2]), ("w", "INT64", [2]))
     for number in range(4):
         x, w = np.full(2, number + 1, np.int64), np.full(2, -number, np.int64)
@@ -198,7 +198,7 @@ def test_outputs_whose_shapes_the_values_decide(tmp_path: Path) -> None:
         output { name: "y" data_type: TYPE_FP32 dims: [-1, -1] }
     """
     spec = instance(written, reshaper(tmp_path / "1"))
-    runner = make_runner(spec, backend.load(spec))
+    runner = Runner(spec, backend.load(spec))
     wanted = head(("x", "FP32", [6]), ("to", "INT64", [2]))
     values = np.arange(6, dtype=np.float32).tobytes()
     for shape in [(2, 3)] * 3 + [(3, 2), (2, 3)]:
@@ -212,7 +212,7 @@ def completed(path: Path, text: str = "") -> Runner:
     written = config(text)
     described = backend.describe(written, path)
     spec = instance(complete_config(written, model_name="m", description=described), path)
-    return make_runner(spec, backend.load(spec))
+    return Runner(spec, backend.load(spec))
 
 
 @pytest.mark.parametrize("declared", [[8, 2], [1, "n"], ["n"], None])

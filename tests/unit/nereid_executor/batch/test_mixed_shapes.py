@@ -19,7 +19,7 @@ from nereid_executor.batch.arrays import gather_members
 from nereid_executor.batch.batch_reader import request_of
 from nereid_executor.batch.mixed_shapes import MixedShapes
 from nereid_executor.batch.request_plan import Planner
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.instances import adapter_of, instance, responses
 from tests.support.models.onnx_models import head, member, response_of
 
@@ -63,7 +63,7 @@ class Seen:
 
 
 def runner(text: str, model: Seen) -> Runner:
-    return make_runner(instance(text), model)
+    return Runner(instance(text), model)
 
 
 def negate(inputs: dict[str, Array]) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavai
 from nereid.core.tensors.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
@@ -61,7 +61,7 @@ def runner(
     recent_runs: RecentRuns | None = None,
 ) -> Runner:
     spec = instance(config or identity_config("FP32", "1", 8))
-    return make_runner(spec, model, recent_runs=recent_runs)
+    return Runner(spec, model, recent_runs=recent_runs)
 
 
 def begin(run: Runner, frame: bytes) -> None:
@@ -183,7 +183,7 @@ def test_inputs_that_the_batch_makes_come_as_a_whole() -> None:
 def test_outputs_in_shared_memory_and_spans() -> None:
     tracer, lender = RecordedSpans(), OutputLender(SharedTensors(1 << 22))
     spec = instance(identity_config("FP32", "32768", 8))
-    run = make_runner(spec, PipelinedDoubler(), tracer=tracer)
+    run = Runner(spec, PipelinedDoubler(), tracer=tracer)
     run.begin_tenure(lender)
     large = member(head(("x", "FP32", [1, 32768])), np.ones(32768, np.float32).tobytes())
     large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"

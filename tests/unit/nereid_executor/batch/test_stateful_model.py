@@ -10,7 +10,7 @@ import pytest
 from nereid.backends import Capabilities
 from nereid.core.tensors.tensors import Array
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.instances import execute
 from tests.support.executor.running_sums import ArraySum, config_of, member, outcomes
 from tests.support.executor.scripted_model import SPEC
@@ -37,7 +37,7 @@ def model() -> LeavingSum:
 
 @pytest.fixture
 def runner(model: LeavingSum) -> Runner:
-    return make_runner(replace(SPEC, config=config_of()), model)
+    return Runner(replace(SPEC, config=config_of()), model)
 
 
 def run(runner: Runner, *members: pb.BatchMember) -> list[float | str]:

@@ -12,7 +12,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
-from nereid_executor.batch.runner import Runner, make_runner
+from nereid_executor.batch.runner import Runner
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.instances import instance, responses
@@ -24,7 +24,7 @@ ELEMENTS = 50_000
 
 def runner(model: Doubler, shared_tensors: SharedTensors) -> Runner:
     spec = instance(identity_config("FP32", "-1", 8))
-    made = make_runner(spec, model, view=shared_tensors.view)
+    made = Runner(spec, model, view=shared_tensors.view)
     made.begin_tenure(OutputLender(shared_tensors))
     return made
 

@@ -30,6 +30,7 @@ from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
     KnownSpecs,
+    deadline_us,
     meta_of,
     tensors_of,
 )
@@ -348,20 +349,14 @@ class PythonModel(DirectServing):
         """
         worker = self._running_worker()
         members = []
-        latest_us: int | None = 0
         for place, request in enumerate(requests):
-            remaining_us = request.remaining_us
             number = self._specs.number_of(request.spec)
             # The tuple has the fields of wire.Member; a plain tuple is cheaper.
-            members.append((number, remaining_us, meta_of(request), tensors_of(request)))
-            # The batch has a deadline only if all of its requests have one.
-            if latest_us is not None:
-                latest_us = max(latest_us, remaining_us) if remaining_us else None
+            members.append((number, request.remaining_us, meta_of(request), tensors_of(request)))
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
-        if self._decoupled:
-            # A decoupled model may make calls for any of its open requests.
-            latest_us = None
+        # A decoupled model may make calls for any of its open requests.
+        latest_us = 0 if self._decoupled else deadline_us(requests)
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 

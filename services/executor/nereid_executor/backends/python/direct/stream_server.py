@@ -29,7 +29,12 @@ from nereid_executor.backends.python.direct.scheduler_calls import (
     SchedulerCalls,
     SchedulerPath,
 )
-from nereid_executor.backends.python.messages.request_metadata import meta_of, spec_json, tensors_of
+from nereid_executor.backends.python.messages.request_metadata import (
+    deadline_us,
+    meta_of,
+    spec_json,
+    tensors_of,
+)
 from nereid_executor.backends.python.messages.response_heads import ResponseHeads
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
@@ -237,19 +242,13 @@ class DirectServer:
             self._connection.notify(wire.TRACED, [contexts, times])
 
     def _add_requests(self, execution: BatchExecution, requests: Sequence[Request]) -> None:
-        latest_us, has_limit = 0, True
         for member, request in enumerate(requests):
             spec = request.spec
             entry = self._specs.get(spec) or self._remember_spec(spec)
             self._runner.add_request(
                 execution, member, entry, tensors_of(request), meta_of(request)
             )
-            remaining_us = request.remaining_us
-            if remaining_us > latest_us:
-                latest_us = remaining_us
-            elif not remaining_us:
-                has_limit = False
-        if latest_us and has_limit:
+        if latest_us := deadline_us(requests):
             execution.deadline_ns = time.monotonic_ns() + latest_us * 1000
 
     def _remember_spec(self, spec: RequestSpec) -> received_requests.RequestSpecEntry:

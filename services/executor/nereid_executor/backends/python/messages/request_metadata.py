@@ -68,6 +68,12 @@ def tensors_of(request: Request) -> Sequence[Any]:
     return placed
 
 
+def deadline_us(requests: Sequence[Request]) -> int:
+    """Return the time until the last deadline of the requests; 0 if one of them has none."""
+    times_us = [request.remaining_us for request in requests]
+    return max(times_us) if times_us and all(times_us) else 0
+
+
 def meta_of(request: Request) -> bytes:
     """Return a request's metadata as JSON; empty if the request has only tensors."""
     _, _, request_id, parameters, context, _, timeout_us, _ = request
