@@ -23,7 +23,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, Status
 from nereid.version import is_compiled
 from nereid_executor.batch.batch_reader import read_batch
-from nereid_executor.batch.lifecycle.received_batch import COMPLETE
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory

@@ -23,8 +23,12 @@ from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_reader import parse_batch
-from nereid_executor.batch.lifecycle.received_batch import COMPLETE, EXECUTING, ReceivedBatch
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import (
+    COMPLETE,
+    EXECUTING,
+    ReceivedBatch,
+    ReceivedBatches,
+)
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid_scheduler.core.instances.instance_batches import WAITING, SentBatch
 from nereid_scheduler.core.instances.instance_places import Slot

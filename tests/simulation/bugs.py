@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from nereid.core.wire.messages import InferRequest
-from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
 from nereid_executor.instances.claims.model_claims import ModelClaims
 from nereid_scheduler.control.state.file_store import FileStore
 

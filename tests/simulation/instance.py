@@ -22,8 +22,7 @@ from nereid.core.methods import (
 )
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
 from nereid_executor.core.model_files import read_model_files
 from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
 from nereid_executor.instances.instance_streams import REFUSALS

@@ -26,8 +26,7 @@ from nereid_executor.batch.arrays import (
     stack_inputs,
 )
 from nereid_executor.batch.kept_arrays import KeptArrays
-from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
 from nereid_executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid_executor.batch.request_plan import Planner, signature_of
 from nereid_executor.batch.responses import MAX_EXECUTED_BYTES, error_response

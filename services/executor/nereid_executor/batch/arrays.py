@@ -295,13 +295,8 @@ def split_outputs(
             row = end
             continue
         if layout.parts is None:
-            raws: list[Piece] = [
-                output_bytes(
-                    signature, plan, output, _some_rows(signature, arrays[index], row, end)
-                )
-                for output, index in zip(plan.response_outputs, layout.indices, strict=True)
-            ]
-            append(encode_response(layout.head, (lend and lend(raws)) or raws))
+            rows = [_some_rows(signature, array, row, end) for array in arrays]
+            append(encode_rows(signature, plan, layout, rows, lend))
         elif layout.size_bytes >= SHM_THRESHOLD_BYTES and (
             lent := lend and lend([_rows(views[index], row, end) for index in layout.indices])
         ):
@@ -329,14 +324,28 @@ def _known_pieces(known: LoneOutputs | None, arrays: Sequence[Array]) -> list[Pi
     return pieces
 
 
+def encode_rows(
+    signature: Signature,
+    plan: Plan,
+    layout: ResponseLayout,
+    rows: Sequence[Array],
+    lend: Lend | None,
+) -> bytes:
+    """Return the response with a member's rows of the batch's outputs, as an Executed message."""
+    raws: list[Piece] = [
+        _output_bytes(signature, plan, output, rows[index])
+        for output, index in zip(plan.response_outputs, layout.indices, strict=True)
+    ]
+    return encode_response(layout.head, (lend and lend(raws)) or raws)
+
+
 def _some_rows(signature: Signature, array: Array, row: int, end: int) -> Array:
     return np.atleast_1d(array)[row:end] if signature.batching else array
 
 
-def output_bytes(
+def _output_bytes(
     signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
-    """Return a member's rows of an output as bytes, or the requested classes instead."""
     index, classes = output
     if classes is None:
         return to_raw(rows)

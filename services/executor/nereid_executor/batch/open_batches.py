@@ -29,13 +29,13 @@ from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_reader import BatchMessage, request_of
 from nereid_executor.batch.classification import Classes
-from nereid_executor.batch.lifecycle.received_batch import (
+from nereid_executor.batch.lifecycle.received_batches import (
     COMPLETE,
     DEFERRED,
     EXECUTING,
     ReceivedBatch,
+    ReceivedBatches,
 )
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
 from nereid_executor.batch.request_states import RequestStates
 from nereid_executor.batch.requests import RequestReader
 from nereid_executor.batch.response_writer import ResponseWriter

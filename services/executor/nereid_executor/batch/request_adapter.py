@@ -12,7 +12,7 @@ from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.lifecycle.received_batch import COMPLETE
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches, Replay
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, RequestModel
     from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.frame_stream import FrameStream
-    from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
+    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch
     from nereid_executor.core.shared_tensors import OutputLender
 
     Progress = Iterable[tuple[OpenBatch, bytes | None]]

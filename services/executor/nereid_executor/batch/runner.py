@@ -18,7 +18,7 @@ from nereid.core.errors import ProtocolError
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.array_adapter import ArrayAdapter
 from nereid_executor.batch.batch_reader import parse_batch, read_batch
-from nereid_executor.batch.lifecycle.received_batch import COMPLETE
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.request_adapter import RequestAdapter
 from nereid_executor.batch.tracing import record, sampled
 from nereid_executor.core.recent_runs import RecentRuns
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.frame_stream import FrameStream
     from nereid_executor.batch.lifecycle.executions import Executions
-    from nereid_executor.batch.lifecycle.received_batch import ReceivedBatch
-    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
     from nereid_executor.batch.warmup import WarmupBatch
     from nereid_executor.core.nvtx_ranges import NvtxRanges
     from nereid_executor.core.shared_tensors import OutputLender

@@ -8,8 +8,7 @@ from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_reader import BatchMessage
-from nereid_executor.batch.lifecycle.received_batch import BatchState
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import BatchState, ReceivedBatches
 from nereid_executor.batch.open_batches import OpenBatch
 
 FAILED = ErrorStatus(13, "no")

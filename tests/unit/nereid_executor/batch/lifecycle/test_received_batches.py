@@ -7,8 +7,11 @@ import threading
 import pytest
 
 from nereid.core.errors import ProtocolError
-from nereid_executor.batch.lifecycle.received_batch import BatchState, ReceivedBatch
-from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+from nereid_executor.batch.lifecycle.received_batches import (
+    BatchState,
+    ReceivedBatch,
+    ReceivedBatches,
+)
 
 Batches = ReceivedBatches[ReceivedBatch]
 

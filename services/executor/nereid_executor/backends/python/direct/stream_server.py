@@ -45,7 +45,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime.execution
     BatchExecution,
 )
 from nereid_executor.batch.batch_reader import read_batch
-from nereid_executor.batch.lifecycle.received_batch import COMPLETE, EXECUTING
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE, EXECUTING
 from nereid_executor.batch.open_batches import OpenBatches
 from nereid_executor.batch.responses import MAX_EXECUTED_BYTES
 from nereid_executor.batch.tracing import sampled
