@@ -107,8 +107,8 @@ class Plan:
     )
     # Bytes of all inputs; 0 if one of them is BYTES or empty.
     fixed_bytes: int = 0
-    # Of the last request that came alone, if its outputs were small and had no BYTES: their shapes
-    # and datatypes, and `parts` of its ResponseLayout.
+    # Outputs of the last lone request, if they were small and no BYTES: shapes and datatypes, and
+    # the layout's `parts`.
     lone_outputs: LoneOutputs | None = None
 
 
