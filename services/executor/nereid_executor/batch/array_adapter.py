@@ -236,10 +236,7 @@ class ArrayAdapter:
             gathered = batch.gathered
             assert gathered is not None, "executed, but not gathered"
             pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
-            size_bytes = 0
-            for piece in pieces:
-                size_bytes += len(piece)
-            if size_bytes > self.max_frame_bytes:
+            if sum(map(len, pieces)) > self.max_frame_bytes:
                 raise Internal(
                     f"the outputs of a batch of model '{self.signature.model_name}' take more than"
                     f" {self.max_frame_bytes} bytes"

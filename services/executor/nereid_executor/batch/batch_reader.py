@@ -41,8 +41,6 @@ class BatchRequest:
     trace_context: bytes = b""
     # The message's map; `None` if the request has no parameters.
     parameters: Any = None
-    # True if some tensors are in shared memory.
-    is_shared: bool = False
 
     def __init__(
         self,
@@ -55,6 +53,8 @@ class BatchRequest:
         self.head = head
         self.tensors = tensors
         self.request_id = request_id
+        # True if some tensors are in shared memory.
+        self.is_shared = False
 
 
 class BatchMessage:
