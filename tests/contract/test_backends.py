@@ -21,9 +21,9 @@ from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, Model, capabilities
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.core.tensors.datatypes import NAMES, SIZE_BYTES
 from nereid.pb import model_config_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid_executor.backends.registry import BackendRegistry
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
+from tests.support.executor.instances import responses as responses_to
 from tests.support.models import openvino_models, torch_models
 from tests.support.models.onnx_models import head, member, response_of, value, write
 
@@ -113,11 +113,6 @@ def raw_of(datatype: str, count: int, *, any_bytes: bool = False) -> bytes:
     return np.arange(count).astype(f"{datatype[0].lower()}{SIZE_BYTES[datatype]}".lower()).tobytes()
 
 
-def execute(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
-    batch = pb.Batch(members=members).SerializeToString()
-    return list(pb.Executed.FromString(runner.execute(batch)).responses)
-
-
 @pytest.mark.parametrize("datatype", sorted(NAMES))
 def test_each_member_of_a_batch_gets_its_own_rows(
     kind: Kind, tmp_path: Path, datatype: str
@@ -127,10 +122,10 @@ def test_each_member_of_a_batch_gets_its_own_rows(
     kind.save(tmp_path / "1", datatype)
     spec = spec_of(kind, tmp_path / "1", datatype)
     model = loaded(kind, spec)
-    runner = BatchRunner(spec, model)
+    runner = Runner(spec, model)
     raws = [raw_of(datatype, 2 * rows, any_bytes=kind.takes_any_bytes) for rows in (1, 3)]
     for _ in range(2):
-        responses = execute(
+        responses = responses_to(
             runner,
             member(head(("INPUT0", datatype, [1, 2])), raws[0]),
             member(head(("INPUT0", datatype, [3, 2])), raws[1]),
@@ -148,9 +143,9 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
         pytest.skip(f"{kind.name} has no {datatype}")
     kind.save(tmp_path / "1", datatype)
     spec = spec_of(kind, tmp_path / "1", datatype, 0)
-    runner = BatchRunner(spec, loaded(kind, spec))
+    runner = Runner(spec, loaded(kind, spec))
     raw = raw_of(datatype, 4)
-    (response,) = execute(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
+    (response,) = responses_to(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
     assert response_of(response) == [("OUTPUT0", datatype, [2, 2], raw)]
 
 
@@ -208,10 +203,10 @@ def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> No
     def serve(number: int) -> None:
         spec = replace(spec_of(kind, tmp_path / "1"), name=f"m_{number}")
         model = loaded(kind, spec)
-        runner = BatchRunner(spec, model)
+        runner = Runner(spec, model)
         for turn in range(50):
             raw = np.full(6, 100 * number + turn, "f4").tobytes()
-            (response,) = execute(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
+            (response,) = responses_to(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
             if response.payloads[0].inline != raw:
                 errors.append(response)
         model.close()

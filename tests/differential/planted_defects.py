@@ -7,13 +7,13 @@ import os
 
 def _not_written(module):
     """The end of an output is memory that nobody has written."""
-    whole = module.LoneRun.pieces_of
+    whole = module._known_pieces
 
-    def pieces_of(run, arrays):
-        pieces = whole(run, arrays)
+    def known_pieces(known, arrays):
+        pieces = whole(known, arrays)
         return pieces and [*pieces[:-1], bytes(pieces[-1])[:-4] + b"\xe4" * 4]
 
-    module.LoneRun.pieces_of = pieces_of
+    module._known_pieces = known_pieces
 
 
 def _shifted(module):
@@ -94,7 +94,7 @@ def _lost_count(module):
 _WORKER = "nereid_executor.backends.python.worker_site.nereid_worker."
 _BATCH = "nereid_executor.batch."
 _DEFECTS = {
-    "a buffer that is not written": (_BATCH + "lone_runs", _not_written),
+    "a buffer that is not written": (_BATCH + "arrays", _not_written),
     "one element late": (_BATCH + "arrays", _shifted),
     "a stale head": (_BATCH + "arrays", _stale_head),
     "two members swapped": (_BATCH + "arrays", _swapped),

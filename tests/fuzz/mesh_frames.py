@@ -86,7 +86,10 @@ WORDS = [_HEAD, b"\x0a\x0c", b"\x12\x08", b"\x01\0\0\0a", b"FP32", b"BYTES"]
 
 
 def _fields(request: BatchRequest) -> tuple[object, ...]:
-    return request.id, request.head, request.tensors, request.request_id, request.trace_context
+    return (
+        *(request.id, request.head, request.tensors, request.request_id, request.trace_context),
+        *(request.remaining_us, request.timeout_us, request.parameters),
+    )
 
 
 def _response(data: bytes, *, mixed: bool) -> None:

@@ -21,6 +21,7 @@ from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.version import is_compiled
+from nereid_executor.batch.batch_reader import read_batch
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid_gateway.core.response_timings import TimedRequests
@@ -103,7 +104,8 @@ class _Executor(InstanceWire):
         self.connect(world.loop, world.model, number, f"i{number}", accepts_controls=True)
         config = model_config_pb2.ModelConfig(name="m")
         config.CopyFrom(_MODEL.proto)
-        self.open = OpenBatches(config, Path("1"), self.name, decoupled=True, traced=False)
+        config.model_transaction_policy.decoupled = True
+        self.open = OpenBatches(config, Path("1"), self.name)
         # By batch and member: how many responses the model has sent.
         self.sent: dict[tuple[int, int], int] = {}
         self.names: dict[tuple[int, int], str] = {}
@@ -129,8 +131,8 @@ class _Executor(InstanceWire):
         self.open.received.lose_all()
 
     def on_batch(self, message: Any) -> None:
-        frame = pb.Batch.FromString(message.body)
-        controls = list(self.open.controlled_members(frame.controls))
+        frame = read_batch(message.body)
+        controls = list(self.open.controlled_requests(frame.controls))
         for batch, member, kind in controls:
             key = batch.number, member
             if kind == pb.MemberControl.PAUSE:
@@ -140,12 +142,12 @@ class _Executor(InstanceWire):
                 self.paused.discard(key)
                 if kind == pb.MemberControl.CANCEL:
                     self.cancelled.add(key)
-        if frame.members:
+        if frame.requests:
             assert self.open.received.read(frame.id)
-            batch, requests = self.open.begin_batch(frame, frame.id, 0)
-            for member in range(len(requests)):
+            batch = self.open.begin_batch(frame, frame.id, 0)
+            for member in range(len(batch.requests)):
                 self.sent[frame.id, member] = 0
-                self.names[frame.id, member] = frame.members[member].request_id
+                self.names[frame.id, member] = frame.requests[member].request_id
             # The model keeps the response senders, and can execute the next batch.
             self._advance(batch)
 
@@ -503,7 +505,7 @@ _DEFECTS: dict[str, tuple[type, str, Any]] = {
     "a lost wake-up": (_InferStream, "on_writable", _no_resume),
     "one wake-up for all": (_InferStream, "on_writable", _resumes_first),
     "a cancellation that goes no further": (_InferStream, "_cancel_requests", _cancels_nothing),
-    "controls by position": (OpenBatches, "controlled_members", _first_batch),
+    "controls by position": (OpenBatches, "controlled_requests", _first_batch),
     "a forgotten pause": (ModelVersion, "set_flow", _no_pause),
     "no fence behind a broken link": (PendingRequests, "_fail_begun", _no_fence),
     "flow control of another request": (GatewaySession, "on_items", _wrong_request),

@@ -22,6 +22,7 @@ from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import parse_batch
 from nereid_executor.batch.lifecycle.received_batches import (
     COMPLETE,
     EXECUTING,
@@ -86,12 +87,6 @@ class Numbered(NamedTuple):
         return f"batch {self.batch}"
 
 
-class Begun(ReceivedBatch):
-    def __init__(self, message: pb.Batch) -> None:
-        self.id = self.number = message.id
-        self.members = [member.id for member in message.members]
-
-
 class ExecutorSide:
     """What an instance's thread and its executor's session do, for a model that executes arrays; a
     deliberate defect extends it.
@@ -133,7 +128,8 @@ class ExecutorSide:
 
     def begin(self, message: pb.Batch) -> None:
         self.note_begun(message)
-        self.received.begin(Begun(message))
+        ids = [member.id for member in message.members]
+        self.received.begin(ReceivedBatch(message.id, message.id, ids, 0))
 
     def note_begun(self, message: pb.Batch) -> None:
         world, number = self.wires.world, self.wires.number
@@ -142,9 +138,9 @@ class ExecutorSide:
             world.runs[member.id] = world.runs.get(member.id, 0) + 1
         self.last_begun = message.id
 
-    def respond(self, batch: Begun) -> None:
+    def respond(self, batch: ReceivedBatch) -> None:
         reply = pb.Executed(id=batch.id)
-        for member in batch.members:
+        for member in batch.ids:
             reply.responses.add(head=str(member).encode())
         self.send(reply)
         self.received.end(batch)
@@ -156,7 +152,7 @@ class ExecutorSide:
 
     def executing(self) -> Iterable[int]:
         """The requests that it has begun and not responded to."""
-        return [member for batch in self.received.begun() for member in batch.members]
+        return [member for batch in self.received.begun() for member in batch.ids]
 
     def report_crash(self, stream: int) -> None:
         """Of the process that served this stream; the next one has begun nothing."""
@@ -193,9 +189,8 @@ class RequestSide(ExecutorSide):
         super().__init__(wires)
         config = model_config_pb2.ModelConfig()
         config.CopyFrom(wires.world.config.proto)
-        self.open = OpenBatches(
-            config, Path("1"), "m_0", decoupled=wires.world.config.decoupled, traced=False
-        )
+        config.model_transaction_policy.decoupled = wires.world.config.decoupled
+        self.open = OpenBatches(config, Path("1"), "m_0")
         self.received = self.open.received
         self.numbers = count(1)
 
@@ -205,7 +200,8 @@ class RequestSide(ExecutorSide):
 
     def begin(self, message: pb.Batch) -> None:
         self.note_begun(message)
-        self.open.begin_batch(message, next(self.numbers), 0)
+        frame = message.SerializeToString()
+        self.open.begin_batch(parse_batch(frame), next(self.numbers), 0)
 
     def actions(self) -> Iterable[Action]:
         number = self.wires.number
@@ -213,7 +209,7 @@ class RequestSide(ExecutorSide):
             if batch.state is EXECUTING:
                 text = f"{number} has executed batch {batch.id}"
                 yield Action(f"thread {number}", text, partial(self.advance, batch, executed=True))
-            for member in batch.open_members():
+            for member in batch.open_requests():
                 text = f"{number} responds to {member} of batch {batch.id}"
                 run = partial(self.respond_member, batch, member)
                 yield Action(f"sender {number}", text, run)
@@ -234,7 +230,7 @@ class RequestSide(ExecutorSide):
         return [number for batch in self.received.begun() for number in batch.ids]
 
     def fingerprint(self) -> Hashable:
-        waiting = tuple(tuple(each.open_members()) for each in self.received.begun())
+        waiting = tuple(tuple(each.open_requests()) for each in self.received.begun())
         return super().fingerprint(), waiting
 
 
@@ -591,7 +587,7 @@ class SkipsWithoutReport(ExecutorSide):
 class CompletesInAnyOrder(PipelinedSide):
     """Responds to the batch that it began last."""
 
-    def respond(self, batch: Begun) -> None:
+    def respond(self, batch: ReceivedBatch) -> None:
         super().respond([*self.received.executing.values()][-1])
 
 

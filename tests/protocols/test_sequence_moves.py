@@ -22,7 +22,7 @@ from nereid.core.wire.messages import InferRequest, InferResponse, error_status_
 from nereid.pb import nereid_pb2 as pb
 from nereid.version import is_compiled
 from nereid_cache.memory_store import MemoryStore
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from nereid_scheduler.batching.sequences.moves import Moves
 from nereid_scheduler.core.requests.recovery import Recovery, Restore
 from nereid_scheduler.versions.caching.cache_client import CacheClient
@@ -78,7 +78,7 @@ class _Executor(InstanceWire):
     def __init__(self, world: SequenceWorld, number: int, config: Any) -> None:
         self.connect(world.loop, world.model, number, f"i{number}", has_states=True)
         spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name=self.name)
-        self.runner = BatchRunner(spec, _Model())
+        self.runner = Runner(spec, _Model())
         self.lost = self.unloaded = self.retiring = False
 
     def describe(self, batch: pb.Batch) -> str:
@@ -90,7 +90,7 @@ class _Executor(InstanceWire):
         return f"{what} {inputs} restoring {restores}" if restores else f"{what} {inputs}"
 
     def on_batch(self, message: Any) -> None:
-        self.reply(self.runner.execute(message.body), f"replies: {message}")
+        self.runner.on_frame(message.body, lambda frame: self.reply(frame, f"replies: {message}"))
 
     def unload(self) -> None:
         self.unloaded = True

@@ -13,7 +13,7 @@ from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import SharedTensors
 from nereid_executor.instances.descriptions import Descriptions
-from nereid_executor.instances.instance import InstanceContext
+from nereid_executor.instances.instance_context import InstanceContext
 from nereid_executor.instances.kept_instances import KeptInstances
 from nereid_executor.instances.load_slots import LoadSlots
 from nereid_executor.instances.session_instances import ExecutorInstances

@@ -24,8 +24,8 @@ from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
 from nereid_executor.core.model_files import read_model_files
-from nereid_executor.instances.instance import REFUSALS
 from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
+from nereid_executor.instances.instance_streams import REFUSALS
 from nereid_executor.instances.tenure import Tenures
 from tests.simulation.models import number_of
 from tests.simulation.repository import version_at
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import InstanceSpec
     from nereid_executor.core.model_files import ModelFiles
-    from nereid_executor.instances.instance import InstanceContext
+    from nereid_executor.instances.instance_context import InstanceContext
     from nereid_executor.instances.tenure import Tenure
     from tests.simulation.channel import Stream
     from tests.simulation.models import SimulatedModel

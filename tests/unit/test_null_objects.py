@@ -6,8 +6,6 @@ import pytest
 
 from nereid.rpc.net.limits.budget import NoAccount
 from nereid.timeline.collection import NO_FRAMES
-from nereid_executor.batch.lifecycle.executions import NoExecutions
-from nereid_executor.batch.timeline import NoTimeline as NoExecutorTimeline
 from nereid_gateway.plane.timeline import NoTimeline as NoGatewayTimeline
 from nereid_scheduler.control.repository.recorded_models import NoRecordedModels
 from nereid_scheduler.control.state.model_records import NoModelRecords
@@ -21,8 +19,6 @@ from nereid_scheduler.versions.waiting_batches import NoWaitingBatches
 NEVER_CALLED = {
     NoAccount: set[str](),
     type(NO_FRAMES): set[str](),
-    NoExecutions: set[str](),
-    NoExecutorTimeline: set[str](),
     # The endpoint responds that nothing is recorded.
     NoGatewayTimeline: {"gather"},
     # There is no record that it could find.

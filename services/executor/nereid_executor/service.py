@@ -20,7 +20,7 @@ from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
 from nereid_executor.backends.python.supervisor import environments
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
-from nereid_executor.batch.timeline import NO_TIMELINE, ExecutorTimeline
+from nereid_executor.batch.timeline import ExecutorTimeline
 from nereid_executor.core import devices
 from nereid_executor.core.cores import usable_cores
 from nereid_executor.core.heap import limit_arenas
@@ -33,7 +33,7 @@ from nereid_executor.instances.description_runs import (
     DescriptionRuns,
 )
 from nereid_executor.instances.descriptions import Descriptions
-from nereid_executor.instances.instance import InstanceContext
+from nereid_executor.instances.instance_context import InstanceContext
 from nereid_executor.instances.kept_instances import KeptInstances
 from nereid_executor.instances.load_slots import LoadSlots
 from nereid_executor.instances.session_instances import ExecutorInstances
@@ -119,10 +119,10 @@ class ExecutorService:
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
-        timeline: ExecutorTimeline = NO_TIMELINE
+        timeline = None
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
-        hello.records_timeline = timeline.records
+        hello.records_timeline = timeline is not None
         hello.drains = True
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)

@@ -1,4 +1,4 @@
-"""An instance's stream for a BatchRunner: what has arrived, and what is sent."""
+"""An instance's stream for a model of arrays: what has arrived, and what is sent."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ class Frames:
     @property
     def ended(self) -> bool:
         return not self.frames
+
+    @property
+    def has_input(self) -> bool:
+        return bool(self.frames)
+
+    def fileno(self) -> int:
+        raise AssertionError("it does not poll")
 
     def receive(self) -> bytes | None:
         return self.frames.popleft() if self.frames else None

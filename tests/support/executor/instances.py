@@ -10,7 +10,8 @@ from google.protobuf import text_format
 from nereid.backends import InstanceSpec
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.array_adapter import ArrayAdapter
+from nereid_executor.batch.runner import Runner
 
 
 def instance(
@@ -25,7 +26,22 @@ def instance(
     )
 
 
-def responses(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
+def adapter_of(runner: Runner) -> ArrayAdapter:
+    """Return the adapter of a runner for a model of arrays."""
+    assert isinstance(runner.adapter, ArrayAdapter)
+    return runner.adapter
+
+
+def execute(runner: Runner, *members: pb.BatchMember) -> pb.Executed:
+    """Execute a batch up to its last response."""
+    batch = pb.Batch(id=runner.received.last_read + 1, members=members)
+    sent: list[bytes] = []
+    runner.on_frame(batch.SerializeToString(), sent.append)
+    while runner.received.busy:
+        runner.collect(runner.adapter.wait_for_model(), sent.append)
+    return pb.Executed.FromString(b"".join(sent))
+
+
+def responses(runner: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
     """Execute a batch, and return the responses to its members."""
-    batch = pb.Batch(members=members).SerializeToString()
-    return list(pb.Executed.FromString(runner.execute(batch)).responses)
+    return list(execute(runner, *members).responses)

@@ -15,8 +15,8 @@ from nereid.core.tensors.tensors import Array
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.batch_runner import BatchRunner
-from nereid_executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.runner import Runner
+from tests.support.executor.instances import execute
 from tests.support.executor.scripted_model import SPEC, Model, begin
 from tests.support.models.onnx_models import head
 
@@ -84,23 +84,17 @@ class ArraySite:
     """A runner of a model that adds up."""
 
     def __init__(self) -> None:
-        self.runner: BatchRunner | RequestRunner = BatchRunner(
-            replace(SPEC, config=config_of()), ArraySum()
-        )
+        self.runner = Runner(replace(SPEC, config=config_of()), ArraySum())
 
     def run(self, *members: pb.BatchMember) -> pb.Executed:
-        batch = pb.Batch(members=members)
-        return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
+        return execute(self.runner, *members)
 
     def export(self, *slots: int) -> list[tuple[int, bytes]]:
         number = self.runner.received.last_read + 1
-        executed = self._export(pb.Batch(id=number, exported_slots=slots))
+        (executed,) = begin(self.runner, pb.Batch(id=number, exported_slots=slots))
         assert executed.id == number
         assert not executed.responses
         return states_of(executed)
-
-    def _export(self, batch: pb.Batch) -> pb.Executed:
-        return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
 
     def close(self) -> None:
         """Do nothing."""
@@ -111,11 +105,7 @@ class RequestSite(ArraySite):
 
     def __init__(self) -> None:
         self.model = RequestSum()
-        self.runner = self.requests = RequestRunner(replace(SPEC, config=config_of()), self.model)
-
-    def _export(self, batch: pb.Batch) -> pb.Executed:
-        (executed,) = begin(self.requests, batch)
-        return executed
+        self.runner = Runner(replace(SPEC, config=config_of()), self.model)
 
     def close(self) -> None:
         self.model.close()

@@ -13,12 +13,12 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from nereid.backends import BatchUpdate, InstanceSpec, Request, Response
+from nereid.backends import BatchUpdate, Capabilities, InstanceSpec, Request, Response
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.runner import Runner
 
 SPEC = InstanceSpec(
     config=text_format.Parse(
@@ -40,6 +40,8 @@ DECOUPLED_SPEC = replace(
 
 class Model:
     """Sends the updates that a test scripts; each makes its descriptor readable."""
+
+    capabilities = Capabilities(executes_requests=True)
 
     def __init__(self, *, execution_timeout_s: float | None = None) -> None:
         self.execution_timeout_s = execution_timeout_s
@@ -108,6 +110,9 @@ class Stream:
     def fileno(self) -> int:
         return self.event
 
+    def receive(self) -> bytes | None:
+        raise AssertionError("it polls")
+
     def read_messages(self) -> list[bytes]:
         messages, self.incoming = self.incoming, []
         return messages
@@ -140,14 +145,18 @@ def failed(place: int, *, more: bool = False) -> Response:
     return Response(place, more, ErrorStatus(13, "no"))
 
 
-def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
-    return [pb.Executed.FromString(each) for each in runner._on_frame(what.SerializeToString())]
+def begin(runner: Runner, what: pb.Batch) -> list[pb.Executed]:
+    sent: list[bytes] = []
+    runner.on_frame(what.SerializeToString(), sent.append)
+    return [*map(pb.Executed.FromString, sent)]
 
 
-def collect(runner: RequestRunner, model: Model, *updates: BatchUpdate) -> list[pb.Executed]:
+def collect(runner: Runner, model: Model, *updates: BatchUpdate) -> list[pb.Executed]:
     for each in updates:
         model.send_update(each)
-    return [pb.Executed.FromString(each) for each in runner._collect_frames({model.event})]
+    sent: list[bytes] = []
+    runner.collect({model.event}, sent.append)
+    return [*map(pb.Executed.FromString, sent)]
 
 
 def responses_of(executed: pb.Executed) -> list[tuple[int, Any, bool]]:

@@ -15,7 +15,7 @@ from openvino import opset13 as ops
 from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from nereid_openvino import backend
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, member, response_of, value, write
@@ -175,7 +175,7 @@ def test_ragged_inputs_are_flat(tmp_path: Path, reshaped: str) -> None:
         f"parameters {{ key: 'RESHAPE_IO_LAYERS' value {{ string_value: '{reshaped}' }} }}",
         path,
     )
-    runner = BatchRunner(spec, backend.load(spec))
+    runner = Runner(spec, backend.load(spec))
     arrays = [np.ones((1, rows, 2), np.float32) for rows in (1, 3)]
     members = [member(head(("x", "FP32", [*each.shape])), each.tobytes()) for each in arrays]
     assert [response_of(each) for each in responses(runner, *members)] == [

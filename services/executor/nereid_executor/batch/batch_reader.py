@@ -34,40 +34,43 @@ _MEMBER_ID: Final = pb.BatchMember.ID_FIELD_NUMBER << 3 | _VARINT
 
 
 class BatchRequest:
-    """One request of a batch. is_shared: some tensors are in shared memory."""
+    """One request of a batch. Most requests have nothing but what __init__() takes."""
 
-    __slots__ = ("head", "id", "is_shared", "request_id", "tensors", "trace_context")
+    remaining_us: int = 0
+    timeout_us: int = 0
+    trace_context: bytes = b""
+    # The message's map; `None` if the request has no parameters.
+    parameters: Any = None
 
-    def __init__(  # noqa: PLR0913, PLR0917 (one for each request: by position is quicker)
+    def __init__(
         self,
         id: int,  # noqa: A002 (as in the message)
         head: bytes,
         tensors: list[Any],
-        request_id: str,
-        trace_context: bytes,
-        is_shared: bool,
+        request_id: str = "",
     ) -> None:
         self.id = id
         self.head = head
         self.tensors = tensors
         self.request_id = request_id
-        self.trace_context = trace_context
-        self.is_shared = is_shared
+        # True if some tensors are in shared memory.
+        self.is_shared = False
 
 
 class BatchMessage:
     """One Batch message. Parsed members are present only for a model with sequence states."""
 
-    __slots__ = ("exported_slots", "frame_bytes", "id", "members", "requests", "traced")
+    __slots__ = ("controls", "exported_slots", "frame_bytes", "id", "members", "requests", "traced")
 
     def __init__(  # noqa: PLR0913 (a record)
         self,
         id: int,  # noqa: A002 (as in the message)
         requests: list[BatchRequest],
-        frame_bytes: int,
+        frame_bytes: int = 0,
         *,
         traced: bool = False,
         members: Sequence[pb.BatchMember] = (),
+        controls: Sequence[pb.MemberControl] = (),
         exported_slots: Sequence[int] = (),
     ) -> None:
         self.id = id
@@ -75,6 +78,7 @@ class BatchMessage:
         self.frame_bytes = frame_bytes
         self.traced = traced
         self.members = members
+        self.controls = controls
         self.exported_slots = exported_slots
 
 
@@ -94,6 +98,7 @@ def parse_batch(frame: bytes) -> BatchMessage:
         len(frame),
         traced=message.traced,
         members=members,
+        controls=message.controls[:],
         exported_slots=message.exported_slots,
     )
 
@@ -101,17 +106,17 @@ def parse_batch(frame: bytes) -> BatchMessage:
 def request_of(member: pb.BatchMember) -> BatchRequest:
     """Return the request of a parsed member."""
     tensors: list[Any] = []
-    is_shared = False
+    request = BatchRequest(member.id, member.head, tensors, member.request_id)
+    request.remaining_us, request.timeout_us = member.remaining_us, member.timeout_us
+    request.trace_context, request.parameters = member.trace_context, member.parameters or None
     for payload in member.payloads[:]:
         raw = payload.inline
         if not raw and payload.HasField("shared_memory"):
-            is_shared = True
+            request.is_shared = True
             tensors.append(payload.shared_memory)
         else:
             tensors.append(raw)
-    return BatchRequest(
-        member.id, member.head, tensors, member.request_id, member.trace_context, is_shared
-    )
+    return request
 
 
 def _cut_batch(frame: bytes) -> BatchMessage | None:
@@ -136,9 +141,12 @@ def _cut_batch(frame: bytes) -> BatchMessage | None:
     return BatchMessage(number, requests, end) if position == end else None
 
 
-def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
+def _cut_request(  # noqa: C901, PLR0912 (one loop over the fields)
+    frame: bytes, position: int, end: int
+) -> BatchRequest | None:
     """Cut out a member, or return `None`. In a damaged frame, end may lie beyond the frame."""
     number, head, request_id = 0, b"", ""
+    remaining_us = timeout_us = 0
     tensors: list[Any] = []
     while position < end:
         tag = frame[position]
@@ -160,8 +168,17 @@ def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
             position += value
         elif tag == _MEMBER_ID:
             number = value
-        elif tag not in {_REMAINING_US, _TIMEOUT_US}:
+        elif tag == _REMAINING_US:
+            remaining_us = value
+        elif tag == _TIMEOUT_US:
+            timeout_us = value
+        else:
             return None
     if position != end or end > len(frame):
         return None
-    return BatchRequest(number, head, tensors, request_id, b"", False)
+    request = BatchRequest(number, head, tensors, request_id)
+    if remaining_us:
+        request.remaining_us = remaining_us
+    if timeout_us:
+        request.timeout_us = timeout_us
+    return request

@@ -20,13 +20,13 @@ from nereid.model_config.padding import PADDING
 from nereid_executor.batch.arrays import (
     check_datatype,
     check_outputs,
+    encode_rows,
     flat_array,
     join_rows,
     make_layout,
-    output_bytes,
 )
 from nereid_executor.batch.batch_inputs import batch_inputs_of
-from nereid_executor.batch.responses import encode_response, error_response
+from nereid_executor.batch.responses import error_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -166,11 +166,7 @@ class MixedShapes:
             except InvalidArgument as error:
                 pieces.append(error_response(error_status_of(error)))
                 continue
-            raws: list[Piece] = [
-                output_bytes(signature, plan, output, outputs[index])
-                for output, index in zip(plan.response_outputs, layout.indices, strict=True)
-            ]
-            pieces.append(encode_response(layout.head, (lend and lend(raws)) or raws))
+            pieces.append(encode_rows(signature, plan, layout, outputs, lend))
         return pieces
 
     def _check(

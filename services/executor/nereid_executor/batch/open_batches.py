@@ -1,7 +1,7 @@
 """The batches of one model that executes requests, from the scheduler's frame to the last response.
 
-The module does no I/O: its input is frames and responses, its output requests and frames. Two
-transports use it: an executor's thread between stream and model (request_runner), and a worker
+The module does no I/O: its input is messages and responses, its output requests and frames. Two
+transports use it: an executor's thread between stream and model (request_adapter), and a worker
 process that serves the stream itself (backends.python.direct). received_batches describes the
 states of a batch. On a change of state, these frames are sent:
 
@@ -14,6 +14,8 @@ A decoupled model's responses are sent as they come, all in partial frames. A fr
 busy while its batch is EXECUTING.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging
@@ -21,10 +23,11 @@ from operator import itemgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.errors import NereidError, ProtocolError
+from nereid.core.errors import NereidError
 from nereid.core.wire.messages import error_status_of
 from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import BatchMessage, request_of
 from nereid_executor.batch.classification import Classes
 from nereid_executor.batch.lifecycle.received_batches import (
     COMPLETE,
@@ -41,7 +44,6 @@ from nereid_executor.batch.responses import (
     append_response,
     error_response,
 )
-from nereid_executor.batch.tracing import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,89 +59,86 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_place = itemgetter(0)
+_batch_index = itemgetter(0)
 # Most batches share this empty table, so nothing may write to it.
 _NONE: dict[int, Any] = {}
 
 
 class OpenBatch(ReceivedBatch):
-    """A batch whose members wait for responses. One thread uses it at a time.
+    """A batch whose requests wait for responses. One thread uses it at a time.
 
-    A member is the index of a request among those that the model got. A place is the index of a
-    request in the batch, in which malformed requests count too.
+    A model index counts the requests that the model got. A batch index counts all requests of the
+    batch, malformed ones too.
     """
 
     def __init__(
         self,
-        batch_id: int,
+        message: BatchMessage,
         number: int,
         started_ns: int,
-        places: Sequence[int],
+        batch_indices: Sequence[int],
         *,
         decoupled: bool,
     ) -> None:
-        self.id, self.number = batch_id, number
-        # The ids of all requests, for RecentRuns.
-        self.ids: Sequence[int] = ()
-        # Readings of perf_counter_ns(): when the batch came, when the model got it (0 if it did
-        # not).
-        self.started_ns = started_ns
-        self.begun_ns = 0
-        # Key: a member. Value: its outputs that are requested as classes, or its shared memory.
+        ids = [request.id for request in message.requests]
+        super().__init__(message.id, number, ids, started_ns, message.frame_bytes)
+        # The model's requests, until the model gets them.
+        self.requests: list[Request] = []
+        # Key: a model index. Value: outputs that are requested as classes, or shared memory.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # Key: a member. Value: the state of its sequence, if the model has implicit state.
+        # Key: a model index. Value: the state of a sequence, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
         # Adds the states that the scheduler wants to the frame with all responses.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # Trace contexts of the sampled requests.
-        self.trace_contexts: Sequence[bytes] = ()
         # Object by which the model knows this batch, if the transport needs one.
         self.execution: Any = None
         self._decoupled = decoupled
-        self._places = places
-        # Members without a final response.
-        self._open = {*range(len(places))}
-        # A tuple has the place, whether another response follows, and the pieces.
+        self._batch_indices = batch_indices
+        # Model indices of requests without a final response.
+        self._open = {*range(len(batch_indices))}
+        # A tuple has the batch index, whether another response follows, and the pieces.
         self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
 
-    def reject_request(self, place: int, error_status: ErrorStatus) -> None:
+    def reject_request(self, batch_index: int, error_status: ErrorStatus) -> None:
         """Respond to a malformed request. The model does not get the request."""
-        self._unsent.append((place, False, (error_response(error_status),)))
+        self._unsent.append((batch_index, False, (error_response(error_status),)))
 
-    def is_open(self, member: int) -> bool:
-        """Return whether the member still waits for its final response."""
-        return member in self._open
+    def is_open(self, model_index: int) -> bool:
+        """Return whether a request still waits for its final response."""
+        return model_index in self._open
 
-    def open_members(self) -> list[int]:
-        """Return the members that still wait for their final response, in order."""
+    def open_requests(self) -> list[int]:
+        """Return the model indices of requests that wait for their final response, in order."""
         return sorted(self._open)
 
-    def member_at(self, place: int) -> int | None:
-        """Return the member at a place; `None` if the model did not get the request."""
-        return self._places.index(place) if place in self._places else None
+    def model_index(self, batch_index: int) -> int | None:
+        """Return a request's model index; `None` if the model did not get the request."""
+        indices = self._batch_indices
+        return indices.index(batch_index) if batch_index in indices else None
 
-    def add_response(self, member: int, pieces: Sequence[Piece]) -> None:
-        """Add a response to an open member. Another response will follow."""
-        self._unsent.append((self._places[member], True, pieces))
+    def add_response(self, model_index: int, pieces: Sequence[Piece]) -> None:
+        """Add a response to an open request. Another response will follow."""
+        self._unsent.append((self._batch_indices[model_index], True, pieces))
 
     def add_final_responses(self, responses: Iterable[tuple[int, Sequence[Piece]]]) -> None:
-        """Add the last response of each of these open members."""
-        remaining, places, unsent = self._open, self._places, self._unsent
-        for member, pieces in responses:
-            remaining.discard(member)
-            unsent.append((places[member], False, pieces))
+        """Add the last response of each of these open requests."""
+        remaining, batch_indices, unsent = self._open, self._batch_indices, self._unsent
+        for model_index, pieces in responses:
+            remaining.discard(model_index)
+            unsent.append((batch_indices[model_index], False, pieces))
 
-    def fail_open_members(self, error_status: ErrorStatus) -> None:
-        """Add an error as the last response of each open member."""
+    def fail_open_requests(self, error_status: ErrorStatus) -> None:
+        """Add an error as the last response of each open request."""
         pieces = (error_response(error_status),)
-        self.add_final_responses([(member, pieces) for member in self.open_members()])
+        self.add_final_responses([(index, pieces) for index in self.open_requests()])
 
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> bytes | None:
         """Advance the batch after responses or its execution; return a frame to send, if any."""
         before = self.state
+        self.responded_ns = responded_ns
         received.advance(self, executed=executed, waiting=bool(self._open))
         if before is EXECUTING and not self._decoupled:
             if self.state is EXECUTING:
@@ -154,7 +153,7 @@ class OpenBatch(ReceivedBatch):
     def _whole_frame(self, responded_ns: int) -> bytes:
         unsent = self._unsent
         if len(unsent) > 1:
-            unsent.sort(key=_place)
+            unsent.sort(key=_batch_index)
         pieces: list[Piece] = []
         for _, _, response in unsent:
             pieces += response
@@ -167,19 +166,20 @@ class OpenBatch(ReceivedBatch):
     def _partial_frame(self, frame: pb.Executed) -> bytes:
         frame.partial, frame.busy = True, self.state is EXECUTING
         unsent, self._unsent = self._unsent, []
-        for place, more, response in unsent:
-            append_response(frame, place, response)
+        for batch_index, more, response in unsent:
+            append_response(frame, batch_index, response)
             if more:
                 frame.responses[-1].more = True
         return frame.SerializeToString()
 
     def _timed_frame(self, responded_ns: int) -> pb.Executed:
         begun_ns = self.begun_ns or responded_ns
+        self.ended_ns = perf_counter_ns()
         return pb.Executed(
             id=self.id,
             compute_input_ns=begun_ns - self.started_ns,
             compute_infer_ns=responded_ns - begun_ns,
-            compute_output_ns=perf_counter_ns() - responded_ns,
+            compute_output_ns=self.ended_ns - responded_ns,
         )
 
 
@@ -187,16 +187,16 @@ class Replay(OpenBatch):
     """Requests that are run again only for the states that they leave. Responses are dropped."""
 
     def drop_response(self, response: Response) -> Response:
-        """Return a response without its outputs. If it is an error, drop the member's state."""
+        """Return a response without its outputs. If it is an error, drop its sequence's state."""
         if response.error_status is not None:
             self.member_states[response.member].tensors.clear()
         return response._replace(head=b"", tensors=())
 
-    def fail_open_members(self, error_status: ErrorStatus) -> None:
-        """End the open members. Their states are lost."""
-        for member in self.open_members():
-            self.member_states[member].tensors.clear()
-        super().fail_open_members(error_status)
+    def fail_open_requests(self, error_status: ErrorStatus) -> None:
+        """End the open requests. The states of their sequences are lost."""
+        for model_index in self.open_requests():
+            self.member_states[model_index].tensors.clear()
+        super().fail_open_requests(error_status)
 
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
@@ -208,18 +208,13 @@ class Replay(OpenBatch):
 class OpenBatches:
     """The batches of one model (`received`), with their reader and their writer."""
 
-    def __init__(
-        self,
-        config: model_config_pb2.ModelConfig,
-        model_path: Path,
-        name: str,
-        *,
-        decoupled: bool,
-        traced: bool,
-    ) -> None:
+    def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path, name: str) -> None:
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)
+        # True if messages must be parsed with their members.
+        self.needs_members = self._states is not None
+        decoupled = config.model_transaction_policy.decoupled
         # States can move between instances, unless responses may change them at any time.
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
@@ -227,7 +222,6 @@ class OpenBatches:
         self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
-        self._traced = traced
         self._classes = Classes(config, model_path)
         outputs = tuple(tensor.name for tensor in config.output)
         reader = RequestReader(outputs, input_reshapes(config))
@@ -237,58 +231,55 @@ class OpenBatches:
 
     def begin_batch(
         self,
-        message: pb.Batch,
+        message: BatchMessage,
         number: int,
         started_ns: int,
         kind: type[OpenBatch] = OpenBatch,
         execution: Any = None,
-    ) -> tuple[OpenBatch, list[Request]]:
-        """Begin a batch; return it and the model's requests. Malformed ones get an error."""
-        members, writer, read_request = message.members, self.writer, self._read_request
+    ) -> OpenBatch:
+        """Begin a batch; return it with the model's requests. Malformed ones get an error."""
+        writer, read_request = self.writer, self._read_request
         stateful = self._states
-        places: list[int] = []
+        batch_indices: list[int] = []
         requests: list[Request] = []
         classes: dict[int, Mapping[str, Classification]] = {}
         output_buffers: dict[int, SharedMemory] = {}
         states: dict[int, MemberState] = {}
         rejected: list[tuple[int, ErrorStatus]] = []
         buffer = None
-        # Iteration over a repeated field costs more than indexing.
-        for place in range(len(members)):
+        for batch_index, received in enumerate(message.requests):
             if writer.expected_bytes:
                 buffer = writer.allocate_buffer()
             try:
                 if stateful is None:
-                    request = read_request(members[place], buffer)
+                    request = read_request(received, buffer)
                 else:
-                    request, states[len(places)] = stateful.read_request(
-                        members[place], buffer, read_request
+                    member = message.members[batch_index]
+                    request, states[len(requests)] = stateful.read_request(
+                        member, received, buffer, read_request
                     )
             except NereidError as error:
-                rejected.append((place, error_status_of(error)))
+                rejected.append((batch_index, error_status_of(error)))
                 writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
                 # Classes are computed from the outputs before anything is sent.
-                classes[len(places)] = request.spec.classes
+                classes[len(requests)] = request.spec.classes
                 writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
             elif buffer is not None:
-                output_buffers[len(places)] = buffer
-            places.append(place)
+                output_buffers[len(requests)] = buffer
+            batch_indices.append(batch_index)
             requests.append(request)
-        batch = kind(message.id, number, started_ns, places, decoupled=self._decoupled)
-        batch.ids = [member.id for member in members]
-        batch.execution = execution
+        batch = kind(message, number, started_ns, batch_indices, decoupled=self._decoupled)
+        batch.requests, batch.execution = requests, execution
         batch.classes, batch.output_buffers = classes, output_buffers
         if stateful is not None:
             batch.member_states, batch.return_states = states, stateful.return_states
-        for place, error_status in rejected:
-            batch.reject_request(place, error_status)
-        if message.traced and self._traced:
-            batch.trace_contexts = sampled(members)
+        for batch_index, error_status in rejected:
+            batch.reject_request(batch_index, error_status)
         self.received.begin(batch)
-        return batch, requests
+        return batch
 
     def forget_sequences(self) -> None:
         """Forget all sequences."""
@@ -296,8 +287,8 @@ class OpenBatches:
             self._states.table.clear()
 
     def begin_replays(
-        self, message: pb.Batch, next_number: Callable[[], int]
-    ) -> Iterator[tuple[OpenBatch, list[Request]]]:
+        self, message: BatchMessage, next_number: Callable[[], int]
+    ) -> Iterator[OpenBatch]:
         """Yield batches that replay what the batch's sequences had executed on other instances.
 
         Each must be complete before the next begins, and the last one before the batch begins.
@@ -306,41 +297,30 @@ class OpenBatches:
             return
         table = self._states.table
         for members in table.replays(message.members):
-            replayed = pb.Batch(members=members)
-            batch, requests = self.begin_batch(replayed, next_number(), 0, Replay)
-            for place, member in enumerate(members):
-                if batch.member_at(place) is None:
+            replayed = BatchMessage(0, [request_of(member) for member in members], members=members)
+            batch = self.begin_batch(replayed, next_number(), 0, Replay)
+            for batch_index, member in enumerate(members):
+                if batch.model_index(batch_index) is None:
                     table.lose(member.sequence_slot)
-            yield batch, requests
+            yield batch
 
-    def begin_export(self, message: pb.Batch) -> None:
-        """Note a request for sequences' states; raise ProtocolError if they cannot be given."""
-        if not self.has_states:
-            raise ProtocolError("states are asked for of a model that gives none away")
-        self.received.begin_export(message.id, message.exported_slots)
+    def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
+        """Add the states of slots to a reply, as far as they fit, and forget them."""
+        if self._states is not None:
+            self._states.table.export_states(slots, reply)
 
-    def export_frame(self) -> bytes | None:
-        """Return a frame with the requested states, or `None` while responses may change them."""
-        export = self.received.due_export()
-        if self._states is None or export is None:
-            return None
-        number, slots = export
-        reply = pb.Executed(id=number)
-        self._states.table.export_states(slots, reply)
-        return reply.SerializeToString()
-
-    def controlled_members(
+    def controlled_requests(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Yield the batch, the member and the kind of each control.
+        """Yield the batch, the model index and the kind of each control.
 
         Raises ProtocolError for a batch that has not come.
         """
         for control in controls:
             batch = self.received.controlled(control.batch)
-            member = None if batch is None else batch.member_at(control.member)
-            if batch is not None and member is not None:
-                yield batch, member, control.kind
+            model_index = None if batch is None else batch.model_index(control.member)
+            if batch is not None and model_index is not None:
+                yield batch, model_index, control.kind
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
         """Return the response, with classes in place of outputs if the member requests them."""
@@ -348,31 +328,31 @@ class OpenBatches:
         return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
-        """Write and add responses; drop a response for which no member waits."""
+        """Write and add responses; drop a response for which no request waits."""
         buffers = batch.output_buffers
         for response in responses:
-            member = response.member
-            if not batch.is_open(member):
+            model_index = response.member
+            if not batch.is_open(model_index):
                 _log.error("instance %s responded to a request that it does not have", self._name)
                 continue
             if self._states is not None:
-                response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901
+                response = self._states.keep(response, batch.member_states[model_index])  # noqa: PLW2901
                 if type(batch) is Replay:
                     response = batch.drop_response(response)  # noqa: PLW2901
             classified = self.classify(batch, response) if batch.classes else response
-            buffer = buffers.pop(member, None) if buffers else None
+            buffer = buffers.pop(model_index, None) if buffers else None
             pieces = self.write_response(classified, buffer)
             if response.more:
-                batch.add_response(member, pieces)
+                batch.add_response(model_index, pieces)
             else:
-                batch.add_final_responses([(member, pieces)])
+                batch.add_final_responses([(model_index, pieces)])
 
-    def reschedule(self, batch: OpenBatch, members: Iterable[int]) -> None:
-        """End the members that the model wants to get again in a later batch."""
-        for member in members:
-            if batch.is_open(member):
-                self.writer.release_buffer(batch.output_buffers.pop(member, None))
-                batch.add_final_responses([(member, RESCHEDULED)])
+    def reschedule(self, batch: OpenBatch, model_indices: Iterable[int]) -> None:
+        """End the requests that the model wants to get again in a later batch."""
+        for model_index in model_indices:
+            if batch.is_open(model_index):
+                self.writer.release_buffer(batch.output_buffers.pop(model_index, None))
+                batch.add_final_responses([(model_index, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
         """Release the buffers of a batch, since nothing will be written to them any more."""

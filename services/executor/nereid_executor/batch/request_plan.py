@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.model_config.padding import Padding
     from nereid.pb import model_config_pb2
-    from nereid_executor.batch.lone_runs import LoneRun
     from nereid_executor.batch.responses import ResponseLayout
 
 # Heads differ by batch size and shape, which clients may vary without end.
@@ -43,6 +42,9 @@ FLAT: Final = (VARIABLE,)
 
 # A batch's outputs, and the shape of a row of each output.
 LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+LoneOutputs = tuple[
+    list[tuple[tuple[int, ...], "np.dtype[np.generic]"]], tuple[tuple[bytes, int], ...]
+]
 
 
 class TensorSpec(NamedTuple):
@@ -103,9 +105,11 @@ class Plan:
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # Requests that came alone, and the arrays kept for them once that pays (lone_runs).
-    lone_requests: int = 0
-    lone_run: LoneRun | None = None
+    # Bytes of all inputs; 0 if one of them is BYTES or empty.
+    fixed_bytes: int = 0
+    # Outputs of the last lone request, if they were small and no BYTES: shapes and datatypes, and
+    # the layout's `parts`.
+    lone_outputs: LoneOutputs | None = None
 
 
 def signature_of(
@@ -184,7 +188,10 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
     responded = _response_outputs(signature, outputs, requested_classifications(request.outputs))
-    return Plan(rows, tuple(columns), sizes, counts, shapes, outputs, names, responded)
+    plan = Plan(rows, tuple(columns), sizes, counts, shapes, outputs, names, responded)
+    fixed = [size for size in sizes if size]
+    plan.fixed_bytes = sum(fixed) if len(fixed) == len(sizes) else 0
+    return plan
 
 
 def _shared_columns(

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, Response
     from nereid.pb import model_config_pb2
+    from nereid_executor.batch.batch_reader import BatchRequest
     from nereid_executor.batch.sequence_states import StateSpec
 
-    ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
+    ReadRequest = Callable[[BatchRequest, SharedMemory | None], Request]
 
 # States may have any number of different shapes.
 _MAX_SPECS = 1024
@@ -79,15 +80,21 @@ class RequestStates:
         return pb.StateTensor(shape=tensor.shape[len(self._batch_dims) :], data=tensor.raw)
 
     def read_request(
-        self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
+        self,
+        member: pb.BatchMember,
+        received: BatchRequest,
+        buffer: SharedMemory | None,
+        read: ReadRequest,
     ) -> tuple[Request, MemberState]:
-        """Return a member's request with its sequence's state as additional inputs, and the state.
+        """Return a request with its sequence's state as additional inputs, and the state.
+
+        member, received: the request as it came, parsed and read.
 
         Raises Unavailable if the state is not on this instance, Internal for an unreadable member.
         """
         # This comes first, because even a member that cannot be read begins its sequence.
         tensors = self.table.begin(member)
-        request = read(member, buffer)
+        request = read(received, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
         raws = [*request.tensors, *(tensor.raw for tensor in tensors)]
         stateful = request._replace(spec=spec, tensors=raws)

@@ -1,4 +1,4 @@
-"""Reader that makes requests of a batch's members, for models that execute single requests."""
+"""Makes the requests of a model that executes single requests from a batch's requests."""
 
 # layout: compiled
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.model_config.reshapes import Reshape
-    from nereid.pb import nereid_pb2 as pb
+    from nereid_executor.batch.batch_reader import BatchRequest
 
 # Heads differ by batch size and shape, which clients may vary without end.
 _MAX_SPECS: Final = 1024
@@ -41,21 +41,19 @@ class RequestReader:
         self._reshapes = reshapes or {}
         self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MAX_SPECS)
 
-    def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
+    def read_request(self, member: BatchRequest, output_buffer: SharedMemory | None) -> Request:
         """Return a member as a request; raise Internal if the member is malformed."""
-        head, payloads = member.head, member.payloads
+        head, tensors = member.head, member.tensors
         spec = self._specs.get(head) or self._specs.remember(head, self._read_head(head))
-        count = len(payloads)
-        # Iteration over a repeated field costs three times as much as indexing.
-        tensors: list[bytes | SharedMemory] = (
-            [payloads[0].inline]
-            if count == 1
-            else [payloads[place].inline for place in range(count)]
-        )
-        if b"" in tensors:
-            tensors = [_tensor(payload) for payload in payloads]
-        if count != len(spec.inputs):
-            raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
+        if member.is_shared:
+            tensors = [
+                tensor
+                if isinstance(tensor, bytes)
+                else SharedMemory(tensor.segment_name, tensor.offset, tensor.size_bytes)
+                for tensor in tensors
+            ]
+        if len(tensors) != len(spec.inputs):
+            raise Internal(f"a request has {len(spec.inputs)} inputs but {len(tensors)} payloads")
         parameters = member.parameters
         # Building the tuple directly is faster than _make().
         return _new_tuple(
@@ -64,7 +62,7 @@ class RequestReader:
                 spec,
                 tensors,
                 member.request_id,
-                read_parameters(parameters) if parameters else {},
+                {} if parameters is None else read_parameters(parameters),
                 member.trace_context,
                 member.remaining_us,
                 member.timeout_us,
@@ -87,11 +85,3 @@ class RequestReader:
     def _shape_for_model(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         reshape = self._reshapes.get(name)
         return shape if reshape is None else reshape.apply(shape)
-
-
-def _tensor(payload: pb.Payload) -> bytes | SharedMemory:
-    if not payload.HasField("shared_memory"):
-        data: bytes = payload.inline
-        return data
-    memory = payload.shared_memory
-    return SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
-from nereid.core.wire.codecs import write_error, write_payloads
 from nereid.core.wire.response_prefixes import response_prefixes
-from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from nereid_executor.batch.responses import encode_response, error_response
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,17 +65,13 @@ class ResponseWriter:
         return pieces
 
     def _write_message(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        reply = pb.Executed()
-        message, tensors = reply.responses.add(), response.tensors
+        tensors = response.tensors
         if buffer is None or not tensors or type(tensors[0]) is not SharedMemory:
             self.release_buffer(buffer)
             tensors = self._place_tensors(tensors) if response.head else ()
         if response.error_status is not None:
-            write_error(response.error_status, message.error)
-        elif response.head:
-            message.head = response.head
-            write_payloads(tensors, message.payloads)
-        return (reply.SerializeToString(),)
+            return (error_response(response.error_status),)
+        return (encode_response(response.head, tensors),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
         lent = None

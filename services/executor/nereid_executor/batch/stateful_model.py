@@ -22,12 +22,11 @@ from nereid_executor.batch.batch_reader import request_of
 from nereid_executor.batch.sequence_states import SequenceStates, has_flag, state_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nereid.backends import InstanceSpec, Model
     from nereid.core.tensors.tensors import Array
     from nereid_executor.batch.arrays import GatheredBatch, View
-    from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.request_plan import Planner, Signature
     from nereid_executor.batch.sequence_states import StateSpec
 
@@ -81,7 +80,7 @@ class _KeptBatch:
 class StatefulModel:
     """A Model that executes batches with the states of their sequences.
 
-    Call begin(), execute() and written_states(), for one batch at a time, in the instance's thread.
+    The instance's thread calls begin(), execute() and returned_states(), for one batch at a time.
     """
 
     def __init__(
@@ -166,14 +165,22 @@ class StatefulModel:
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popleft().release()
 
-    def written_states(self, message: BatchMessage) -> pb.Executed:
-        """Return a reply that has only the states that an executed batch asks for."""
+    def forget_sequences(self) -> None:
+        """Forget all sequences."""
+        self._table.clear()
+        self._kept.clear()
+
+    def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
+        """Add the states of slots to a reply, as far as they fit, and forget them."""
+        self._table.export_states(slots, reply)
+
+    def returned_states(self, members: Sequence[pb.BatchMember]) -> pb.Executed:
+        """Return a reply that has only the states that the members of an executed batch want."""
         reply = pb.Executed()
-        self._table.export_states(message.exported_slots, reply)
         states, self._states = self._states, []
         wanted = (
             (member.sequence_slot, state)
-            for member, state in zip(message.members, states, strict=False)
+            for member, state in zip(members, states, strict=False)
             if member.returns_state and state
         )
         self._table.return_states(wanted, reply)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING
 
 from nereid.core.errors import NereidError
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import LOW_WATER_BYTES
 from nereid.timeline import wire
-from nereid.timeline.collection import NO_FRAMES, OwnFrames
+from nereid.timeline.collection import OwnFrames
 from nereid.timeline.recorder import Recorder
-from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS, Executions
+from nereid_executor.batch.lifecycle.executions import Executions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,38 +25,13 @@ _log = logging.getLogger(__name__)
 class ExecutorTimeline:
     """The timeline of one executor."""
 
-    records: ClassVar[bool] = True
-
     def __init__(self, name: str, seconds: float) -> None:
         self.recorder = Recorder("executor", name, seconds)
-        self.own: OwnFrames = OwnFrames(self.recorder)
+        self.own = OwnFrames(self.recorder)
 
     def executions(self, spec: InstanceSpec) -> Executions:
         """Return a recorder of one instance's batches."""
         return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
-
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. This method is a `RecordEvent`."""
-        self.recorder.record_event(what, subject, detail, from_ns=from_ns)
-
-
-class NoTimeline(ExecutorTimeline):
-    """The timeline of an executor that records nothing."""
-
-    records: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.own = NO_FRAMES
-
-    def executions(self, spec: InstanceSpec) -> Executions:  # noqa: ARG002 - of ExecutorTimeline
-        """Return a recorder that records nothing."""
-        return NO_EXECUTIONS
-
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record nothing."""
-
-
-NO_TIMELINE: Final = NoTimeline()
 
 
 class TimelineReplies:

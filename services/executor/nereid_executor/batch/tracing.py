@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nereid.observability.tracing import (
     Span,
@@ -16,39 +16,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.observability.tracing import Tracer
-    from nereid.pb import nereid_pb2 as pb
     from nereid_executor.batch.batch_reader import BatchRequest
 
 
-class Run(NamedTuple):
-    """Times of a batch's execution, as readings of perf_counter_ns()."""
-
-    contexts: list[bytes]
-    started_ns: int
-    stacked_ns: int
-    ran_ns: int
-    ended_ns: int
-    # Why the batch failed as a whole; `None` if it did not.
-    error: str | None
+def sampled(requests: Iterable[BatchRequest]) -> list[bytes]:
+    """Return the trace contexts of the sampled requests."""
+    return [context for request in requests if is_sampled(context := request.trace_context)]
 
 
-def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
-    """Return the trace contexts of the sampled members."""
-    return [context for member in members if is_sampled(context := member.trace_context)]
+def record(
+    tracer: Tracer,
+    instance: str,
+    contexts: Iterable[bytes],
+    times_ns: Iterable[int],
+    error: str | None = None,
+) -> None:
+    """Record the spans of a batch: compute, and its child spans input, infer and output.
 
-
-def record(tracer: Tracer, instance: str, run: Run) -> None:
-    """Record the spans of a batch: compute, and its child spans input, infer and output."""
+    times_ns: readings of perf_counter_ns() when the batch came, had its inputs, and was executed,
+    and when its responses were made. error: why the batch failed as a whole.
+    """
     # On Linux, time.monotonic_ns() and perf_counter_ns() have the same starting point.
     offset_ns = monotonic_to_unix_ns()
-    started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
-    ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns
+    started_ns, stacked_ns, ran_ns, ended_ns = (time_ns + offset_ns for time_ns in times_ns)
     parts = (
         ("compute input", started_ns, stacked_ns),
         ("compute infer", stacked_ns, ran_ns),
         ("compute output", ran_ns, ended_ns),
     )
-    for parent in run.contexts:
+    for parent in contexts:
         context = child_context(parent)
         compute = Span(
             name="compute",
@@ -57,7 +53,7 @@ def record(tracer: Tracer, instance: str, run: Run) -> None:
             start_ns=started_ns,
             end_ns=ended_ns,
             attributes={"nereid.instance": instance},
-            error=run.error,
+            error=error,
             kind=SpanKind.SERVER,
         )
         spans = [

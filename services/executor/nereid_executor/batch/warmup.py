@@ -14,6 +14,7 @@ from nereid.core.wire.varint import decode_varint
 from nereid.model_config.validation.costs import MAX_WARMUP_BYTES, check_warmup_size
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import BatchMessage, BatchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,12 +46,16 @@ class WarmupBatch(NamedTuple):
         """Bytes of all tensors of the batch."""
         return self.size * sum(map(len, self.tensors))
 
-    def to_message(self) -> pb.Batch:
-        """Return the batch as the message that a scheduler would send."""
-        member = pb.BatchMember(head=self.head)
-        for tensor in self.tensors:
-            member.payloads.add(inline=tensor)
-        return pb.Batch(members=[member] * self.size)
+    def to_message(self, *, parsed: bool) -> BatchMessage:
+        """Return the batch as a message. parsed: with members, whose tensors are copies."""
+        request = BatchRequest(0, self.head, [*self.tensors])
+        message = BatchMessage(0, [request] * self.size, self.byte_count)
+        if parsed:
+            member = pb.BatchMember(head=self.head)
+            for tensor in self.tensors:
+                member.payloads.add(inline=tensor)
+            message.members = [member] * self.size
+        return message
 
 
 class WarmupLoad(Protocol):

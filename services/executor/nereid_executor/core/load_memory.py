@@ -40,31 +40,33 @@ class LoadMeter:
         self._resident_bytes = resident_bytes or process_bytes
         self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()
-        self._measuring: set[Growth] = set()
+        self._measuring: set[LoadMeasurement] = set()
         # Maps a load's key to the results of its measurements.
         self._measured: BoundedCache[Hashable, tuple[dict[str, int], ...]] = BoundedCache(
             _MAX_REMEMBERED
         )
 
     @contextmanager
-    def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
+    def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[LoadMeasurement]:
         """Measure the load of a model, which takes place within the context.
 
         load: a key that equal loads share; `None` if no equal load is known.
         """
         measured = self._measured.get(load, ())
-        growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
+        measurement = LoadMeasurement(
+            gpu, self._read, measured if len(measured) == _MEASUREMENTS else ()
+        )
         with self._lock:
-            for overlapping in (*self._measuring, growth) if self._measuring else ():
+            for overlapping in (*self._measuring, measurement) if self._measuring else ():
                 overlapping.overlaps = True
-            self._measuring.add(growth)
+            self._measuring.add(measurement)
         try:
-            yield growth
+            yield measurement
         finally:
             with self._lock:
-                self._measuring.discard(growth)
-                if load is not None and growth.measured is not None:
-                    self._measured.remember(load, (*measured, growth.measured))
+                self._measuring.discard(measurement)
+                if load is not None and measurement.measured is not None:
+                    self._measured.remember(load, (*measured, measurement.measured))
 
     def _read(self, gpu: int | None) -> dict[str, int]:
         trim_heap()
@@ -74,8 +76,8 @@ class LoadMeter:
         return sizes
 
 
-class Growth:
-    """Growth of the memory in use during one load."""
+class LoadMeasurement:
+    """Measures how the memory in use grows during one load."""
 
     def __init__(
         self,

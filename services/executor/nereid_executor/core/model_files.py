@@ -20,7 +20,7 @@ class ModelFiles:
     """The files of a version, and the files beside the model's versions, such as labels."""
 
     version: frozenset[FileIdentity]
-    beside: frozenset[FileIdentity]
+    shared_files: frozenset[FileIdentity]
 
     def same_in(self, later: ModelFiles | None) -> bool:
         """Return whether a load would find the same files again.
@@ -28,13 +28,17 @@ class ModelFiles:
         Models may add files beside the versions while they run, so additional files are allowed
         there.
         """
-        return later is not None and self.version == later.version and self.beside <= later.beside
+        return (
+            later is not None
+            and self.version == later.version
+            and self.shared_files <= later.shared_files
+        )
 
 
 def read_model_files(version_path: Path) -> ModelFiles | None:
     """Read the identities of a version's files; return `None` if they cannot be read. Blocks."""
     version: set[FileIdentity] = set()
-    beside: set[FileIdentity] = set()
+    shared_files: set[FileIdentity] = set()
     try:
         _add_files(version_path, version)
         if not version_path.name.isdecimal():
@@ -44,12 +48,12 @@ def read_model_files(version_path: Path) -> ModelFiles | None:
             for entry in entries:
                 if entry.is_file():
                     if entry.name != _CONFIG:
-                        _add_file(entry, beside)
+                        _add_file(entry, shared_files)
                 elif not entry.name.isdecimal():
-                    _add_files(Path(entry.path), beside)
+                    _add_files(Path(entry.path), shared_files)
     except OSError:
         return None
-    return ModelFiles(frozenset(version), frozenset(beside))
+    return ModelFiles(frozenset(version), frozenset(shared_files))
 
 
 def _add_files(directory: Path, found: set[FileIdentity]) -> None:

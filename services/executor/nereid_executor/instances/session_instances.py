@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nereid.backends import MeshClient
     from nereid.core.wire.messages import ErrorStatus
     from nereid_executor.instances.claims.model_claims import Grant
-    from nereid_executor.instances.instance import InstanceContext
+    from nereid_executor.instances.instance_context import InstanceContext
     from nereid_executor.instances.kept_instances import KeptInstances
     from nereid_executor.instances.tenure import SchedulerEndpoint
     from nereid_executor.repository.model_directories import (
@@ -87,7 +87,7 @@ class _Requested:
     # The prepared directory, until an instance is loaded from it.
     prepared: PreparedVersion | None = None
     # A kept instance whose files have changed. If loading the changed files fails, it serves again.
-    former: Instance | None = None
+    outdated_instance: Instance | None = None
     is_wanted: bool = True
 
     @property
@@ -259,7 +259,7 @@ class SessionInstances:
             files = await asyncio.to_thread(read_model_files, path)
             if instance.files is None or not instance.files.same_in(files):
                 _log.info("the files of kept instance %s have changed", instance.spec.name)
-                requested.former = instance
+                requested.outdated_instance = instance
             elif not requested.is_wanted:
                 kept.add(instance, requested.content)
             elif instance.adopt(self._make_tenure(requested)):
@@ -268,34 +268,34 @@ class SessionInstances:
                 requested.release_prepared()
         await kept.unload(obsolete, self._shared.context.times.instance_stop_s)
         if not requested.is_wanted:
-            self._keep_former(requested)
+            self._keep_outdated(requested)
         elif requested.instance is None:
             self._load(requested)
 
-    def _keep_former(self, requested: _Requested) -> None:
-        former, requested.former = requested.former, None
-        if former is not None:
-            self._shared.kept.add(former, requested.content)
+    def _keep_outdated(self, requested: _Requested) -> None:
+        outdated, requested.outdated_instance = requested.outdated_instance, None
+        if outdated is not None:
+            self._shared.kept.add(outdated, requested.content)
 
     def _on_loaded(self, requested: _Requested) -> None:
-        former, requested.former = requested.former, None
-        if former is not None:
+        outdated, requested.outdated_instance = requested.outdated_instance, None
+        if outdated is not None:
             limit_s = self._shared.context.times.instance_stop_s
-            self._run(self._shared.kept.unload([former], limit_s))
+            self._run(self._shared.kept.unload([outdated], limit_s))
         self._on_objects_changed()
 
-    def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
-        """Let the former instance serve, if there is one; return whether it does."""
-        former, requested.former = requested.former, None
-        if former is None or not former.adopt(self._make_tenure(requested)):
+    def _adopt_outdated(self, requested: _Requested, error: ErrorStatus) -> bool:
+        """Let the outdated instance serve, if there is one; return whether it does."""
+        outdated, requested.outdated_instance = requested.outdated_instance, None
+        if outdated is None or not outdated.adopt(self._make_tenure(requested)):
             return False
         _log.warning(
             "instance %s goes on with the files that it was loaded from, since the changed ones"
             " cannot be loaded: %s",
-            former.spec.name,
+            outdated.spec.name,
             error.message,
         )
-        requested.instance = former
+        requested.instance = outdated
         requested.release_prepared()
         return True
 
@@ -364,15 +364,15 @@ class SessionInstances:
             self._send_event(_unloaded(requested.number))
         elif (
             not instance.loaded
-            and (requested.former is not None or len(shared.kept) > 0)
+            and (requested.outdated_instance is not None or len(shared.kept) > 0)
             and _is_about_memory(error)
         ):
             _log.warning("kept instances are unloaded, to free memory for %s", instance.spec.name)
             requested.instance = None
-            self._keep_former(requested)
+            self._keep_outdated(requested)
             self._run(self._adopt_or_load(requested, None, shared.kept.take_all()))
             return
-        elif not instance.loaded and self._adopt_former(requested, error):
+        elif not instance.loaded and self._adopt_outdated(requested, error):
             return
         else:
             self._send_event(_failed(requested.number, error))
@@ -380,13 +380,13 @@ class SessionInstances:
 
     def _forget_waiting(self) -> None:
         for requested in list(self._requested.values()):
-            self._keep_former(requested)
+            self._keep_outdated(requested)
             if requested.instance is None:
                 self._forget(requested)
 
     def _forget(self, requested: _Requested) -> None:
         requested.release_prepared()
-        self._keep_former(requested)
+        self._keep_outdated(requested)
         requested.instance, requested.is_wanted = None, False
         del self._requested[requested.number]
         if not self._requested:

@@ -14,6 +14,7 @@ from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
 from nereid.core.wire.codecs import read_log_rules
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
+from nereid.timeline.collection import NO_FRAMES
 from nereid_executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid_executor.batch.timeline import TimelineReplies
 from nereid_executor.core.mesh_client import Mesh
@@ -91,7 +92,9 @@ class SchedulerSession:
         )
         timeline = context.instances.context.timeline
         self._timeline_replies = TimelineReplies(
-            timeline.own, self._send_event, lambda: self._stream.buffered_bytes
+            NO_FRAMES if timeline is None else timeline.own,
+            self._send_event,
+            lambda: self._stream.buffered_bytes,
         )
         freezes = PacedCall(
             self._loop, context.freeze, delay_s=_FREEZE_PAUSE_S, interval_s=_FREEZE_INTERVAL_S

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from nereid.model_config.reshapes import Reshape, input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import request_of
 from nereid_executor.batch.requests import RequestReader
 
 CONFIG = """
@@ -62,5 +63,5 @@ def test_models_that_take_requests_one_by_one_get_their_own_shapes() -> None:
     member = pb.BatchMember(head=head.SerializeToString())
     for _ in range(2):
         member.payloads.add(inline=bytes(96))
-    request = RequestReader(("Y",), input_reshapes(config)).read_request(member, None)
+    request = RequestReader(("Y",), input_reshapes(config)).read_request(request_of(member), None)
     assert request.spec.inputs == (("X", "FP32", (3, 8)), ("PLAIN", "FP32", (3, 8)))

@@ -11,7 +11,7 @@ import pytest
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid_executor.backends import identity
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, member, response_of
 
@@ -91,7 +91,7 @@ def test_ragged_inputs_are_given_back_to_their_requests() -> None:
         for rows, size in [(1, 4), (2, 3)]
     ]
     members = [member(head(("INPUT0", "FP32", list(x.shape))), x.tobytes()) for x in xs]
-    found = responses(BatchRunner(made, identity.load(made)), *members)
+    found = responses(Runner(made, identity.load(made)), *members)
     assert [response_of(each) for each in found] == [
         [("OUTPUT0", "FP32", list(x.shape), x.tobytes())] for x in xs
     ]

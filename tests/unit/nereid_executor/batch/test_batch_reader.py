@@ -47,13 +47,16 @@ def fields(request: BatchRequest) -> tuple[object, ...]:
         request.tensors,
         request.request_id,
         request.trace_context,
+        request.remaining_us,
+        request.timeout_us,
+        request.parameters,
         request.is_shared,
     )
 
 
 def contents(message: BatchMessage) -> tuple[object, ...]:
-    slots = list(message.exported_slots)
-    return message.id, [*map(fields, message.requests)], message.traced, slots
+    others = [*message.controls], [*message.exported_slots]
+    return message.id, [*map(fields, message.requests)], message.traced, others
 
 
 @given(_U64, st.lists(members(), max_size=4), st.booleans())
@@ -89,7 +92,7 @@ def test_only_what_has_nothing_special_is_cut_out() -> None:
     cut = read_batch(pb.Batch(id=3, members=[plain, plain]).SerializeToString())
     # The parser leaves what it has parsed.
     assert not cut.members
-    assert [*map(fields, cut.requests)] == [(7, b"h", [b"abcd"], "r", b"", False)] * 2
+    assert [*map(fields, cut.requests)] == [(7, b"h", [b"abcd"], "r", b"", 4, 5, None, False)] * 2
     plain.sequence_slot = 1
     parsed = read_batch(pb.Batch(id=3, members=[plain]).SerializeToString())
     assert parsed.members[0] == plain

@@ -17,10 +17,10 @@ from nereid.core.tensors.tensors import Array
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.arrays import gather_members
 from nereid_executor.batch.batch_reader import request_of
-from nereid_executor.batch.batch_runner import BatchRunner
 from nereid_executor.batch.mixed_shapes import MixedShapes
 from nereid_executor.batch.request_plan import Planner
-from tests.support.executor.instances import instance, responses
+from nereid_executor.batch.runner import Runner
+from tests.support.executor.instances import adapter_of, instance, responses
 from tests.support.models.onnx_models import head, member, response_of
 
 RAGGED = """
@@ -62,8 +62,8 @@ class Seen:
         """Do nothing."""
 
 
-def runner(text: str, model: Seen) -> BatchRunner:
-    return BatchRunner(instance(text), model)
+def runner(text: str, model: Seen) -> Runner:
+    return Runner(instance(text), model)
 
 
 def negate(inputs: dict[str, Array]) -> dict[str, Array]:
@@ -272,7 +272,7 @@ def test_inputs_of_one_size_are_padded_together() -> None:
 def test_a_request_alone_is_padded_where_few_shapes_are_quicker(
     *, pads_to_bucket: bool, size: int
 ) -> None:
-    signature = runner(PADDED, Seen(doubled)).signature
+    signature = adapter_of(runner(PADDED, Seen(doubled))).signature
     mixed = MixedShapes(instance(PADDED).config, signature, {}, pads_to_bucket=pads_to_bucket)
     request = request_of(padded(np.ones((1, 3, 2), np.int32)))
     gathered = gather_members(Planner(signature), [request])

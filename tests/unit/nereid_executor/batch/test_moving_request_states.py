@@ -38,7 +38,7 @@ def site() -> Iterator[RequestSite]:
 
 def test_another_scheduler_finds_no_sequences(site: RequestSite) -> None:
     site.run(member(1, 1, "start"))
-    site.requests.forget_sequences()
+    site.runner.begin_tenure(None)
     assert outcomes(site.run(member(2, 1))) == [not_here()]
     assert outcomes(site.run(member(2, 1, "start"))) == [2]
 
@@ -75,24 +75,24 @@ def test_a_model_that_is_lost_in_a_replay_has_not_seen_the_batch(site: RequestSi
     site.model.updates.append(ModelLostError("it fell"))
     stream = Stream(pb.Batch(id=1, members=[restored(member(1), state(1), member(1, 0))]))
     with pytest.raises(ModelLostError):
-        site.requests.serve(stream, bool)  # type: ignore[arg-type]
+        site.runner.serve(stream, bool)
     assert stream.sent == []
     assert not site.runner.received.busy
 
 
 def test_states_are_given_away_when_all_responses_have_come(site: RequestSite) -> None:
-    begin(site.requests, pb.Batch(id=1, members=[member(DEFERRED, 1, "start")]))
-    (deferred,) = collect(site.requests, site.model)
+    begin(site.runner, pb.Batch(id=1, members=[member(DEFERRED, 1, "start")]))
+    (deferred,) = collect(site.runner, site.model)
     assert deferred.partial
     # Meanwhile others may come from elsewhere.
     request = restored(asked(1, 2), state(1), member(1, 0))
-    assert begin(site.requests, pb.Batch(id=2, members=[request])) == []
-    (executed,) = collect(site.requests, site.model)
+    assert begin(site.runner, pb.Batch(id=2, members=[request])) == []
+    (executed,) = collect(site.runner, site.model)
     assert outcomes(executed) == [3]
-    assert begin(site.requests, pb.Batch(id=3, exported_slots=[2, 1])) == []
+    assert begin(site.runner, pb.Batch(id=3, exported_slots=[2, 1])) == []
     response = site.model.respond(0, site.model.begun[1][0])
     update = BatchUpdate(1, [response], ready_for_next=False)
-    last, export = collect(site.requests, site.model, update)
+    last, export = collect(site.runner, site.model, update)
     assert outcomes(last) == [DEFERRED]
     assert (export.id, states_of(export)) == (3, [(2, state(3)), (1, state(DEFERRED))])
 
@@ -104,5 +104,7 @@ def test_states_are_given_away_when_all_responses_have_come(site: RequestSite) -
 def test_states_that_any_response_may_change_do_not_move(
     more: str, *, decoupled: bool, moves: bool
 ) -> None:
-    batches = OpenBatches(config_of(more), Path(), "m_0", decoupled=decoupled, traced=False)
+    config = config_of(more)
+    config.model_transaction_policy.decoupled = decoupled
+    batches = OpenBatches(config, Path(), "m_0")
     assert batches.has_states == moves

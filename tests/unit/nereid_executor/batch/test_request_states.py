@@ -16,6 +16,7 @@ from nereid.core.wire.messages import ErrorStatus
 from nereid.model_config import parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.batch_reader import parse_batch, request_of
 from nereid_executor.batch.open_batches import OpenBatches
 from nereid_executor.batch.request_states import MemberState, RequestStates
 from nereid_executor.batch.requests import RequestReader
@@ -62,7 +63,7 @@ class Site:
         self.reader = RequestReader(("Y",))
 
     def add(self, given: pb.BatchMember) -> tuple[Request, MemberState]:
-        return self.states.read_request(given, None, self.reader.read_request)
+        return self.states.read_request(given, request_of(given), None, self.reader.read_request)
 
     def state(self, slot: int, *, start: bool = False) -> tuple[tuple[int, ...], bytes]:
         """What a request gets."""
@@ -216,12 +217,10 @@ def test_an_initial_state_must_be_there(tmp_path: Path) -> None:
 
 
 def test_batches_have_states_and_members_that_the_model_wants_again() -> None:
-    batches = OpenBatches(
-        config_of(STATE % ("INT32", "-1", "")), Path(), "m_0", decoupled=False, traced=False
-    )
+    batches = OpenBatches(config_of(STATE % ("INT32", "-1", "")), Path(), "m_0")
     message = pb.Batch(id=3, members=[member(9), member(1, start=True), member(2, start=True)])
-    batch, requests = batches.begin_batch(message, 1, 0)
-    assert [request.spec.inputs[-1][0] for request in requests] == ["S", "S"]
+    batch = batches.begin_batch(parse_batch(message.SerializeToString()), 1, 0)
+    assert [request.spec.inputs[-1][0] for request in batch.requests] == ["S", "S"]
     given = response(Y, ("S_OUT", "INT32", [1, 1], b"aaaa"))
     batches.add_responses(batch, [given])
     # One that has its last response is not rescheduled.
@@ -231,5 +230,6 @@ def test_batches_have_states_and_members_that_the_model_wants_again() -> None:
     assert "does not have it" in executed.responses[0].error.message
     head = kserve_pb2.ModelInferResponse.FromString(executed.responses[1].head)
     assert [output.name for output in head.outputs] == ["Y"]
-    _, (again,) = batches.begin_batch(pb.Batch(id=4, members=[member(1)]), 2, 0)
+    message = pb.Batch(id=4, members=[member(1)])
+    (again,) = batches.begin_batch(parse_batch(message.SerializeToString()), 2, 0).requests
     assert again.tensors[-1] == b"aaaa"

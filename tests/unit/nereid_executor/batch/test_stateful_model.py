@@ -10,7 +10,8 @@ import pytest
 from nereid.backends import Capabilities
 from nereid.core.tensors.tensors import Array
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
+from tests.support.executor.instances import execute
 from tests.support.executor.running_sums import ArraySum, config_of, member, outcomes
 from tests.support.executor.scripted_model import SPEC
 
@@ -35,32 +36,31 @@ def model() -> LeavingSum:
 
 
 @pytest.fixture
-def runner(model: LeavingSum) -> BatchRunner:
-    return BatchRunner(replace(SPEC, config=config_of()), model)
+def runner(model: LeavingSum) -> Runner:
+    return Runner(replace(SPEC, config=config_of()), model)
 
 
-def run(runner: BatchRunner, *members: pb.BatchMember) -> list[float | str]:
-    batch = pb.Batch(members=members)
-    return outcomes(pb.Executed.FromString(runner.execute(batch.SerializeToString())))
+def run(runner: Runner, *members: pb.BatchMember) -> list[float | str]:
+    return outcomes(execute(runner, *members))
 
 
-def begin(runner: BatchRunner, *slots: int) -> list[float | str]:
+def begin(runner: Runner, *slots: int) -> list[float | str]:
     return run(runner, *(member(slot, slot, "start") for slot in slots))
 
 
-def go_on(runner: BatchRunner, *slots: int) -> list[float | str]:
+def go_on(runner: Runner, *slots: int) -> list[float | str]:
     return run(runner, *(member(10, slot) for slot in slots))
 
 
 def test_sequences_that_come_together_again_are_not_copied(
-    runner: BatchRunner, model: LeavingSum
+    runner: Runner, model: LeavingSum
 ) -> None:
     begin(runner, 1, 2)
     assert go_on(runner, 1, 2) == [11, 12]
     assert model.given[1] is model.written[0]
 
 
-def test_two_batches_in_turns_are_not_copied(runner: BatchRunner, model: LeavingSum) -> None:
+def test_two_batches_in_turns_are_not_copied(runner: Runner, model: LeavingSum) -> None:
     begin(runner, 1, 2)
     begin(runner, 3, 4)
     assert go_on(runner, 1, 2) == [11, 12]
@@ -69,7 +69,7 @@ def test_two_batches_in_turns_are_not_copied(runner: BatchRunner, model: Leaving
     assert model.given[3] is model.written[1]
 
 
-def test_one_sequence_by_itself_is_not_copied(runner: BatchRunner, model: LeavingSum) -> None:
+def test_one_sequence_by_itself_is_not_copied(runner: Runner, model: LeavingSum) -> None:
     begin(runner, 1)
     assert go_on(runner, 1) == [11]
     assert np.shares_memory(model.given[1], model.written[0])
@@ -81,7 +81,7 @@ def test_one_sequence_by_itself_is_not_copied(runner: BatchRunner, model: Leavin
     ids=["another order", "fewer", "more", "others"],
 )
 def test_other_batches_have_their_own_states(
-    runner: BatchRunner, slots: tuple[int, ...], values: list[float]
+    runner: Runner, slots: tuple[int, ...], values: list[float]
 ) -> None:
     begin(runner, 1, 2)
     begin(runner, 3, 4)
@@ -91,7 +91,7 @@ def test_other_batches_have_their_own_states(
     )
 
 
-def test_batches_are_stacked_in_the_same_memory(runner: BatchRunner, model: LeavingSum) -> None:
+def test_batches_are_stacked_in_the_same_memory(runner: Runner, model: LeavingSum) -> None:
     for slot in (1, 2, 3):
         begin(runner, slot)
     assert go_on(runner, 1, 2, 3) == [11, 12, 13]
@@ -99,7 +99,7 @@ def test_batches_are_stacked_in_the_same_memory(runner: BatchRunner, model: Leav
     assert np.shares_memory(model.given[-1], model.given[-2])
 
 
-def test_a_sequence_that_began_anew_has_not_the_old_state(runner: BatchRunner) -> None:
+def test_a_sequence_that_began_anew_has_not_the_old_state(runner: Runner) -> None:
     begin(runner, 1, 2)
     begin(runner, 1)
     assert go_on(runner, 1, 2) == [11, 12]
@@ -107,13 +107,13 @@ def test_a_sequence_that_began_anew_has_not_the_old_state(runner: BatchRunner) -
     assert go_on(runner, 2, 1) == [12, 21]
 
 
-def test_a_failed_batch_leaves_the_states(runner: BatchRunner) -> None:
+def test_a_failed_batch_leaves_the_states(runner: Runner) -> None:
     begin(runner, 1, 2)
     assert run(runner, member(-1, 1), member(-1, 2)) == ["negative", "negative"]
     assert go_on(runner, 1, 2) == [11, 12]
 
 
-def test_an_idle_sequence_keeps_no_batch_in_memory(runner: BatchRunner, model: LeavingSum) -> None:
+def test_an_idle_sequence_keeps_no_batch_in_memory(runner: Runner, model: LeavingSum) -> None:
     begin(runner, 1, 2, 3)
     first = model.written[0]
     model.written.clear()

@@ -3,7 +3,8 @@
 from time import perf_counter_ns
 
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.tracing import Run, record, sampled
+from nereid_executor.batch.batch_reader import request_of
+from nereid_executor.batch.tracing import record, sampled
 from tests.support.peers.spans import RecordedSpans
 
 ONE = b"\0" + bytes(range(1, 25)) + b"\1"
@@ -11,15 +12,16 @@ OTHER = b"\0" + bytes(range(2, 26)) + b"\1"
 
 
 def test_only_the_sampled_count() -> None:
-    members = [pb.BatchMember(trace_context=each) for each in (ONE, b"", ONE[:25] + b"\0", OTHER)]
-    assert sampled(members) == [ONE, OTHER]
+    contexts = (ONE, b"", ONE[:25] + b"\0", OTHER)
+    requests = [request_of(pb.BatchMember(trace_context=each)) for each in contexts]
+    assert sampled(requests) == [ONE, OTHER]
 
 
 def test_each_sampled_member_has_spans_of_the_whole_batch() -> None:
     tracer = RecordedSpans()
     start = perf_counter_ns()
-    run = Run([ONE, OTHER], start, start + 10, start + 30, start + 60, "it broke")
-    record(tracer, "m_0", run)
+    times = (start, start + 10, start + 30, start + 60)
+    record(tracer, "m_0", [ONE, OTHER], times, "it broke")
     computes = tracer.named("compute")
     assert [span.parent for span in computes] == [ONE, OTHER]
     for compute in computes:

@@ -71,7 +71,8 @@ FP32 = an_input("x", "data_type: TYPE_FP32 dims: [2, 3] zero_data: true")
 def warm(model_config: object, path: Path = Path()) -> list[pb.Batch]:
     executed = Executed()
     assert warm_up(model_config, path, executed, Load(), WarmupTurns())  # type: ignore[arg-type]
-    return [batch.to_message() for batch in executed.batches]
+    messages = [batch.to_message(parsed=True) for batch in executed.batches]
+    return [pb.Batch(members=message.members) for message in messages]
 
 
 def test_a_batch_is_made_of_requests_of_one_row() -> None:

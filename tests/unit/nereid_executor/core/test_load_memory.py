@@ -29,26 +29,26 @@ class Memory:
 
 def test_a_load_takes_by_how_much_the_process_grows() -> None:
     memory = Memory()
-    with memory.meter().measuring(None) as growth:
+    with memory.meter().measuring(None) as measurement:
         memory.cpu += 90
-        assert growth.sizes(None, FILES) == {"cpu": 90}
+        assert measurement.sizes(None, FILES) == {"cpu": 90}
         # Into memory that another model has left, or something else was freed meanwhile.
         memory.cpu -= 150
-        assert growth.sizes(None, FILES) == {"cpu": 77}
-        assert growth.sizes(None, None) == {"cpu": 0}
-        assert growth.sizes(12, FILES) == {"cpu": 12}
+        assert measurement.sizes(None, FILES) == {"cpu": 77}
+        assert measurement.sizes(None, None) == {"cpu": 0}
+        assert measurement.sizes(12, FILES) == {"cpu": 12}
 
 
 def test_a_gpus_memory() -> None:
     memory = Memory()
     meter = memory.meter()
-    with meter.measuring(0) as growth:
+    with meter.measuring(0) as measurement:
         memory.cpu += 1
         memory.gpus[0] = 1400
-        assert growth.sizes(None, FILES) == {"cpu": 1, "gpu 0": 400}
+        assert measurement.sizes(None, FILES) == {"cpu": 1, "gpu 0": 400}
     memory.gpus[0] = None
-    with meter.measuring(0) as growth:
-        assert growth.sizes(None, FILES) == {"cpu": 0, "gpu 0": 77}
+    with meter.measuring(0) as measurement:
+        assert measurement.sizes(None, FILES) == {"cpu": 0, "gpu 0": 77}
 
 
 def test_of_loads_at_a_time_files_say_the_size() -> None:
@@ -71,10 +71,10 @@ def test_what_is_loaded_again_is_measured_twice_and_the_least_counts() -> None:
     meter = memory.meter()
 
     def load(growth_bytes: int, load: str | None = "m") -> dict[str, int]:
-        with meter.measuring(0, load) as growth:
+        with meter.measuring(0, load) as measurement:
             memory.cpu += growth_bytes
             memory.gpus[0] = 900 + memory.cpu
-            return growth.sizes(None, FILES)
+            return measurement.sizes(None, FILES)
 
     # The first load of a process takes what its runtime needs once.
     assert load(500) == {"cpu": 500, "gpu 0": 500}
@@ -88,19 +88,19 @@ def test_what_is_loaded_again_is_measured_twice_and_the_least_counts() -> None:
 def test_a_load_that_was_not_measured_is_measured_again() -> None:
     memory = Memory()
     meter = memory.meter()
-    with meter.measuring(None), meter.measuring(None, "m") as growth:
-        assert growth.sizes(None, FILES) == {"cpu": 77}
+    with meter.measuring(None), meter.measuring(None, "m") as measurement:
+        assert measurement.sizes(None, FILES) == {"cpu": 77}
     with meter.measuring(None, "m"):
         # It fails before anybody asks.
         memory.cpu += 1000
     for _ in range(2):
-        with meter.measuring(None, "m") as growth:
+        with meter.measuring(None, "m") as measurement:
             memory.cpu += 100
-            assert growth.sizes(None, FILES) == {"cpu": 100}
-    with meter.measuring(None, "m") as growth:
-        assert growth.sizes(None, FILES) == {"cpu": 100}
+            assert measurement.sizes(None, FILES) == {"cpu": 100}
+    with meter.measuring(None, "m") as measurement:
+        assert measurement.sizes(None, FILES) == {"cpu": 100}
         # What is in other processes is asked for each time.
-        assert growth.sizes(12, FILES) == {"cpu": 12}
+        assert measurement.sizes(12, FILES) == {"cpu": 12}
 
 
 def test_processes() -> None:

@@ -112,7 +112,7 @@ def test_what_is_beside_an_export_is_of_other_models(version: Path) -> None:
     (export / "onnx").mkdir(parents=True)
     (export / "onnx" / "model.onnx").write_bytes(b"a")
     before = files(export)
-    assert not before.beside
+    assert not before.shared_files
     (version / "model.onnx").write_bytes(b"changed")
     assert files(export) == before
     (export / "onnx" / "model.onnx").write_bytes(b"changed")

@@ -12,7 +12,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.instances import instance, responses
@@ -22,9 +22,11 @@ MIB = 1 << 20
 ELEMENTS = 50_000
 
 
-def runner(model: Doubler, shared_tensors: SharedTensors) -> BatchRunner:
+def runner(model: Doubler, shared_tensors: SharedTensors) -> Runner:
     spec = instance(identity_config("FP32", "-1", 8))
-    return BatchRunner(spec, model, None, shared_tensors.view, OutputLender(shared_tensors))
+    made = Runner(spec, model, view=shared_tensors.view)
+    made.begin_tenure(OutputLender(shared_tensors))
+    return made
 
 
 def shared(gateway: SegmentPool, array: np.ndarray, offset: int = 0) -> pb.BatchMember:

@@ -29,7 +29,8 @@ from nereid.pb import model_config_pb2
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
-    RequestForms,
+    KnownSpecs,
+    deadline_us,
     meta_of,
     tensors_of,
 )
@@ -185,7 +186,7 @@ class PythonModel(DirectServing):
         self._serves_stream = False
         reshapes = output_reshapes(spec.config)
         self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
-        self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
+        self._specs = KnownSpecs(lambda parts: self._send_frame(wire.SPEC, parts))
         # Key: a batch's number and a member's index. Value: the output buffer of that request while
         # the request is in flight.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
@@ -209,7 +210,7 @@ class PythonModel(DirectServing):
     def _start_worker(self) -> WorkerProcess:
         """Start a worker and initialise its model. Raise Internal if either fails."""
         spec, settings = self._spec, self._settings
-        self._forms.clear()
+        self._specs.clear()
         self._output_buffers.clear()
         calls = ModelCalls(spec.mesh, spec.number)
         worker = WorkerProcess(
@@ -224,8 +225,8 @@ class PythonModel(DirectServing):
             worker.wait_for(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
             memory = None if spec.mesh is None else spec.mesh.memory
-            about = {"args": self._initialize_arguments(), "memory": memory}
-            worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **about})
+            message = {"args": self._initialize_arguments(), "memory": memory}
+            worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **message})
             body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
             has_is_ready = body == b"true"
         except (wire.LostError, wire.SlowError) as error:
@@ -348,20 +349,14 @@ class PythonModel(DirectServing):
         """
         worker = self._running_worker()
         members = []
-        latest_us: int | None = 0
         for place, request in enumerate(requests):
-            remaining_us = request.remaining_us
-            form = self._forms.number_of(request.spec)
+            number = self._specs.number_of(request.spec)
             # The tuple has the fields of wire.Member; a plain tuple is cheaper.
-            members.append((form, remaining_us, meta_of(request), tensors_of(request)))
-            # The batch has a deadline only if all of its requests have one.
-            if latest_us is not None:
-                latest_us = max(latest_us, remaining_us) if remaining_us else None
+            members.append((number, request.remaining_us, meta_of(request), tensors_of(request)))
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
-        if self._decoupled:
-            # A decoupled model may make calls for any of its open requests.
-            latest_us = None
+        # A decoupled model may make calls for any of its open requests.
+        latest_us = 0 if self._decoupled else deadline_us(requests)
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 

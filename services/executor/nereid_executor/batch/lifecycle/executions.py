@@ -78,30 +78,3 @@ class Executions:
                 written_ns,
                 ExecutionRecord(model, version, instance, number, size, *times, *bytes_moved),
             )
-
-
-class NoExecutions(Executions):
-    """Recorder of an instance's batches for an executor that records no timeline."""
-
-    def __init__(self) -> None:
-        pass
-
-    def close(self) -> None:
-        """Keep nothing."""
-
-    def record(  # noqa: PLR0913, PLR0917 (a record)
-        self,
-        written_ns: int,
-        received_ns: int,
-        number: int,
-        size: int,
-        input_ns: int,
-        infer_ns: int,
-        output_ns: int,
-        bytes_in: int,
-        bytes_out: int,
-    ) -> None:
-        """Record nothing."""
-
-
-NO_EXECUTIONS: Final = NoExecutions()

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from nereid.core.errors import Internal, InvalidArgument
 from nereid_executor.backends.onnx import backend
 from nereid_executor.backends.onnx.pruned_graph import prune_outputs
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import (
     head,
@@ -68,7 +68,7 @@ def test_each_batch_runs_on_the_smallest_set_with_all_that_its_members_ask_for(
     tmp_path: Path,
 ) -> None:
     spec = instance(CONFIG + OTHERS + sets("twice, relu; relu;"), fragile(tmp_path / "1"))
-    runner = BatchRunner(spec, backend.load(spec))
+    runner = Runner(spec, backend.load(spec))
 
     def outputs_of(*wanted: tuple[str, ...]) -> list[list[str]]:
         members = [

@@ -16,13 +16,8 @@ from nereid_executor.batch.lifecycle.received_batches import (
 Batches = ReceivedBatches[ReceivedBatch]
 
 
-class Batch(ReceivedBatch):
-    def __init__(self, number: int, batch_id: int) -> None:
-        self.number, self.id = number, batch_id
-
-
 def begun(batches: Batches, number: int, batch_id: int | None = None) -> ReceivedBatch:
-    batch = Batch(number, number if batch_id is None else batch_id)
+    batch = ReceivedBatch(number if batch_id is None else batch_id, number, (), 0)
     if batch.id:
         assert batches.read(batch.id)
     batches.begin(batch)

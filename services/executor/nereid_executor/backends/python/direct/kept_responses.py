@@ -22,24 +22,24 @@ class KeptResponses:
         self._send = send
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
         # True once the scheduler is lost. Responses that are added after that exist nowhere else.
-        self.is_cut = False
+        self.stream_lost = False
         # The lock is held while responses are sent: none may follow the report of the stream's end.
         self._lock = threading.Lock()
         self._ended = False
 
     def add(self, ids: Sequence[int], reply: bytes) -> None:
-        """Keep a batch's responses; keep large ones only if the stream is cut."""
-        if self.is_cut or len(reply) <= MAX_KEPT_BYTES:
+        """Keep a batch's responses; keep large ones only if the stream is lost."""
+        if self.stream_lost or len(reply) <= MAX_KEPT_BYTES:
             self._kept.append((ids, reply))
 
-    def cut(self) -> None:
+    def on_stream_lost(self) -> None:
         """Send all responses at once: other schedulers may ask for them before a batch ends."""
-        self.is_cut = True
+        self.stream_lost = True
         self._send_all()
 
     def end(self) -> None:
-        """Send the remaining responses if the stream was cut. None is sent after this call."""
-        if self.is_cut:
+        """Send the remaining responses if the stream was lost. None is sent after this call."""
+        if self.stream_lost:
             self._send_all()
         with self._lock:
             self._ended = True

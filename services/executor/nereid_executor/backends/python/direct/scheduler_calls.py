@@ -48,7 +48,7 @@ class SchedulerPath:
     def __init__(  # noqa: PLR0913 (some by keyword)
         self,
         address: str,
-        about: dict[str, Any],
+        message: dict[str, Any],
         instance: int,
         segments: request_segments.RequestSegmentPool,
         *,
@@ -62,7 +62,7 @@ class SchedulerPath:
         """
         self.calls = pending_calls.PendingCalls(self, segments)
         self._address = address
-        self._about = about
+        self._about = message
         self._instance = instance
         self._on_lost = on_lost
         self._opening = False
@@ -150,56 +150,56 @@ class SchedulerPath:
         self._on_lost()
         self.close()
 
-    def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+    def send(self, number: int, message: dict[str, Any], tensors: Sequence[Any]) -> None:
         """Send a call. If the link has ended, the response is the error UNAVAILABLE."""
-        what = about["what"]
+        what = message["what"]
         if what != "infer":
-            self._control(about, what)
+            self._control(message, what)
             self.calls.on_response(number, pending_calls.Response(wire.EMPTY, None, ()))
             return
-        work = self._infer(number, about, tensors)
+        work = self._infer(number, message, tensors)
         try:
             self._driver.submit(work)
         except ClosedError:
-            self._refuse(number, about["model"], Unavailable(UNREACHABLE))
+            self._refuse(number, message["model"], Unavailable(UNREACHABLE))
 
-    def send_from_finalizer(self, _number: int, about: dict[str, Any]) -> None:
+    def send_from_finalizer(self, _number: int, message: dict[str, Any]) -> None:
         """Send a call that has no tensors and gets no response."""
-        self._control(about, about["what"])
+        self._control(message, message["what"])
 
     def send_and_wait(
         self,
         number: int,
-        about: dict[str, Any],
+        message: dict[str, Any],
         tensors: Sequence[Any],
         received: queue.SimpleQueue[pending_calls.Response],
     ) -> pending_calls.Response:
         """Send a call and wait for its response, running the loop if no other thread does."""
-        work = self._infer(number, about, tensors)
+        work = self._infer(number, message, tensors)
         try:
             return self._driver.run(work, received)
         except ClosedError:
-            self._refuse(number, about["model"], Unavailable(UNREACHABLE))
+            self._refuse(number, message["model"], Unavailable(UNREACHABLE))
             return received.get()
 
     def _infer(
-        self, number: int, about: dict[str, Any], tensors: Sequence[Any]
+        self, number: int, message: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
         request: InferRequest | InvalidArgument
         try:
-            request = infer_request(about, tensors, self._instance, None)
+            request = infer_request(message, tensors, self._instance, None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             text = f"malformed request to the mesh: {error}"
             request = InvalidArgument(text, accepted=True)
-        return partial(self._submit, number, about["model"], request, about.get("released", ()))
+        return partial(self._submit, number, message["model"], request, message.get("released", ()))
 
-    def _control(self, about: dict[str, Any], what: Any) -> None:
+    def _control(self, message: dict[str, Any], what: Any) -> None:
         if is_forked():
             return
         if what == "release":
-            work = partial(self._release, about["segment_names"])
+            work = partial(self._release, message["segment_names"])
         else:
-            work = partial(self._send_control, about["call"], what)
+            work = partial(self._send_control, message["call"], what)
         with contextlib.suppress(ClosedError):
             self._driver.submit(work)
 
@@ -292,11 +292,11 @@ class SchedulerCalls:
         path = self._path
         return path.calls if path is not None and self._is_up and not self._ended else None
 
-    def on_link(self, about: dict[str, Any] | None) -> None:
+    def on_link(self, message: dict[str, Any] | None) -> None:
         """Handle the executor's response to a request for a link, in the reading thread."""
         # Without a request, the response belongs to a late request of the previous stream.
         if self._requested:
-            self._granted.put(about)
+            self._granted.put(message)
 
     def close(self, *, cut: bool) -> None:
         """Stop using the link. Thread-safe; may be called again.
@@ -314,13 +314,13 @@ class SchedulerCalls:
         self._requested = True
         self._request_link()
         try:
-            about = self._granted.get(timeout=self._timeout_s)
+            message = self._granted.get(timeout=self._timeout_s)
         except queue.Empty:
             return
-        if about is None:
+        if message is None:
             return
         try:
-            path = self._open_path(about, self._end_use)
+            path = self._open_path(message, self._end_use)
         except (OSError, RuntimeError) as error:
             _log.warning("%s: %s", _NO_LINK, error)
             return

@@ -20,7 +20,6 @@ from nereid.core.errors import ProtocolError
 from nereid.core.methods import EXECUTE_PATH
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_executor.backends.python.direct.kept_responses import KeptResponses
@@ -30,7 +29,12 @@ from nereid_executor.backends.python.direct.scheduler_calls import (
     SchedulerCalls,
     SchedulerPath,
 )
-from nereid_executor.backends.python.messages.request_metadata import meta_of, spec_json, tensors_of
+from nereid_executor.backends.python.messages.request_metadata import (
+    deadline_us,
+    meta_of,
+    spec_json,
+    tensors_of,
+)
 from nereid_executor.backends.python.messages.response_heads import ResponseHeads
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
@@ -40,9 +44,11 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime import re
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.execution import (
     BatchExecution,
 )
+from nereid_executor.batch.batch_reader import read_batch
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE, EXECUTING
 from nereid_executor.batch.open_batches import OpenBatches
 from nereid_executor.batch.responses import MAX_EXECUTED_BYTES
+from nereid_executor.batch.tracing import sampled
 
 if TYPE_CHECKING:
     import threading
@@ -55,9 +61,10 @@ if TYPE_CHECKING:
         Serving,
     )
     from nereid_executor.batch.arrays import Piece
+    from nereid_executor.batch.batch_reader import BatchMessage
     from nereid_executor.batch.open_batches import OpenBatch
 
-_MAX_FORMS: Final = 1024
+_MAX_SPECS: Final = 1024
 
 
 class DirectServer:
@@ -68,28 +75,28 @@ class DirectServer:
     calls.
     """
 
-    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
-        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
+    def __init__(self, serving: Serving, message: dict[str, Any], stopped: threading.Event) -> None:
+        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(message["config"]))
         self._serving = serving
         self._runner, self._connection = serving.runner, serving.connection
-        self._about = about
+        self._about = message
         self._stopped = stopped
-        self._has_segments: bool = about["has_segments"]
+        self._has_segments: bool = message["has_segments"]
         self._segments = OutputSegments(
             partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER),
             serving.reader.in_thread,
             partial(self._connection.notify, wire.RETURN_OUTPUT_BUFFERS),
         )
-        self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
-        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
+        self._heads = ResponseHeads(config.name, message["version"], output_reshapes(config))
+        self._specs: BoundedCache[RequestSpec, received_requests.RequestSpecEntry] = BoundedCache(
+            _MAX_SPECS
+        )
         # Batches keep the numbers that the scheduler gives them. Controls and replies contain these
         # numbers.
         self._open = OpenBatches(
             config,
-            Path(about["model_path"]),
-            about["instance"],
-            decoupled=False,
-            traced=about["traced"],
+            Path(message["model_path"]),
+            message["instance"],
         )
         self._received = self._open.received
         # Protocol error that a thread of the model found while execute() ran. The serving thread
@@ -106,13 +113,13 @@ class DirectServer:
         self._calls = SchedulerCalls(
             self._open_path,
             lambda: self._connection.notify(wire.REQUEST_LINK, None),
-            about["connect_s"],
+            message["connect_s"],
             must_not_wait=serving.reader.in_thread,
         )
 
     def _open_path(self, link: dict[str, Any], on_lost: Callable[[], None]) -> SchedulerPath:
-        about, segments = self._about, self._connection.segments
-        return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
+        message, segments = self._about, self._connection.segments
+        return SchedulerPath(message["address"], link, message["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
         """Have serve() return once all batches have their responses.
@@ -120,7 +127,7 @@ class DirectServer:
         The reading thread calls this. cut: the scheduler is lost, and with it the stream.
         """
         if cut:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             self._calls.close(cut=True)
         # A batch that arrives at this moment is lost with the stream. The scheduler sends its
         # requests to another instance.
@@ -128,9 +135,9 @@ class DirectServer:
             self._stream.cut()
         self._queue.wake()
 
-    def on_link(self, about: dict[str, Any] | None) -> None:
+    def on_link(self, message: dict[str, Any] | None) -> None:
         """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
-        self._calls.on_link(about)
+        self._calls.on_link(message)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
@@ -154,20 +161,24 @@ class DirectServer:
                 self._connection.own_calls = self._calls.calls
             self._serve_batches(self._stream)
         except RpcError as error:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             return None if self._stopped.is_set() else [int(error.status), error.message]
         except (ProtocolError, DecodeError) as broken:
-            self._kept.cut()
+            self._kept.on_stream_lost()
             return [None, str(broken)]
         finally:
             self._connection.own_calls = lambda: None
             self._calls.close(cut=False)
             self._kept.end()
-            if self._stream is not None:
-                self._stream.close()
+            self._close_stream()
             self._segments.close()
             self._queue.close()
         return None
+
+    def _close_stream(self) -> None:
+        # In serve() itself, compiled code would take the attribute for set where connecting failed.
+        if self._stream is not None:
+            self._stream.close()
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._received.busy or not self._stopped.is_set():
@@ -191,15 +202,15 @@ class DirectServer:
     def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
         """Execute the batch in a frame and send its responses, or handle the frame's controls."""
         started_ns = perf_counter_ns()
-        message = pb.Batch.FromString(frame)
-        if not message.members:
+        message = read_batch(frame)
+        if not message.requests:
             self._on_controls(message)
             return
         self._received.read(message.id)
         number, executions = message.id, self._serving.executions
         execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
-        batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
-        self._add_requests(execution, requests)
+        batch = self._open.begin_batch(message, number, started_ns, execution=execution)
+        self._add_requests(execution, batch.requests)
         executions.note_begun(number)
         executions.note_running(batch.ids)
         batch.begun_ns = perf_counter_ns()
@@ -225,33 +236,29 @@ class DirectServer:
             self._received.end(batch)
         if self._broken is not None:
             raise self._broken
-        if batch.trace_contexts:
-            contexts = [context.hex() for context in batch.trace_contexts]
+        if message.traced and self._about["traced"]:
+            contexts = [context.hex() for context in sampled(message.requests)]
             times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
             self._connection.notify(wire.TRACED, [contexts, times])
 
     def _add_requests(self, execution: BatchExecution, requests: Sequence[Request]) -> None:
-        latest_us, has_limit = 0, True
         for member, request in enumerate(requests):
             spec = request.spec
-            form = self._forms.get(spec) or self._remember_form(spec)
-            self._runner.add_request(execution, member, form, tensors_of(request), meta_of(request))
-            remaining_us = request.remaining_us
-            if remaining_us > latest_us:
-                latest_us = remaining_us
-            elif not remaining_us:
-                has_limit = False
-        if latest_us and has_limit:
+            entry = self._specs.get(spec) or self._remember_spec(spec)
+            self._runner.add_request(
+                execution, member, entry, tensors_of(request), meta_of(request)
+            )
+        if latest_us := deadline_us(requests):
             execution.deadline_ns = time.monotonic_ns() + latest_us * 1000
 
-    def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
-        return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
+    def _remember_spec(self, spec: RequestSpec) -> received_requests.RequestSpecEntry:
+        return self._specs.remember(spec, received_requests.RequestSpecEntry(spec_json(spec)))
 
-    def _on_controls(self, message: pb.Batch) -> None:
+    def _on_controls(self, message: BatchMessage) -> None:
         if message.exported_slots:
             raise ProtocolError("states are asked for of a model without any")
-        for batch, member, kind in self._open.controlled_members(message.controls):
-            batch.execution.on_control(member, kind)
+        for batch, model_index, kind in self._open.controlled_requests(message.controls):
+            batch.execution.on_control(model_index, kind)
 
     def _poll_controls(self) -> None:
         """Read controls that have arrived. Any thread of the model may call this."""
@@ -260,9 +267,9 @@ class DirectServer:
             return
         try:
             for frame in self._stream.read_from_any_thread():
-                message = pb.Batch.FromString(frame)
+                message = read_batch(frame)
                 self._on_controls(message)
-                if message.members:
+                if message.requests:
                     # A second batch while one is executing breaks the protocol: this call raises
                     # ProtocolError.
                     self._received.read(message.id)

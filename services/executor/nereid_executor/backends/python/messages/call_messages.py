@@ -26,48 +26,48 @@ _MAX_HEAD_BYTES: Final = 4096
 
 
 def infer_request(
-    about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
+    message: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
     """Return the request to the mesh for a model's call.
 
     deadline: monotonic time at which the executing requests expire; None without a limit. A
-    deadline in `about` is more exact and replaces it.
+    deadline in `message` is more exact and replaces it.
     """
     caller = instance
-    if "deadline_ns" in about:
-        deadline = int(about["deadline_ns"]) / 1e9 or None
-        caller = instance if about["caller_known"] else 0
+    if "deadline_ns" in message:
+        deadline = int(message["deadline_ns"]) / 1e9 or None
+        caller = instance if message["caller_known"] else 0
     return InferRequest(
         0,
-        _request_head(about),
+        _request_head(message),
         [
             SharedMemory(*tensor) if type(tensor) is wire.Range else bytes(tensor)
             for tensor in tensors
         ],
-        request_id=about["id"],
-        parameters=_parameters(about),
-        timeout_us=about["timeout_us"],
+        request_id=message["id"],
+        parameters=_parameters(message),
+        timeout_us=message["timeout_us"],
         deadline=deadline,
-        trace_context=_trace_context(about["trace"], about.get("tracestate", "")),
+        trace_context=_trace_context(message["trace"], message.get("tracestate", "")),
         caller=caller,
-        accepts_many=about.get("decoupled", False),
+        accepts_many=message.get("decoupled", False),
     )
 
 
-def _request_head(about: dict[str, Any]) -> bytes:
-    head = kserve_pb2.ModelInferRequest(model_name=about["model"])
-    if about["version"] != _LATEST:
-        head.model_version = str(about["version"])
-    for name, datatype, shape in about["inputs"]:
+def _request_head(message: dict[str, Any]) -> bytes:
+    head = kserve_pb2.ModelInferRequest(model_name=message["model"])
+    if message["version"] != _LATEST:
+        head.model_version = str(message["version"])
+    for name, datatype, shape in message["inputs"]:
         head.inputs.add(name=name, datatype=datatype, shape=shape)
-    for name in about["outputs"]:
+    for name in message["outputs"]:
         head.outputs.add(name=name)
     return head.SerializeToString()
 
 
-def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
-    parameters: dict[str, Parameter] = dict(about["parameters"])
-    correlation, flags = about["correlation_id"], about["flags"]
+def _parameters(message: dict[str, Any]) -> dict[str, Parameter] | None:
+    parameters: dict[str, Parameter] = dict(message["parameters"])
+    correlation, flags = message["correlation_id"], message["flags"]
     if correlation or flags:
         parameters["sequence_id"] = correlation
         parameters["sequence_start"] = bool(flags & 1)

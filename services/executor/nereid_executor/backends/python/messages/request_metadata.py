@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 ITERATION: Final = "triton_iteration"
 
 
-_FORM: Final = Struct("<Q")
-_MAX_FORMS: Final = 1024
+_NUMBER: Final = Struct("<Q")
+_MAX_SPECS: Final = 1024
 
 
-class RequestForms:
+class KnownSpecs:
     """Request specs that a worker knows. A spec is sent to the worker once, with a number."""
 
     def __init__(self, send: Callable[[list[bytes]], None]) -> None:
-        """Start without specs. send is called with the parts of a FORM frame."""
+        """Start without specs. send is called with the parts of a SPEC frame."""
         self._send = send
         self._numbers: dict[RequestSpec, int] = {}
 
@@ -43,11 +43,11 @@ class RequestForms:
         return self._numbers.get(spec) or self._add(spec)
 
     def _add(self, spec: RequestSpec) -> int:
-        if len(self._numbers) >= _MAX_FORMS:
+        if len(self._numbers) >= _MAX_SPECS:
             self._numbers.clear()
-            self._send([_FORM.pack(0)])
+            self._send([_NUMBER.pack(0)])
         number = self._numbers[spec] = len(self._numbers) + 1
-        self._send([_FORM.pack(number), spec_json(spec)])
+        self._send([_NUMBER.pack(number), spec_json(spec)])
         return number
 
 
@@ -66,6 +66,12 @@ def tensors_of(request: Request) -> Sequence[Any]:
         # The worker recognises the buffer because the list is longer than the inputs.
         placed.append(wire.Range(*buffer))
     return placed
+
+
+def deadline_us(requests: Sequence[Request]) -> int:
+    """Return the time until the last deadline of the requests; 0 if one of them has none."""
+    times_us = [request.remaining_us for request in requests]
+    return max(times_us) if times_us and all(times_us) else 0
 
 
 def meta_of(request: Request) -> bytes:

@@ -13,7 +13,7 @@ from nereid.core.methods import INFER_PATH
 from nereid.core.wire.messages import ErrorStatus
 from nereid.rpc import RpcError, Status
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
-from nereid_executor.batch.tracing import Run, record
+from nereid_executor.batch.tracing import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,4 @@ class DirectSupervisor:
     def _record_trace(self, contexts: list[str], times: list[int]) -> None:
         tracer = self._context.tracer
         if tracer is not None:
-            started_ns, begun_ns, ran_ns, ended_ns = times
-            members = [*map(bytes.fromhex, contexts)]
-            run = Run(members, started_ns, begun_ns, ran_ns, ended_ns, None)
-            record(tracer, self._spec.name, run)
+            record(tracer, self._spec.name, map(bytes.fromhex, contexts), times)

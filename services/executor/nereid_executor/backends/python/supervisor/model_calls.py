@@ -82,42 +82,42 @@ class ModelCalls:
     def start_call(self, call: wire.Call) -> None:
         """Start a call. A malformed call gets an error as its response."""
         try:
-            about = json.loads(call.meta)
-            self._start(call, about, about["what"])
+            message = json.loads(call.meta)
+            self._start(call, message, message["what"])
         except NereidError as error:
             self._fail(call.number, error)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             text = f"malformed request to the mesh: {error}"
             self._fail(call.number, InvalidArgument(text))
 
-    def _start(self, call: wire.Call, about: dict[str, Any], what: str) -> None:
+    def _start(self, call: wire.Call, message: dict[str, Any], what: str) -> None:
         number = call.number
         if what in ("cancel", "pause", "resume"):
-            request = self._requests.get(about["call"])
+            request = self._requests.get(message["call"])
             if request is not None:
                 request.send_control(cast("RequestControl", what))
             if what == "cancel":
                 with self._lock:
-                    self._requests.pop(about["call"], None)
+                    self._requests.pop(message["call"], None)
             self._enqueue_response(wire.Call(number, wire.EMPTY, b"", ()))
         elif what == "release":
-            self._release_read(about["segment_names"])
+            self._release_read(message["segment_names"])
         elif self._mesh is None:
             raise InvalidArgument("the model cannot make requests to the mesh")
         elif what == "infer":
-            if "released" in about:
-                self._release_read(about["released"])
-            infer = infer_request(about, call.tensors, self._instance, self.deadline)
+            if "released" in message:
+                self._release_read(message["released"])
+            infer = infer_request(message, call.tensors, self._instance, self.deadline)
             # The response may arrive before infer() returns. It must find the request in the table.
             with self._lock:
                 self._requests[number] = self._mesh.infer(
                     infer,
-                    lambda response: self._on_infer_response(number, about["model"], response),
+                    lambda response: self._on_infer_response(number, message["model"], response),
                 )
         else:
-            method, message = _CALLS[what](about, call.tensors)
+            method, body = _CALLS[what](message, call.tensors)
             self._mesh.call_scheduler(
-                method, message, lambda reply: self._on_reply(number, method, reply)
+                method, body, lambda reply: self._on_reply(number, method, reply)
             )
 
     def _release_read(self, segment_names: list[str]) -> None:
@@ -174,24 +174,24 @@ class ModelCalls:
                 os.eventfd_write(self._event, 1)
 
 
-def _load(about: dict[str, Any], tensors: Any) -> tuple[str, bytes]:
-    message = kserve_pb2.RepositoryModelLoadRequest(model_name=about["model"])
-    if about["config"]:
-        message.parameters["config"].string_param = about["config"]
-    for name, content in zip(about["files"], tensors, strict=True):
-        message.parameters[name].bytes_param = bytes(content)
-    return "RepositoryModelLoad", message.SerializeToString()
+def _load(message: dict[str, Any], tensors: Any) -> tuple[str, bytes]:
+    request = kserve_pb2.RepositoryModelLoadRequest(model_name=message["model"])
+    if message["config"]:
+        request.parameters["config"].string_param = message["config"]
+    for name, content in zip(message["files"], tensors, strict=True):
+        request.parameters[name].bytes_param = bytes(content)
+    return "RepositoryModelLoad", request.SerializeToString()
 
 
-def _unload(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
-    message = kserve_pb2.RepositoryModelUnloadRequest(model_name=about["model"])
-    message.parameters["unload_dependents"].bool_param = about["dependents"]
-    return "RepositoryModelUnload", message.SerializeToString()
+def _unload(message: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    request = kserve_pb2.RepositoryModelUnloadRequest(model_name=message["model"])
+    request.parameters["unload_dependents"].bool_param = message["dependents"]
+    return "RepositoryModelUnload", request.SerializeToString()
 
 
-def _ready(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
-    message = kserve_pb2.ModelReadyRequest(name=about["model"], version=about["version"])
-    return "ModelReady", message.SerializeToString()
+def _ready(message: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    request = kserve_pb2.ModelReadyRequest(name=message["model"], version=message["version"])
+    return "ModelReady", request.SerializeToString()
 
 
 _CALLS: dict[str, Callable[[dict[str, Any], Any], tuple[str, bytes]]] = {

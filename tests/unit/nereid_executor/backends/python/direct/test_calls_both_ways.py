@@ -227,7 +227,7 @@ def seen_by_model(response: pending_calls.Response) -> tuple[Any, ...]:
     error = made.error()
     failure = None if error is None else (error.code(), error.message())
     # As JSON: tuples are lists.
-    described = json.loads(json.dumps(response.about))
+    described = json.loads(json.dumps(response.message))
     return response.flags, described, tensors, made.parameters(), failure
 
 

@@ -22,7 +22,7 @@ def test_a_cut_streams_responses_are_the_executors() -> None:
     kept.add([1], b"a")
     large = bytes(MAX_KEPT_BYTES + 1)
     kept.add([2], large)
-    kept.cut()
+    kept.on_stream_lost()
     assert sent == [([1], b"a")]
     # The model goes on; from now on nobody else has its responses.
     kept.add([3], large)
@@ -30,5 +30,5 @@ def test_a_cut_streams_responses_are_the_executors() -> None:
     assert sent[1:] == [([3], large)]
     # Nothing may follow the report of the stream's end.
     kept.add([4], b"b")
-    kept.cut()
+    kept.on_stream_lost()
     assert len(sent) == 2

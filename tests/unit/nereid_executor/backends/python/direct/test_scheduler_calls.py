@@ -269,8 +269,8 @@ def test_segments_of_responses_are_released_once_the_model_has_read_them(
 def test_malformed_calls_get_an_error(way: DirectWay, about: dict[str, Any]) -> None:
     for response in (wait(way.calls, about), Responses(way.calls, about).next()):
         assert response.flags == wire.ERROR
-        assert response.about[0] == "INVALID_ARG"
-        assert "malformed request to the mesh" in response.about[1]
+        assert response.message[0] == "INVALID_ARG"
+        assert "malformed request to the mesh" in response.message[1]
     assert content(wait(way.calls, infer(), b"ab")) == [b"ab"]
     assert not way.calls.any_pending()
 
@@ -350,8 +350,8 @@ def test_each_pending_call_gets_one_error_when_the_link_breaks(
     # Calls go through the executor from now on; who has the link still is told that it is lost.
     way.path._driver._thread.join(LIMIT_S)
     assert way.ways.calls() is None
-    assert wait(calls, infer()).about == LOST
-    assert Responses(calls, infer()).up_to_last()[0].about == LOST
+    assert wait(calls, infer()).message == LOST
+    assert Responses(calls, infer()).up_to_last()[0].message == LOST
     calls.cancel_call(Responses(calls, infer()).number)
     assert way.requests.qsize() == 1
 
@@ -398,11 +398,11 @@ def test_nobody_waits_in_vain_for_a_call_that_was_lost_with_what_was_raised(
 
     way.path._submit = lose  # type: ignore[method-assign, assignment]
     lost = Responses(calls, infer())
-    assert [each.about[0] for each in lost.up_to_last()] == ["UNAVAILABLE"]
+    assert [each.message[0] for each in lost.up_to_last()] == ["UNAVAILABLE"]
     raised = []
     for end in ends:
         try:
-            assert [each.about[0] for each in end()] == ["UNAVAILABLE"]
+            assert [each.message[0] for each in end()] == ["UNAVAILABLE"]
         except type(error) as came:
             raised.append(came)
     # None, if it was the link's own thread.
@@ -504,6 +504,6 @@ def test_calls_and_the_end_at_once(
             way.close()
         for each in calling:
             for response in each.result(LIMIT_S):
-                assert response.about == LOST or content(response) == [b"ab"]
+                assert response.message == LOST or content(response) == [b"ab"]
         assert not calls.any_pending()
         way.close()

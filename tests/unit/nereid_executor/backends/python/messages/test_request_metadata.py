@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nereid.backends import Request, RequestSpec
-from nereid_executor.backends.python.messages.request_metadata import RequestForms, meta_of
+from nereid_executor.backends.python.messages.request_metadata import KnownSpecs, meta_of
 
 _SPEC = RequestSpec((), ())
 _EMPTY_FORM = b'{"inputs": [], "outputs": []}'
@@ -28,16 +28,16 @@ def test_a_requests_place_in_its_sequence(parameters: dict[str, Any], meta: dict
 
 def test_a_form_is_sent_once_and_again_when_there_are_too_many() -> None:
     sent: list[list[bytes]] = []
-    forms = RequestForms(sent.append)
-    assert forms.number_of(_SPEC) == forms.number_of(_SPEC) == 1
+    specs = KnownSpecs(sent.append)
+    assert specs.number_of(_SPEC) == specs.number_of(_SPEC) == 1
     assert sent == [[(1).to_bytes(8, "little"), _EMPTY_FORM]]
     others = [RequestSpec((), ()) for _ in range(1024)]
-    assert [forms.number_of(each) for each in others] == [*range(2, 1025), 1]
-    # The worker forgets its forms.
+    assert [specs.number_of(each) for each in others] == [*range(2, 1025), 1]
+    # The worker forgets its specs.
     assert sent[-2] == [bytes(8)]
-    assert forms.number_of(_SPEC) == 2
-    forms.clear()
-    assert forms.number_of(_SPEC) == 1
+    assert specs.number_of(_SPEC) == 2
+    specs.clear()
+    assert specs.number_of(_SPEC) == 1
 
 
 def test_a_trace_context_becomes_w3cs_headers() -> None:

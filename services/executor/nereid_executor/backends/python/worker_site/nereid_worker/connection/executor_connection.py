@@ -24,25 +24,25 @@ class ExecutorPath:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+    def send(self, number: int, message: dict[str, Any], tensors: Sequence[Any]) -> None:
         """Send a call as a CALL frame."""
-        call = wire.Call(number, 0, json.dumps(about).encode(), tensors)
+        call = wire.Call(number, 0, json.dumps(message).encode(), tensors)
         self._channel.send(wire.CALL, wire.call_parts(call))
 
-    def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
+    def send_from_finalizer(self, number: int, message: dict[str, Any]) -> None:
         """Send a call without tensors as a CALL frame, without waiting for a lock."""
-        call = wire.Call(number, 0, json.dumps(about).encode(), ())
+        call = wire.Call(number, 0, json.dumps(message).encode(), ())
         self._channel.send_from_finalizer(wire.CALL, wire.call_parts(call))
 
     def send_and_wait(
         self,
         number: int,
-        about: dict[str, Any],
+        message: dict[str, Any],
         tensors: Sequence[Any],
         received: queue.SimpleQueue[Response],
     ) -> Response:
         """Send a call and wait for its response in the queue."""
-        self.send(number, about, tensors)
+        self.send(number, message, tensors)
         return received.get()
 
 
@@ -111,8 +111,8 @@ class ExecutorConnection:
     def on_call_response(self, body: bytearray) -> None:
         """Pass the response in a CALL_RESPONSE frame on to the caller."""
         number, flags, meta, tensors = wire.read_call(body)
-        about = json.loads(meta) if meta else None
-        self._calls.on_response(number, Response(flags, about, tensors))
+        message = json.loads(meta) if meta else None
+        self._calls.on_response(number, Response(flags, message, tensors))
 
 
 _connection: ExecutorConnection | None = None

@@ -35,23 +35,23 @@ class Response(NamedTuple):
     flags: int
     # Inference: {"outputs": [[name, datatype, shape]...], "parameters": {}}. Error: [code,
     # message]. Empty response: None.
-    about: Any
+    message: Any
     tensors: Sequence[Any]
 
 
 class CallPath(Protocol):
     """Carries calls to the mesh, and passes their responses to PendingCalls.on_response()."""
 
-    def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+    def send(self, number: int, message: dict[str, Any], tensors: Sequence[Any]) -> None:
         """Send a call; raise WireError if it is too large, LostError if the link is lost."""
 
-    def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
+    def send_from_finalizer(self, number: int, message: dict[str, Any]) -> None:
         """Send a call without tensors, and never wait for a lock that this thread may hold."""
 
     def send_and_wait(
         self,
         number: int,
-        about: dict[str, Any],
+        message: dict[str, Any],
         tensors: Sequence[Any],
         received: queue.SimpleQueue[Response],
     ) -> Response:
@@ -103,38 +103,38 @@ class PendingCalls:
         return [(number, call.model) for number, call in calls if call is not None]
 
     def start_call(
-        self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
+        self, message: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> int:
         """Call the mesh and return the call's number; raise TritonModelException if that fails."""
-        number, tensors = self._begin(about, tensors, on_response)
+        number, tensors = self._begin(message, tensors, on_response)
         try:
-            self.path.send(number, about, tensors)
+            self.path.send(number, message, tensors)
         except wire.WireError as error:
             self.forget_call(number)
             raise TritonModelException(str(error)) from error
         return number
 
     def call_and_wait(
-        self, about: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
+        self, message: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
     ) -> Response:
         """Call the mesh and return the one response; raise TritonModelException if that fails."""
-        number, tensors = self._begin(about, tensors, received.put)
+        number, tensors = self._begin(message, tensors, received.put)
         try:
-            return self.path.send_and_wait(number, about, tensors, received)
+            return self.path.send_and_wait(number, message, tensors, received)
         except wire.WireError as error:
             self.forget_call(number)
             raise TritonModelException(str(error)) from error
 
     def _begin(
-        self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
+        self, message: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> tuple[int, Sequence[Any]]:
         lease = None
-        if about["what"] == "infer":
+        if message["what"] == "infer":
             if self._copied:
-                about["released"] = self._pop_copied()
+                message["released"] = self._pop_copied()
             lease = self.segments.lend_copy(tensors)
         number = next(self._numbers)
-        self._calls[number] = _PendingCall(on_response, lease, about.get("model", ""))
+        self._calls[number] = _PendingCall(on_response, lease, message.get("model", ""))
         return number, tensors if lease is None else lease.places
 
     def cancel_call(self, number: int) -> None:
@@ -142,8 +142,8 @@ class PendingCalls:
         self.forget_call(number)
         self._notify({"what": "cancel", "call": number})
 
-    def _notify(self, about: dict[str, Any]) -> None:
-        self.path.send_from_finalizer(next(self._numbers), about)
+    def _notify(self, message: dict[str, Any]) -> None:
+        self.path.send_from_finalizer(next(self._numbers), message)
 
     def forget_call(self, number: int) -> None:
         """Forget a call; responses that arrive later are dropped."""
@@ -180,8 +180,8 @@ class PendingCalls:
             )
         except TritonModelException:
             self._release_segment(segment_name)
-            about = ["UNAVAILABLE", "the executor was lost before its response was read"]
-            return Response(response.flags | wire.ERROR, about, ())
+            message = ["UNAVAILABLE", "the executor was lost before its response was read"]
+            return Response(response.flags | wire.ERROR, message, ())
         if len(self._mapped) > self._max_mapped:
             return response._replace(tensors=[bytearray(tensor) for tensor in tensors])
         return response._replace(tensors=tensors)

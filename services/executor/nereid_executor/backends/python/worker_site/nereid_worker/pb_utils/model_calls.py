@@ -54,8 +54,8 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
                 "and file contents"
             )
         contents = {text_of(path, "files"): _content(content) for path, content in files.items()}
-    about = {"what": "load", "model": model_name, "config": config, "files": list(contents)}
-    _call_and_wait(about, list(contents.values()), "load model")
+    message = {"what": "load", "model": model_name, "config": config, "files": list(contents)}
+    _call_and_wait(message, list(contents.values()), "load model")
 
 
 def _content(value: Any) -> bytes:
@@ -71,27 +71,27 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """
     model_name = text_of(model_name, "model_name")
     dependents = boolean(unload_dependents, "unload_dependents")
-    about = {"what": "unload", "model": model_name, "dependents": dependents}
-    _call_and_wait(about, (), "unload model")
+    message = {"what": "unload", "model": model_name, "dependents": dependents}
+    _call_and_wait(message, (), "unload model")
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model can execute requests now; TritonModelException if the query fails."""
-    about = {
+    message = {
         "what": "ready",
         "model": text_of(model_name, "model_name"),
         "version": text_of(model_version, "model_version"),
     }
-    return bool(_call_and_wait(about, (), "check model readiness"))
+    return bool(_call_and_wait(message, (), "check model readiness"))
 
 
-def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
-    response = current_connection().calls().call_and_wait(about, tensors, queue.SimpleQueue())
+def _call_and_wait(message: dict[str, Any], tensors: Any, verb: str) -> Any:
+    response = current_connection().calls().call_and_wait(message, tensors, queue.SimpleQueue())
     if response.flags & wire.ERROR:
         process = f"Failed to process the request for model '{current_connection().instance}'"
         text = f"Failed to {verb}: {process}, message: {_error_of(response).message()}"
         raise TritonModelException(text)
-    return response.about
+    return response.message
 
 
 def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
@@ -105,8 +105,8 @@ def infer(request: InferenceRequest) -> Future[InferenceResponse]:
     """Send a request to a model that sends one response; a cancelled future cancels the request."""
     future: Future[InferenceResponse] = Future()
     calls = current_connection().calls(infer=True)
-    about, tensors = _described(request)
-    number = calls.start_call(about, tensors, partial(_settle, future))
+    message, tensors = _described(request)
+    number = calls.start_call(message, tensors, partial(_settle, future))
     future.add_done_callback(partial(_cancel_call, calls, number))
     return future
 
@@ -125,8 +125,8 @@ def infer_stream(request: InferenceRequest) -> ResponseIterator:
     """Send a request to a model that sends any number of responses; return an iterator."""
     calls = current_connection().calls(infer=True)
     responses = ResponseIterator(calls)
-    about, tensors = _described(request)
-    about["decoupled"] = True
+    message, tensors = _described(request)
+    message["decoupled"] = True
     # The reference is weak, so that the call is cancelled when the model drops the iterator.
     reference = weakref.ref(responses)
 
@@ -135,7 +135,7 @@ def infer_stream(request: InferenceRequest) -> ResponseIterator:
         if iterator is not None:
             iterator.on_response(response)
 
-    responses.begin(calls.start_call(about, tensors, on_response))
+    responses.begin(calls.start_call(message, tensors, on_response))
     return responses
 
 
@@ -144,7 +144,7 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     context = request.trace().get_context()
     trace = json.loads(context) if context else {}
     parameters = request.parameters()
-    about = {
+    message = {
         "what": "infer",
         "model": request._model_name,
         "version": request._model_version,
@@ -159,8 +159,8 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
         **current_connection().caller_context(),
     }
     if state := trace.get("tracestate"):
-        about["tracestate"] = state
-    return about, [tensor.raw() for tensor in inputs]
+        message["tracestate"] = state
+    return message, [tensor.raw() for tensor in inputs]
 
 
 def _response_of(response: Response) -> InferenceResponse:
@@ -168,20 +168,20 @@ def _response_of(response: Response) -> InferenceResponse:
         return InferenceResponse(error=_error_of(response))
     if response.flags & wire.EMPTY:
         return InferenceResponse()
-    about = response.about
+    message = response.message
     tensors = [
         Tensor.of_raw(name, datatype, tuple(shape), raw)
-        for (name, datatype, shape), raw in zip(about["outputs"], response.tensors)  # noqa: B905
+        for (name, datatype, shape), raw in zip(message["outputs"], response.tensors)  # noqa: B905
     ]
     inference_response = InferenceResponse(tensors)
-    if about["parameters"]:
+    if message["parameters"]:
         # The parameters are not checked: other backends may send doubles, which models may not.
-        inference_response._parameters = json.dumps(about["parameters"])
+        inference_response._parameters = json.dumps(message["parameters"])
     return inference_response
 
 
 def _error_of(response: Response) -> TritonError:
-    code, message = response.about
+    code, message = response.message
     return TritonError(message, ErrorCode[code])
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 INITIALIZE = 1
 # Like INITIALIZE, but calls only auto_complete_config().
 DESCRIBE = 2
-# A form's number, and the inputs and outputs of all requests of this form, as JSON.
-FORM = 3
+# A spec's number, and the inputs and outputs of all requests with this spec, as JSON.
+SPEC = 3
 BATCH = 4
 # Cancels a request in flight, pauses it because its client cannot keep up, or resumes it.
 CONTROL = 5
@@ -115,9 +115,9 @@ class Range(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A request in a BATCH frame: its form, its metadata as JSON, and its tensors."""
+    """A request in a BATCH frame: the number of its spec, its metadata as JSON, and its tensors."""
 
-    form: int
+    spec: int
     remaining_us: int
     meta: bytes
     tensors: Sequence[Any]

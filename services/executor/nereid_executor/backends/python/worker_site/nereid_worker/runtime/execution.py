@@ -256,13 +256,13 @@ def reply_of(
     """Return the reply for a final response; write large outputs to the buffer if there is one."""
     if response._error is not None:
         return failure(member, response._error, by_model=True)
-    about = []
+    message = []
     raws = []
     for tensor in response._output_tensors:
         if tensor._name in requested_outputs:
-            about.append((tensor._name, tensor._datatype, tensor._shape))
+            message.append((tensor._name, tensor._datatype, tensor._shape))
             raws.append(tensor.raw())
-    meta = _meta_of(tuple(about))
+    meta = _meta_of(tuple(message))
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
     tensors = raws if buffer is None else shared_tensors.write_outputs(raws, buffer)

@@ -15,7 +15,7 @@ from .error_text import ModelMisuse, error_text, traceback_text
 from .execution import BatchExecution, check_response, failure, reply_of
 from .executions import current_batch
 from .iterations import Iterations
-from .received_requests import Form, apply_metadata, make_request
+from .received_requests import RequestSpecEntry, apply_metadata, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,14 +63,14 @@ class ModelRunner:
         self,
         execution: BatchExecution,
         member: int,
-        form: Form,
+        spec: RequestSpecEntry,
         tensors: Sequence[Any],
         meta: bytes,
     ) -> None:
         """Add the next member of a batch: a request, or an error reply if its data is gone."""
-        execution.requested_outputs.append(form.requested_outputs)
+        execution.requested_outputs.append(spec.requested_outputs)
         try:
-            request = make_request(form, tensors, execution, member)
+            request = make_request(spec, tensors, execution, member)
         except TritonModelException as error:
             unavailable = TritonError(str(error), TritonError.UNAVAILABLE)
             execution.rejected.append(failure(member, unavailable))

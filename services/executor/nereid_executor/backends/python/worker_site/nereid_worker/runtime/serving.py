@@ -16,7 +16,7 @@ from ..protocol import wire
 from ..values.errors import TritonModelException
 from .error_text import error_text
 from .execution import BatchExecution, SocketReplies
-from .received_requests import Form
+from .received_requests import RequestSpecEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .model_runner import ModelRunner
 
 _CONTROL = Struct("<QII")
-_FORM = Struct("<Q")
+_SPEC_NUMBER = Struct("<Q")
 # Interval of the garbage collections that find lost response senders while requests are open.
 FIRST_COLLECT_S = 1.0
 MAX_COLLECT_S = 60.0
@@ -36,7 +36,7 @@ MAX_COLLECT_S = 60.0
 class StreamServer(Protocol):
     """Serves one stream of the instance in this process."""
 
-    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
+    def __init__(self, serving: Serving, message: dict[str, Any], stopped: threading.Event) -> None:
         """Prepare to serve. stopped is set before stop() is called."""
 
     def serve(self) -> list[Any] | None:
@@ -54,7 +54,7 @@ class StreamServer(Protocol):
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         """Handle a response to REQUEST_OUTPUT_BUFFER in the reading thread, or raise WireError."""
 
-    def on_link(self, about: dict[str, Any] | None) -> None:
+    def on_link(self, message: dict[str, Any] | None) -> None:
         """Handle the executor's response to REQUEST_LINK. The reading thread calls this."""
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Serving:
         self.executions = executions
         self.runner = runner
         self._sink = SocketReplies(connection.channel)
-        self._forms: dict[int, Form] = {}
+        self._specs: dict[int, RequestSpecEntry] = {}
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ending = False
         self._make_stream_server = stream_server
@@ -86,7 +86,7 @@ class Serving:
         reader.add_handlers(
             {
                 wire.BATCH: self._on_batch,
-                wire.FORM: self._on_form,
+                wire.SPEC: self._on_spec,
                 wire.CONTROL: self._on_control,
                 wire.READINESS_QUERY: self._on_readiness_query,
                 wire.SERVE: self._on_serve,
@@ -137,8 +137,8 @@ class Serving:
             iterative=runner.iterative,
         )
         self.executions.add(execution)
-        for place, (form_number, _, meta, tensors) in enumerate(members):
-            runner.add_request(execution, place, self._forms[form_number], tensors, meta)
+        for place, (spec_number, _, meta, tensors) in enumerate(members):
+            runner.add_request(execution, place, self._specs[spec_number], tensors, meta)
         return execution
 
     def _execute_batch(self, execution: BatchExecution) -> None:
@@ -149,12 +149,12 @@ class Serving:
         except wire.WireError as error:
             execution.finish(self.runner.failures(execution, str(error), again=True))
 
-    def _on_form(self, body: bytearray) -> None:
-        (number,) = _FORM.unpack_from(body)
+    def _on_spec(self, body: bytearray) -> None:
+        (number,) = _SPEC_NUMBER.unpack_from(body)
         if not number:
-            self._forms.clear()
+            self._specs.clear()
         else:
-            self._forms[number] = Form(bytes(body[_FORM.size :]))
+            self._specs[number] = RequestSpecEntry(bytes(body[_SPEC_NUMBER.size :]))
 
     def _on_control(self, body: bytearray) -> None:
         batch, member, control = _CONTROL.unpack_from(body)
@@ -203,13 +203,13 @@ class Serving:
         if self._stream_server is not None:
             self._stream_server.on_link(json.loads(bytes(body)))
 
-    def _serve_stream(self, about: dict[str, Any]) -> None:
+    def _serve_stream(self, message: dict[str, Any]) -> None:
         # Another thread must read the executor's frames while the model executes.
         self.reader.start_thread()
         try:
             if self._make_stream_server is None:
                 raise TritonModelException("this worker cannot serve a stream")
-            server = self._make_stream_server(self, about, self._stopped)
+            server = self._make_stream_server(self, message, self._stopped)
         except Exception as error:
             self.connection.notify(wire.SERVED, error_text(error))
             return

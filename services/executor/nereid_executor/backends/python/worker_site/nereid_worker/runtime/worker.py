@@ -37,19 +37,19 @@ def run_worker(
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
     channel.send(wire.STARTED, [])
     kind, body = channel.receive()
-    about = json.loads(bytes(body))
+    message = json.loads(bytes(body))
     reader = FrameReader(channel)
-    executions = Executions(last_batch, decoupled=about["decoupled"])
-    connection = ExecutorConnection(channel, about["version_path"], verbose=about["verbose"])
+    executions = Executions(last_batch, decoupled=message["decoupled"])
+    connection = ExecutorConnection(channel, message["version_path"], verbose=message["verbose"])
     set_connection(connection)
     try:
         if kind == wire.DESCRIBE:
-            begin_lines(json.loads(about["model_config"])["name"])
-            connection.notify(wire.DESCRIBED, _auto_completed(about))
+            begin_lines(json.loads(message["model_config"])["name"])
+            connection.notify(wire.DESCRIBED, _auto_completed(message))
             return 0
-        name = about["args"]["model_instance_name"]
+        name = message["args"]["model_instance_name"]
         begin_lines(name)
-        memory = about["memory"]
+        memory = message["memory"]
         connection.enable_calls(
             name,
             reader.start_thread,
@@ -58,10 +58,10 @@ def run_worker(
         )
         reader.add_handlers({wire.CALL_RESPONSE: connection.on_call_response})
         runner = ModelRunner(
-            _initialized_model(about),
+            _initialized_model(message),
             name,
-            decoupled=about["decoupled"],
-            iterative=about["iterative"],
+            decoupled=message["decoupled"],
+            iterative=message["iterative"],
         )
         serving = Serving(connection, reader, executions, runner, stream_server)
     except BaseException as error:
@@ -74,9 +74,9 @@ def run_worker(
     return 0
 
 
-def _model_class(about: dict[str, Any]) -> Any:
-    path = Path(about["version_path"])
-    file = path / about["filename"]
+def _model_class(message: dict[str, Any]) -> Any:
+    path = Path(message["version_path"])
+    file = path / message["filename"]
     if not file.is_file():
         raise FileNotFoundError(f"Python model file not found in '{file}'")
     # The file is a module of the version's folder, so that its relative imports work.
@@ -87,13 +87,13 @@ def _model_class(about: dict[str, Any]) -> Any:
     return module.TritonPythonModel
 
 
-def _auto_completed(about: dict[str, Any]) -> Any:
-    model_class = _model_class(about)
+def _auto_completed(message: dict[str, Any]) -> Any:
+    model_class = _model_class(message)
     if not hasattr(model_class, "auto_complete_config"):
         return None
-    completed = model_class.auto_complete_config(ModelConfig(about["model_config"]))
+    completed = model_class.auto_complete_config(ModelConfig(message["model_config"]))
     if not isinstance(completed, ModelConfig):
-        name = json.loads(about["model_config"])["name"]
+        name = json.loads(message["model_config"])["name"]
         raise ModelMisuse(
             f"auto_complete_config function in model '{name}' must return a valid "
             "pb.ModelConfig object."
@@ -101,12 +101,12 @@ def _auto_completed(about: dict[str, Any]) -> Any:
     return completed.as_dict()
 
 
-def _initialized_model(about: dict[str, Any]) -> Any:
-    model_class = _model_class(about)
+def _initialized_model(message: dict[str, Any]) -> Any:
+    model_class = _model_class(message)
     model = model_class()
     if not hasattr(model, "execute"):
-        path = Path(about["version_path"]) / about["filename"]
+        path = Path(message["version_path"]) / message["filename"]
         raise AttributeError(f"Python model {path} does not implement `execute` method.")
     if hasattr(model, "initialize"):
-        model.initialize(about["args"])
+        model.initialize(message["args"])
     return model

@@ -18,14 +18,14 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime.model_run
     ModelRunner,
 )
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.received_requests import (
-    Form,
+    RequestSpecEntry,
 )
 from tests.support.executor.reply_sink import ReplySink
 
 # Models have no types.
 pb: Any = api
 FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-FORM = Form(b'{"inputs": [["X", "INT32", [1]]], "outputs": ["Y"]}')
+SPEC = RequestSpecEntry(b'{"inputs": [["X", "INT32", [1]]], "outputs": ["Y"]}')
 WAIT_S = 30
 FAILED = "Failed to process the request(s) for model 'm_0', message: "
 
@@ -82,7 +82,7 @@ class Batch:
         )
         for member in range(count):
             raw = np.array([member], np.int32).tobytes()
-            self.runner.add_request(self.execution, member, FORM, [raw], meta)
+            self.runner.add_request(self.execution, member, SPEC, [raw], meta)
 
     def replies(self) -> list[Any]:
         """By member: the output, an error's text, or flags."""
@@ -105,11 +105,11 @@ def test_responses_are_the_members() -> None:
 
 def test_a_request_whose_segment_is_gone_does_not_reach_the_model() -> None:
     batch = Batch(values, 1)
-    batch.runner.add_request(batch.execution, 1, FORM, [wire.Range("1.2.3", 0, 4)], b"")
-    batch.runner.add_request(batch.execution, 2, FORM, [bytes(4)], b"")
+    batch.runner.add_request(batch.execution, 1, SPEC, [wire.Range("1.2.3", 0, 4)], b"")
+    batch.runner.add_request(batch.execution, 2, SPEC, [bytes(4)], b"")
     assert batch.replies() == [(1, "the data of the request is gone"), (0, 5), (2, 5)]
     only = Batch(values, 0)
-    only.runner.add_request(only.execution, 0, FORM, [wire.Range("1.2.3", 0, 4)], b"")
+    only.runner.add_request(only.execution, 0, SPEC, [wire.Range("1.2.3", 0, 4)], b"")
     assert only.replies() == [(0, "the data of the request is gone")]
 
 
@@ -239,7 +239,7 @@ def test_a_model_says_whether_it_is_ready(ready: Any, is_async: bool) -> None:
             assert runner.is_ready() is ready
         # Then in the event loop that it has.
         execution = BatchExecution(1, ReplySink(), lambda: None, decoupled=False)
-        runner.add_request(execution, 0, FORM, [bytes(4)], b"")
+        runner.add_request(execution, 0, SPEC, [bytes(4)], b"")
         assert [_content(each) for each in runner.execute(execution)] == [(0, 5)]
 
 

@@ -14,8 +14,9 @@ from nereid.backends import BatchUpdate, InstanceSpec, ModelLostError, Response
 from nereid.core.errors import ProtocolError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
-from nereid_executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.runner import Runner
 from nereid_executor.batch.warmup import WarmupBatch
+from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.scripted_model import (
     DECOUPLED_SPEC,
@@ -43,7 +44,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
 
 
 def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     message = batch(member(b"a"), member(b"bc", request_id="q"))
     assert begin(runner, message) == []
     requests = model.begun[1]
@@ -62,7 +63,7 @@ def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
 
 
 def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
     assert len(executed.responses) == 1
     assert not model.begun
@@ -71,7 +72,7 @@ def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> 
 
 @pytest.mark.parametrize("spec", [SPEC, DECOUPLED_SPEC])
 def test_a_batch_that_the_model_cannot_begin(model: Model, spec: InstanceSpec) -> None:
-    runner = RequestRunner(spec, model)
+    runner = Runner(spec, model)
     model.refusal = Unavailable("too much")
     frames = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))
     responses = [each for frame in frames for each in responses_of(frame)]
@@ -88,7 +89,7 @@ def test_a_batch_that_the_model_cannot_begin(model: Model, spec: InstanceSpec) -
 
 
 def test_responses_that_no_request_waits_for_are_dropped(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     begin(runner, batch(member()))
     assert collect(runner, model, BatchUpdate(99, [response(0)], ready_for_next=True)) == []
     odd = BatchUpdate(1, [response(7), response(0, b"1"), response(0, b"2")], ready_for_next=True)
@@ -99,8 +100,9 @@ def test_responses_that_no_request_waits_for_are_dropped(model: Model) -> None:
 def test_after_a_large_output_requests_get_buffers(model: Model) -> None:
     """What becomes of them is tests/unit/nereid_executor/batch/test_response_writer.py's."""
     shared_tensors = SharedTensors(1 << 26)
-    runner = RequestRunner(SPEC, model)
-    lender = runner.writer.lender = OutputLender(shared_tensors)
+    runner = Runner(SPEC, model)
+    lender = OutputLender(shared_tensors)
+    runner.begin_tenure(lender)
     large = response(0, b"x" * 100_000)
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
@@ -121,7 +123,7 @@ def test_after_a_large_output_requests_get_buffers(model: Model) -> None:
 
 
 def test_responses_are_sent_as_they_come(model: Model) -> None:
-    runner = RequestRunner(DECOUPLED_SPEC, model)
+    runner = Runner(DECOUPLED_SPEC, model)
     begin(runner, batch(member(), member()))
     frames = collect(
         runner,
@@ -156,7 +158,7 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
 
 
 def test_controls_reach_their_member(model: Model) -> None:
-    runner = RequestRunner(DECOUPLED_SPEC, model)
+    runner = Runner(DECOUPLED_SPEC, model)
     message = batch(pb.BatchMember(head=b"\xff"), member())
     begin(runner, message)
     controls = pb.Batch()
@@ -179,12 +181,12 @@ def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(
     model: Model, broken: pb.Batch, text: str
 ) -> None:
     stream = Stream(batch(member(), number=1), broken)
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     with pytest.raises(ProtocolError, match=text):
-        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
+        runner.serve(stream, Event().is_set)
     # Its numbers go on over the next stream.
     with pytest.raises(ProtocolError, match="batch 1 comes after batch 1"):
-        runner.serve(Stream(batch(member(), number=1)), Event().is_set)  # type: ignore[arg-type]
+        runner.serve(Stream(batch(member(), number=1)), Event().is_set)
 
 
 # ---- streams
@@ -196,19 +198,18 @@ def test_a_stream_is_served_until_it_ends(model: Model) -> None:
             super().send(message)
             assert runner.received.busy, "its response was not sent"
             self.ended = True
-            self.incoming.append(pb.Batch().SerializeToString())
 
     stream = Ending(batch(member()))
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
+    runner.serve(stream, Event().is_set)
     assert [responses_of(each) for each in stream.sent] == [[(0, [b"1"], False)]]
     assert runner.received.completed == 1
 
 
 def test_stopping_waits_for_open_batches(model: Model) -> None:
     stream = Stream(batch(member()))
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     stopping = Event()
 
     class Slow(Stream):
@@ -218,19 +219,19 @@ def test_stopping_waits_for_open_batches(model: Model) -> None:
             return super().read_messages()
 
     slow = Slow(batch(member()))
-    runner.serve(slow, stopping.is_set)  # type: ignore[arg-type]
+    runner.serve(slow, stopping.is_set)
     assert len(slow.sent) == 1
     # Nothing is read any more.
-    runner.serve(stream, stopping.is_set)  # type: ignore[arg-type]
+    runner.serve(stream, stopping.is_set)
     assert stream.has_input
 
 
 def test_batches_of_an_earlier_stream_are_cancelled(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     begin(runner, batch(member(), member()))
     stopping = Event()
     stopping.set()
-    runner.serve(Stream(), stopping.is_set)  # type: ignore[arg-type]
+    runner.serve(Stream(), stopping.is_set)
     cancel = pb.MemberControl.CANCEL
     assert model.controls == [(1, 0, cancel), (1, 1, cancel)]
     assert not runner.received.busy
@@ -244,12 +245,12 @@ def test_batches_of_an_earlier_stream_are_cancelled(model: Model) -> None:
 @pytest.mark.parametrize("seen", [True, False])
 def test_batches_that_a_lost_model_saw_fail(model: Model, *, seen: bool) -> None:
     stream = Stream(batch(member(), member()))
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     model.seen = int(seen)
     model.send_update(BatchUpdate(1, [response(1, b"1")], ready_for_next=False))
     model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
-        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
+        runner.serve(stream, Event().is_set)
     responses = [[each[1] for each in responses_of(one)] for one in stream.sent]
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
     assert responses == (expected if seen else [])
@@ -262,7 +263,7 @@ def test_a_batch_that_takes_too_long_ends_the_model(model: Model) -> None:
     os.eventfd_read(stream.event)
     model.seen = 1
     with pytest.raises(ModelLostError, match=r"within 0.01 s"):
-        RequestRunner(SPEC, model).serve(stream, Event().is_set)  # type: ignore[arg-type]
+        Runner(SPEC, model).serve(stream, Event().is_set)
     assert model.given_up
     assert responses_of(stream.sent[0])[0][1] == (
         "Failed to process the request(s) for model 'm_0_0', message: the batch was not executed"
@@ -271,7 +272,7 @@ def test_a_batch_that_takes_too_long_ends_the_model(model: Model) -> None:
 
 
 def test_warming_up_waits_for_the_responses(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = Runner(SPEC, model)
     model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     warmup = WarmupBatch(member().head, [b"1"], 1)
     executed = pb.Executed.FromString(runner.execute_warmup(warmup))
@@ -287,5 +288,8 @@ def test_a_broken_stream_is_raised(model: Model) -> None:
             raise RpcError(Status.UNAVAILABLE, "broken")
 
     model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
+    runs = RecentRuns()
     with pytest.raises(RpcError):
-        RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set)  # type: ignore[arg-type]
+        Runner(SPEC, model, recent_runs=runs).serve(Broken(batch(member(id=7))), Event().is_set)
+    # Who sends the request again gets the response.
+    assert [ids for ids, _ in runs.kept()] == [[7]]

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import logging
-from itertools import count
 
 import numpy as np
 import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.runner import Runner
 from tests.support.executor.doubler import Doubler
-from tests.support.executor.instances import instance
+from tests.support.executor.instances import adapter_of, execute, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
-def runner(model: Doubler, max_batch_size: int = 8) -> BatchRunner:
-    return BatchRunner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
+def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
+    return Runner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
 
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:
     return member(head(("x", "FP32", [rows, 1])), np.full(rows, value, np.float32).tobytes())
-
-
-_numbers = count(1)
-
-
-def execute(run: BatchRunner, *members: pb.BatchMember) -> pb.Executed:
-    batch = pb.Batch(id=next(_numbers), members=members)
-    executed = pb.Executed.FromString(run.execute(batch.SerializeToString()))
-    assert executed.id == batch.id
-    return executed
 
 
 def test_a_failing_model_fails_its_batch_with_its_text() -> None:
@@ -56,7 +45,7 @@ def test_an_unknown_exception_is_logged_and_not_sent(caplog: pytest.LogCaptureFi
 
 def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance() -> None:
     run = runner(Doubler(), max_batch_size=999)
-    run.max_frame_bytes = 1000
+    adapter_of(run).max_frame_bytes = 1000
     executed = execute(run, request(1, rows=200), request(1, rows=200))
     assert {each.error.message for each in executed.responses} == {
         "the outputs of a batch of model 'm' take more than 1000 bytes"
@@ -73,4 +62,4 @@ def test_requests_that_cannot_share_a_batch_fail_together() -> None:
 
 
 def test_responses_name_the_version_that_gave_them() -> None:
-    assert runner(Doubler()).signature.model_version == "4"
+    assert adapter_of(runner(Doubler())).signature.model_version == "4"

@@ -13,14 +13,12 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavai
 from nereid.core.tensors.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid_executor.batch.array_batch import ArrayBatch
-from nereid_executor.batch.batch_runner import BatchRunner
-from nereid_executor.batch.batch_serving import serve_batches
+from nereid_executor.batch.runner import Runner
 from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.frames import Frames, OpenFrames
-from tests.support.executor.instances import instance
+from tests.support.executor.instances import adapter_of, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 from tests.support.peers.spans import RecordedSpans
 
@@ -61,23 +59,30 @@ def runner(
     *,
     config: model_config_pb2.ModelConfig | None = None,
     recent_runs: RecentRuns | None = None,
-) -> BatchRunner:
+) -> Runner:
     spec = instance(config or identity_config("FP32", "1", 8))
-    return BatchRunner(spec, model, recent_runs=recent_runs)
+    return Runner(spec, model, recent_runs=recent_runs)
 
 
-def begin(run: BatchRunner, frame: bytes) -> ArrayBatch:
-    batch = run.begin(run.read(frame), 1)
-    assert batch is not None
-    return batch
+def begin(run: Runner, frame: bytes) -> None:
+    """Begin a batch of a pipelined model."""
+    sent: list[bytes] = []
+    run.on_frame(frame, sent.append)
+    assert not sent
 
 
-def finish(run: BatchRunner) -> bytes:
+def is_complete(run: Runner) -> bool:
+    """Whether the oldest batch is."""
+    adapter = adapter_of(run)
+    batch = adapter.received.oldest()
+    return batch is not None and adapter.is_complete(batch)
+
+
+def finish(run: Runner) -> bytes:
     """The oldest batch's."""
-    batch = run.received.oldest()
-    assert batch is not None
-    executed = run.finish(batch)
-    run.received.end(batch)
+    sent: list[bytes] = []
+    run.collect(run.adapter.wait_for_model(), sent.append)
+    (executed,) = sent
     return executed
 
 
@@ -109,16 +114,16 @@ def test_batches_in_flight_are_finished_in_order() -> None:
     model = PipelinedDoubler()
     runs = RecentRuns()
     run = runner(model, recent_runs=runs)
-    one = begin(run, frame(1, 1, 2))
+    begin(run, frame(1, 1, 2))
     assert run.received.may_begin
     begin(run, frame(2, 3))
     assert not run.received.may_begin
     # Each request's own bytes, which nobody has joined.
     assert model.parts == [2, 1]
     assert runs.begun_ids() == [100, 100, 200]
-    assert not run.is_complete(one)
+    assert not is_complete(run)
     model.ready = 1
-    assert run.is_complete(one)
+    assert is_complete(run)
     first = finish(run)
     assert outcome(first) == (1, [2.0, 4.0])
     times = pb.Executed.FromString(first)
@@ -131,12 +136,12 @@ def test_errors_belong_to_their_batch() -> None:
     model = PipelinedDoubler()
     run = runner(model)
     model.failure = Unavailable("out of order")
-    one = begin(run, frame(1, 1))
+    begin(run, frame(1, 1))
     model.failure = None
-    two = begin(run, frame(2, 3, -1))
-    assert run.is_complete(one)
+    begin(run, frame(2, 3, -1))
+    assert is_complete(run)
     assert outcome(finish(run)) == (1, ["out of order"])
-    assert not run.is_complete(two)
+    assert not is_complete(run)
     number, (value, error) = outcome(finish(run))
     assert (number, value) == (2, 6.0)
     assert isinstance(error, str)
@@ -158,7 +163,8 @@ def test_a_batch_that_fails_on_the_device(error: Exception, message: str) -> Non
 def test_malformed_requests_alone_do_not_reach_the_model() -> None:
     model = PipelinedDoubler()
     run = runner(model)
-    assert run.is_complete(begin(run, frame(1, -1)))
+    begin(run, frame(1, -1))
+    assert is_complete(run)
     assert outcome(finish(run))[0] == 1
     assert model.parts == []
 
@@ -170,15 +176,15 @@ def test_inputs_that_the_batch_makes_come_as_a_whole() -> None:
     run = runner(model, config=config)
     begin(run, frame(1, 1, 2))
     assert model.parts == [1]
-    run.abandon()
-    assert not run.received.busy
+    finish(run)
     assert not model.submitted
 
 
 def test_outputs_in_shared_memory_and_spans() -> None:
     tracer, lender = RecordedSpans(), OutputLender(SharedTensors(1 << 22))
     spec = instance(identity_config("FP32", "32768", 8))
-    run = BatchRunner(spec, PipelinedDoubler(), tracer, None, lender)
+    run = Runner(spec, PipelinedDoubler(), tracer=tracer)
+    run.begin_tenure(lender)
     large = member(head(("x", "FP32", [1, 32768])), np.ones(32768, np.float32).tobytes())
     large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"
     message = pb.Batch(id=1, members=[large], traced=True).SerializeToString()
@@ -187,16 +193,13 @@ def test_outputs_in_shared_memory_and_spans() -> None:
     executed = pb.Executed.FromString(finish(run))
     assert executed.responses[0].payloads[0].shared_memory.size_bytes == 4 * 32768
     assert not lender.lent
-    assert run.traced is not None
-    run.record_spans()
-    assert len(tracer.named("compute")) == 1
+    assert [span.error for span in tracer.named("compute")] == [None]
     # Memory that a failed batch was lent is free again.
-    run.max_frame_bytes = 0
+    adapter_of(run).max_frame_bytes = 0
     failed = pb.Executed.FromString(finish(run))
     assert "take more than" in failed.responses[0].error.message
     assert not lender.lent
-    assert run.traced is not None
-    assert run.traced.error is not None
+    assert tracer.named("compute")[1].error is not None
 
 
 # ---- streams
@@ -209,10 +212,10 @@ def test_a_stream_is_served_until_it_ends(model: Doubler) -> None:
     stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
     if isinstance(model, PipelinedDoubler):
         model.ready = 2
-    serve_batches(stream, run, lambda: len(stream.sent) == 2)
+    run.serve(stream, lambda: len(stream.sent) == 2)
     assert [outcome(each) for each in stream.sent] == [(1, [2.0]), (3, [6.0])]
     assert run.received.completed == 2
-    serve_batches(Frames(), run, lambda: False)
+    run.serve(Frames(), lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(broken: bytes) ->
     run = runner(Doubler())
     stream = OpenFrames(frame(1, 1), broken)
     with pytest.raises(ProtocolError):
-        serve_batches(stream, run, lambda: False)
+        run.serve(stream, lambda: False)
     assert len(stream.sent) == 1
     assert not run.received.busy
 
@@ -234,7 +237,7 @@ def test_a_batch_begins_while_another_executes() -> None:
     stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
     most: list[int] = []
     stream.on_read = lambda: most.append(len(run.received.executing))
-    serve_batches(stream, run, lambda: len(stream.sent) == 3)
+    run.serve(stream, lambda: len(stream.sent) == 3)
     assert [outcome(each) for each in stream.sent] == [(1, [2.0]), (2, [4.0]), (3, [6.0])]
     assert most == [1, 1]
     assert run.received.completed == 3
@@ -251,7 +254,7 @@ def test_without_a_further_batch_it_waits_for_the_device() -> None:
             model.ready = 1
 
     stream = OpenFrames(frame(1, 1), on_read=read)
-    serve_batches(stream, run, lambda: bool(stream.sent))
+    run.serve(stream, lambda: bool(stream.sent))
     assert [outcome(each) for each in stream.sent] == [(1, [2.0])]
     assert len(reads) == 3
 
@@ -261,7 +264,7 @@ def test_what_is_in_flight_when_it_stops_is_finished() -> None:
     run = runner(model)
     stopping: list[bool] = []
     stream = OpenFrames(frame(1, 1), on_read=lambda: stopping.append(True))
-    serve_batches(stream, run, lambda: bool(stopping))
+    run.serve(stream, lambda: bool(stopping))
     assert [outcome(each) for each in stream.sent] == [(1, [2.0])]
     assert not run.received.busy
 
@@ -271,13 +274,13 @@ def test_the_end_of_the_stream_drops_what_is_in_flight() -> None:
     runs = RecentRuns()
     run = runner(model, recent_runs=runs)
     stream = Frames(frame(1, 1))
-    serve_batches(stream, run, lambda: False)
+    run.serve(stream, lambda: False)
     assert stream.sent == []
     assert not model.submitted
     # Who sends the request again gets what it has given.
     assert [ids for ids, _ in runs.kept()] == [[100]]
     # An end while nothing is in flight.
-    serve_batches(Frames(), run, lambda: False)
+    run.serve(Frames(), lambda: False)
 
 
 @pytest.mark.parametrize("model", [Doubler(), PipelinedDoubler()])
@@ -286,6 +289,6 @@ def test_a_broken_stream_leaves_nothing_in_flight(model: Doubler) -> None:
     stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
     stream.fails = True
     with pytest.raises(Unavailable):
-        serve_batches(stream, run, lambda: False)
+        run.serve(stream, lambda: False)
     assert not run.received.busy
     assert not isinstance(model, PipelinedDoubler) or not model.submitted
