@@ -68,12 +68,14 @@ class Batcher(Protocol):
     def remove_entry(self, entry: Entry) -> bool:
         """Remove an entry that no instance has; return False if the batcher does not have it."""
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch for an instance, or `None` if the instance has to wait.
 
-        The entries of the batch are EXECUTING now. instances: number of ready instances. grown:
-        True if the instance is not free yet, so that only a batch that cannot grow may be sent.
+        The entries of the batch are EXECUTING now. instances: number of ready instances.
         """
+
+    def has_grown(self, now_ns: int, instances: int) -> bool:
+        """Return whether the next batch is complete, so that it may wait at an instance."""
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, and add entries to the last one."""
@@ -230,13 +232,17 @@ class FifoBatcher:
         self.pending -= 1
         return True
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (it cannot grow)
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
         """Return a batch that has the oldest entry alone; `None` if nothing is queued."""
         entries = self._queue.pop(1)
         if not entries:
             return None
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
+
+    def has_grown(self, now_ns: int, instances: int) -> bool:  # noqa: ARG002 (no batch is formed)
+        """Return True, as a batch of one entry cannot grow."""
+        return True
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing, as every entry runs alone."""

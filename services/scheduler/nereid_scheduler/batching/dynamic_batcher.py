@@ -174,10 +174,8 @@ class DynamicBatcher:
         self.pending -= 1
         return True
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch for an instance, or `None` if the instance has to wait."""
-        if grown and not self._has_grown(now_ns, instances):
-            return None
         gathering = self._gathering
         if gathering is not None and gathering.should_wait(self.pending, now_ns):
             return None
@@ -214,7 +212,7 @@ class DynamicBatcher:
         most = min(self._sizing.max_size, self._sizing.max_requests(key))
         self._gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
 
-    def _has_grown(self, now_ns: int, instances: int) -> bool:
+    def has_grown(self, now_ns: int, instances: int) -> bool:
         """Return whether the next batch is complete, so that no request could join it later."""
         if not self._sizing.delay_ns:
             return self.pending >= min(self._sizing.max_size, self._sizing.max_requests(None))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NEVER: Final = 1 << 63
+# The largest number that compiled code keeps in a register.
+_NEVER: Final = (1 << 62) - 1
 
 
 class RearmableTimer:

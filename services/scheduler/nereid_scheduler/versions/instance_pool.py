@@ -28,6 +28,7 @@ from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import QUEUED, RESPONDED, Entry
+from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.plan import plan
 from nereid_scheduler.versions.replies import Replies
 from nereid_scheduler.versions.reruns.lost_requests import LostRequests
@@ -44,7 +45,7 @@ from nereid_scheduler.versions.waits.wait_record import WaitRecord
 if TYPE_CHECKING:
     from nereid.core.wire.executed import Executed
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
+    from nereid_scheduler.batching.batcher import LatencyTarget
     from nereid_scheduler.core.instances.instance_batches import SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Batch
@@ -60,10 +61,8 @@ _now_ns = time.monotonic_ns
 _FEW: Final = 2
 
 
-class InstancePool:
+class InstancePool(Dispatcher):
     """Dispatcher that executes the requests of one version on its instances."""
-
-    calls_other_models = False
 
     def __init__(
         self, config: ModelConfig, context: VersionContext, requests: OpenRequests, turns: Turns
@@ -79,16 +78,16 @@ class InstancePool:
             config,
             self._router,
             self.times,
-            requests,
+            requests.entries,
             max_pending=limits.max_queue_size,
             admission=limits.admission_of(config),
             client_share=limits.client_sequence_share,
         )
-        self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        self.batcher: Batcher = batcher
-        if limited is not None:
-            self.batcher = RateLimitedBatcher(batcher, limited, turns.wake)
+        super().__init__(
+            batcher if limited is None else RateLimitedBatcher(batcher, limited, turns.wake),
+            target_of(batcher),
+        )
         # Instances that get no new sequences, and stay until their sequences are over.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
@@ -112,8 +111,8 @@ class InstancePool:
         # when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, self._router, self.times)
-        # True if an instance has become free, or has begun its second batch, since the last step.
-        self._step_due = False
+        # True if a reply has made an instance free, or has begun its second batch.
+        self._is_free = False
         # If True, a request that comes alone is probably the only one.
         self._last_batch_small = True
         self._lost = LostRequests(
@@ -187,12 +186,16 @@ class InstancePool:
 
     def dispatch(self, now_ns: int) -> int | None:
         """Send the batches that are due; return when the next step is due."""
-        self._step_due = False
         self._transfers.resume_exports()
-        for instance in self._waiting.overdue(now_ns):
-            instance.withdraw_waiting()
-        waited = self.batcher.pending
-        while planned := plan(self.batcher, self._router, self._waiting, now_ns):
+        if self._waiting.requests:
+            for instance in self._waiting.overdue(now_ns):
+                instance.withdraw_waiting()
+        batcher = self.batcher
+        waited = batcher.pending
+        while batcher.pending:
+            planned = plan(batcher, self._router, self._waiting, now_ns)
+            if not planned:
+                break
             for instance, batch in planned:
                 self._last_batch_small = len(batch.entries) <= _FEW
                 self._send_batch(instance, batch, now_ns)
@@ -200,9 +203,11 @@ class InstancePool:
             self._wait.update(waited, now_ns)
         if self._retiring and self._sequences is not None:
             self._end_retirements(self._sequences)
-        at_ns, overdue_ns = self.batcher.wake_at_ns(now_ns), self._waiting.wake_at_ns()
-        if at_ns is None or (overdue_ns is not None and overdue_ns < at_ns):
-            return overdue_ns
+        at_ns = batcher.wake_at_ns(now_ns)
+        if self._waiting.requests:
+            overdue_ns = self._waiting.wake_at_ns()
+            if at_ns is None or (overdue_ns is not None and overdue_ns < at_ns):
+                return overdue_ns
         return at_ns
 
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> None:
@@ -236,13 +241,15 @@ class InstancePool:
         """
         now_ns = _now_ns()
         reply = self._replies.read(instance, message, now_ns)
-        if self._step_due and self._sequences is None:
-            # Send the next batch before the responses, so that the instance executes meanwhile.
-            self._turns.step(now_ns)
+        if self._is_free:
+            self._is_free = False
+            if self._sequences is not None:
+                # The next requests of sequences may join the batch once the responses are sent.
+                self._turns.wake()
+            elif self.batcher.pending:
+                # Send the next batch before the responses, so that the instance executes meanwhile.
+                self._turns.step(now_ns)
         self._replies.respond(instance, reply, now_ns)
-        if self._step_due:
-            # The next requests of sequences may join the batch once the responses are sent.
-            self._turns.wake()
 
     def end_execution(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
@@ -263,7 +270,7 @@ class InstancePool:
         ended = batches.first
         assert ended is not None, "no batch that could have been executed"
         batches.end_first(now_ns)
-        self._step_due = True
+        self._is_free = True
         if batches.first is not None:
             self._begin_waiting(instance, batches.first)
             return

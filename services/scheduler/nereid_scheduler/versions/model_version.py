@@ -10,7 +10,7 @@ All code runs in one event loop and never awaits while it handles a request.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
 from nereid.core.wire.messages import DECOUPLED, moved_response
@@ -27,56 +27,13 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
+    from nereid_scheduler.versions.dispatcher import Dispatcher
     from nereid_scheduler.versions.version_context import VersionContext
 
     OnResponse = Callable[[InferResponse], None]
-    MakeDispatcher = Callable[[ModelConfig, VersionContext, OpenRequests, Turns], "Dispatcher"]
+    MakeDispatcher = Callable[[ModelConfig, VersionContext, OpenRequests, Turns], Dispatcher]
 
 _now_ns = time.monotonic_ns
-
-
-class Dispatcher(Protocol):
-    """Executes the queued requests of one version."""
-
-    # The version's queue.
-    batcher: Batcher
-    target: LatencyTarget | None
-    # True if it calls other models, and has no instances.
-    calls_other_models: bool
-
-    @property
-    def pending(self) -> int:
-        """Number of requests that wait for an instance."""
-
-    @property
-    def instances(self) -> tuple[int, int]:
-        """Number of ready instances, and how many of these are free."""
-
-    @property
-    def sequences(self) -> tuple[int, int] | None:
-        """Number of live sequences, and how many wait for a slot; `None` without sequences."""
-
-    def on_queued(self, now_ns: int, *, at_once: bool) -> None:
-        """See to it that a request that was just queued gets its turn."""
-
-    def dispatch(self, now_ns: int) -> int | None:
-        """Execute the requests that can run now; return when the next step is due."""
-
-    def cancel_execution(self, entry: Entry) -> None:
-        """Handle the cancellation of an entry that has left the queue."""
-
-    def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """Pause the responses of a client that cannot keep up with them, or resume them."""
-
-    def is_blocked(self, entry: Entry) -> bool:
-        """Return whether an entry waits for an executor or a slot, which may never come."""
-
-    def set_config(self, config: ModelConfig) -> None:
-        """Set a configuration that differs in instance groups, or in whether it is decoupled."""
-
-    def close(self) -> None:
-        """Cancel the timers."""
 
 
 class ModelVersion:
@@ -94,8 +51,8 @@ class ModelVersion:
         self.name = config.name
         self.requests = OpenRequests(config, number, context)
         self.statistics = self.requests.statistics
-        self._turns = Turns(self._step)
-        self.dispatcher = make_dispatcher(config, context, self.requests, self._turns)
+        self._turns = Turns(self._step, self._expire)
+        self.dispatcher: Dispatcher = make_dispatcher(config, context, self.requests, self._turns)
         # True for an ensemble, which has no instances.
         self.calls_other_models = self.dispatcher.calls_other_models
         self._batcher = self.dispatcher.batcher
@@ -230,9 +187,12 @@ class ModelVersion:
         self._turns.wake()
 
     def _step(self, now_ns: int) -> int | None:
-        """Expire requests and execute those that can run; return when the next step is due."""
+        """Execute the requests that can run; return when the next step is due."""
         if self._given_away:
             self.return_queued()
+        return self.dispatcher.dispatch(now_ns)
+
+    def _expire(self, now_ns: int) -> None:
         for entry, error in self._batcher.expire_entries(now_ns):
             reason = CANCELED  # the client's deadline has passed
             if isinstance(error, Unavailable):
@@ -240,7 +200,6 @@ class ModelVersion:
                 pending = len(self.requests.entries)
                 error.retry_after_ms = self.statistics.foresee_drain(pending, now_ns)
             self.requests.fail_entry(entry, error, now_ns, reason)
-        return self.dispatcher.dispatch(now_ns)
 
     # ---- the end
 

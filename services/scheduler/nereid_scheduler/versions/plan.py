@@ -25,17 +25,19 @@ def plan(
     """
     planned: list[tuple[RemoteInstance, Batch]] = []
     count = router.count
-    if not count or not batcher.pending:
+    if not count:
         return planned
-    while router.free:
+    while router.free_instances:
         batch = batcher.next_batch(now_ns, count)
         if batch is None:
             return planned
         planned.append((router.acquire_for(batch.instance), batch))
-    batcher.form_batches(now_ns, count)
     if batcher.pending:
+        batcher.form_batches(now_ns, count)
         for instance, incomplete in waiting.candidates(now_ns):
-            batch = batcher.next_batch(now_ns, count, grown=not incomplete)
+            if not (incomplete or batcher.has_grown(now_ns, count)):
+                break
+            batch = batcher.next_batch(now_ns, count)
             if batch is None:
                 break
             planned.append((instance, batch))

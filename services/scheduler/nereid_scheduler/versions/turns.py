@@ -17,15 +17,21 @@ _now_ns = time.monotonic_ns
 class Turns:
     """Turns of one version. Create it inside the event loop."""
 
-    def __init__(self, step: Callable[[int], int | None]) -> None:
-        """step: takes the time and returns when the next step is due, if nothing comes before."""
+    def __init__(self, step: Callable[[int], int | None], expire: Callable[[int], None]) -> None:
+        """step: takes the time and returns when the next step is due, if nothing comes before.
+
+        expire: called before a step, at the end of a turn or when a step was due.
+        """
         self._take_step = step
+        self._expire = expire
         self._loop = asyncio.get_running_loop()
         self._due = False
         self._timer = RearmableTimer(self._on_timer)
 
     def step(self, now_ns: int) -> None:
         """Take a step now."""
+        if self._timer.at_ns <= now_ns:
+            self._expire(now_ns)
         self._timer.arm(self._take_step(now_ns), now_ns)
 
     def wake(self) -> None:
@@ -44,8 +50,10 @@ class Turns:
 
     def _on_turn(self) -> None:
         self._due = False
-        self.step(_now_ns())
+        now_ns = _now_ns()
+        self._expire(now_ns)
+        self._timer.arm(self._take_step(now_ns), now_ns)
 
     def _on_timer(self) -> None:
         if not self._due:
-            self.step(_now_ns())
+            self._on_turn()

@@ -5,8 +5,6 @@ the number of instances. The fastest batch size within the target is chosen. Und
 larger batches serve more requests, and requests that would be late are refused.
 """
 
-# layout: not compiled, off the hot path
-
 from __future__ import annotations
 
 from bisect import insort
@@ -15,7 +13,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
-from nereid_scheduler.batching.policies.sizing import UNLIMITED
+from nereid_scheduler.batching.policies.sizing import UNLIMITED, Sizing
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.batching.times.row_times import steps_up_to
 
@@ -67,7 +65,7 @@ class _Sent(NamedTuple):
     plan: Plan
 
 
-class LatencyTarget:
+class LatencyTarget(Sizing):
     """Control of one model version's queue, for all instances together."""
 
     def __init__(self, target_ns: int, max_batch_size: int, times: RowTimes) -> None:

@@ -5,8 +5,6 @@ within the target time. It then refuses each request that would wait longer. Exp
 ahead divided by the rate at which they leave (Little's law).
 """
 
-# layout: not compiled, off the hot path
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -140,7 +138,10 @@ class ControllableBatcher(Protocol):
     def remove_entry(self, entry: Entry) -> bool:
         """See Batcher."""
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """See Batcher."""
+
+    def has_grown(self, now_ns: int, instances: int) -> bool:
         """See Batcher."""
 
     def form_batches(self, now_ns: int, instances: int) -> None:
@@ -189,6 +190,7 @@ class AdaptiveBatcher:
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
         self.form_batches = batcher.form_batches
+        self.has_grown = batcher.has_grown
         self.closes_ns = batcher.closes_ns
         self.wake_at_ns = batcher.wake_at_ns
         self.batch_ended = batcher.batch_ended
@@ -225,9 +227,9 @@ class AdaptiveBatcher:
                     expired.append((entry, control.refusal(entry)))
         return expired
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch for an instance, and report the batch to the control."""
-        batch = self._batcher.next_batch(now_ns, instances, grown=grown)
+        batch = self._batcher.next_batch(now_ns, instances)
         if batch is not None:
             self._last_instances = instances = max(1, instances)
             self.control.on_dequeued(batch, self._batcher.pending, instances, now_ns)

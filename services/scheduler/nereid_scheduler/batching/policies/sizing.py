@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid_scheduler.batching.policies.cheapest_size import cheapest_size
 from nereid_scheduler.batching.policies.fair_shares import fair_share
@@ -17,29 +18,40 @@ if TYPE_CHECKING:
 UNLIMITED: Final = 1 << 62
 
 
-class Sizing(Protocol):
+class Sizing(ABC):
     """Limits that a DynamicBatcher reads when it forms a batch."""
 
     @property
+    @abstractmethod
     def max_size(self) -> int:
         """Maximum number of rows in a batch."""
 
     @property
+    @abstractmethod
     def delay_ns(self) -> int:
         """Time for which a batch waits for more requests while an instance is free."""
 
+    @abstractmethod
     def max_requests(self, key: Hashable) -> int:
         """Return the maximum number of requests in a batch with this key."""
 
 
-class ConfiguredSizing:
+class ConfiguredSizing(Sizing):
     """Sizes and delay as the model's configuration has them."""
 
-    __slots__ = ("delay_ns", "max_size")
-
     def __init__(self, max_size: int, delay_ns: int = 0) -> None:
-        self.max_size = max(1, max_size)
-        self.delay_ns = delay_ns
+        self._max_size = max(1, max_size)
+        self._delay_ns = delay_ns
+
+    @property
+    def max_size(self) -> int:
+        """Maximum number of rows in a batch."""
+        return self._max_size
+
+    @property
+    def delay_ns(self) -> int:
+        """Queue delay of the configuration."""
+        return self._delay_ns
 
     def max_requests(self, key: Hashable) -> int:  # noqa: ARG002 - no limit
         """Return UNLIMITED."""
@@ -48,8 +60,6 @@ class ConfiguredSizing:
 
 class MeasuredSizing(ConfiguredSizing):
     """Batches that leave requests behind where that is fairer or cheaper."""
-
-    __slots__ = ("_open", "_router", "_times")
 
     def __init__(
         self, max_size: int, router: Router[Any], times: BatchTimes, open_requests: Sized
@@ -63,6 +73,10 @@ class MeasuredSizing(ConfiguredSizing):
     def max_requests(self, key: Hashable) -> int:
         """Return the smaller limit of both policies."""
         times = self._times
-        share = fair_share(len(self._open), self._router.count, times.execution_ns)
+        limit = fair_share(len(self._open), self._router.count, times.execution_ns) or UNLIMITED
         costs = None if times.on_gpu else times.of_shape(key)
-        return min(share or UNLIMITED, (costs and cheapest_size(costs)) or UNLIMITED)
+        if costs is not None:
+            cheapest = cheapest_size(costs)
+            if 0 < cheapest < limit:
+                return cheapest
+        return limit

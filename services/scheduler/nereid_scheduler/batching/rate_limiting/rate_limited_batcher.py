@@ -142,7 +142,7 @@ class RateLimitedBatcher:
         self._return_useless_grants()
         return removed
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch for an instance that holds a grant. If none does, request grants."""
         granted = self._router.first_granted()
         if granted is None:
@@ -159,6 +159,10 @@ class RateLimitedBatcher:
         elif batch.instance is None:
             batch.instance = granted
         return batch
+
+    def has_grown(self, now_ns: int, instances: int) -> bool:  # noqa: ARG002 (a Batcher)
+        """Return False, as an instance needs a grant for each batch."""
+        return False
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, and add entries to the last one."""

@@ -41,7 +41,7 @@ class DirectBatcher(SequenceBatcher):
         # Rows with ready slots, in the order in which they got one.
         self._rows: dict[SlotRow, None] = {}
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
         """Return a batch for the first free instance whose ready slots are due, or `None`."""
         for row in self._rows:
             if self._router.is_free(row.instance) and self._is_due(row, now_ns):

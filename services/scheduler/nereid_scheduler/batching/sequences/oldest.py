@@ -45,7 +45,7 @@ class OldestBatcher(SequenceBatcher):
         # Key: an instance's row. Value: maps an offered entry to its sequence.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:  # noqa: ARG002 (a Batcher)
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
         """Return a batch for the first free instance whose batcher has a batch ready, or `None`."""
         for row, offers in self._offers.items():
             if not self._router.is_free(row.instance):

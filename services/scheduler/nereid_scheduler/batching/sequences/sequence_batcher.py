@@ -77,7 +77,7 @@ class SequenceBatcher(ABC):
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
 
     @abstractmethod
-    def next_batch(self, now_ns: int, instances: int, *, grown: bool = False) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """Return a batch that names a free instance; `None` means that no batch is due."""
 
     def _append(self, sequence: Sequence, entry: Entry) -> None:
@@ -241,6 +241,10 @@ class SequenceBatcher(ABC):
             return now_ns
         times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
+
+    def has_grown(self, now_ns: int, instances: int) -> bool:  # noqa: ARG002 (a Batcher)
+        """Return False, as a batch may depend on the responses of the batch before it."""
+        return False
 
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
         """Do nothing, as a batch is formed when its instance is free."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-# Weight of the newest measurement, once there are enough.
+# Weight of the newest measurement, once there are more than the first ones.
 _WEIGHT: Final = 0.125
+_FIRST: Final = 8
 
 
 class MovingMean:
@@ -20,4 +21,5 @@ class MovingMean:
     def record(self, measured: float) -> None:
         """Add a measurement."""
         self.count += 1
-        self.value += max(_WEIGHT, 1 / self.count) * (measured - self.value)
+        weight = _WEIGHT if self.count > _FIRST else 1 / self.count
+        self.value += weight * (measured - self.value)

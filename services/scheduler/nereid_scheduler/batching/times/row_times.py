@@ -1,7 +1,5 @@
 """Expected times of a version's batches by their number of rows, for latency targets."""
 
-# layout: not compiled, off the hot path
-
 from __future__ import annotations
 
 from bisect import bisect_left

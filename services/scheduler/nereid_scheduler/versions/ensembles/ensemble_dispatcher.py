@@ -47,6 +47,7 @@ from nereid_scheduler.core.requests.entry import about
 from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.core.requests.request_timings import CACHE, QUEUE, combined
 from nereid_scheduler.core.requests.segment_owners import inline
+from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
 from nereid_scheduler.versions.ensembles.step_tensors import (
     MAX_HEADS,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
@@ -88,13 +88,8 @@ _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
-class EnsembleDispatcher:
+class EnsembleDispatcher(Dispatcher):
     """Dispatcher of an ensemble. Its queue is empty at the end of each turn of the event loop."""
-
-    calls_other_models = True
-    target: LatencyTarget | None = None
-    instances = (0, 0)
-    sequences = None
 
     def __init__(  # noqa: PLR0913 - what every dispatcher gets, and by keyword what ensembles need
         self,
@@ -117,7 +112,8 @@ class EnsembleDispatcher:
         self._name, number = requests.named
         self._decoupled = config.decoupled
         self._max_retries = context.limits.max_retries
-        self.batcher = make_batcher(config, max_pending=context.limits.max_queue_size)
+        batcher = make_batcher(config, max_pending=context.limits.max_queue_size)
+        super().__init__(batcher, calls_other_models=True)
         requests.notify_ended(self._end_run)
         self._find_model = find_model
         self._nested_calls = nested_calls
@@ -162,6 +158,16 @@ class EnsembleDispatcher:
     def pending(self) -> int:
         """Number of requests whose first steps were not called yet."""
         return self.batcher.pending
+
+    @property
+    def instances(self) -> tuple[int, int]:
+        """No instances: an ensemble has none."""
+        return 0, 0
+
+    @property
+    def sequences(self) -> tuple[int, int] | None:
+        """No sequences: the models of its steps have them."""
+        return None
 
     def on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of Dispatcher
         """See to it that a request that was just queued gets its turn."""

@@ -119,7 +119,7 @@ def test_entries_pass_as_without_control(text: str) -> None:
     assert batcher.wake_at_ns(_MS) is None
     assert batcher.expire_entries(_MS) == []
     assert isinstance(batcher, AdaptiveBatcher)
-    again = batcher.next_batch(_MS, 1, grown=True) or batcher.next_batch(_MS, 1)
+    again = batcher.next_batch(_MS, 1)
     assert again is not None
     assert again.entries == [first]
 

@@ -112,9 +112,10 @@ class TestCuts:
         sizing = Limited()
         batcher = _batcher(sizing)
         entries = enqueue(batcher, *entries_of(4))
-        assert batcher.next_batch(0, 1, grown=True) is None
+        assert not batcher.has_grown(0, 1)
         sizing.limit = 4
-        batch = batcher.next_batch(0, 1, grown=True)
+        assert batcher.has_grown(0, 1)
+        batch = batcher.next_batch(0, 1)
         assert batch is not None
         assert batch.entries == entries
 
