@@ -199,7 +199,7 @@ class InstancePool(Dispatcher):
             for instance, batch in planned:
                 self._last_batch_small = len(batch.entries) <= _FEW
                 self._send_batch(instance, batch, now_ns)
-        if waited or self._wait.reason:
+        if batcher.pending or self._wait.reason:
             self._wait.update(waited, now_ns)
         if self._retiring and self._sequences is not None:
             self._end_retirements(self._sequences)

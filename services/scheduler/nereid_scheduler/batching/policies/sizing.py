@@ -72,8 +72,10 @@ class MeasuredSizing(ConfiguredSizing):
 
     def max_requests(self, key: Hashable) -> int:
         """Return the smaller limit of both policies."""
-        times = self._times
-        limit = fair_share(len(self._open), self._router.count, times.execution_ns) or UNLIMITED
+        times, open_requests = self._times, len(self._open)
+        if open_requests < 2:
+            return UNLIMITED
+        limit = fair_share(open_requests, self._router.count, times.execution_ns) or UNLIMITED
         costs = None if times.on_gpu else times.of_shape(key)
         if costs is not None:
             cheapest = cheapest_size(costs)
