@@ -29,6 +29,7 @@ from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import QUEUED, RESPONDED, Entry
 from nereid_scheduler.versions.dispatcher import Dispatcher
+from nereid_scheduler.versions.members import Members
 from nereid_scheduler.versions.plan import plan
 from nereid_scheduler.versions.replies import Replies
 from nereid_scheduler.versions.reruns.lost_requests import LostRequests
@@ -88,8 +89,6 @@ class InstancePool(Dispatcher):
             batcher if limited is None else RateLimitedBatcher(batcher, limited, turns.wake),
             target_of(batcher),
         )
-        # Instances that get no new sequences, and stay until their sequences are over.
-        self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
         # States move only with single responses: each of several may change the state later.
         self._transfers: StateTransfers = NO_TRANSFERS
@@ -120,6 +119,15 @@ class InstancePool(Dispatcher):
         )
         self._executor_wait = ExecutorWait(
             config, requests, self.batcher, limits.no_executor_timeout_s
+        )
+        self.members = Members(
+            self._router,
+            self._sequences,
+            self._waiting,
+            self.times,
+            self._transfers,
+            self._executor_wait,
+            turns,
         )
         self._wait = WaitRecord(requests, self.batcher, self._router)
 
@@ -201,8 +209,7 @@ class InstancePool(Dispatcher):
                 self._send_batch(instance, batch, now_ns)
         if batcher.pending or self._wait.reason:
             self._wait.update(waited, now_ns)
-        if self._retiring and self._sequences is not None:
-            self._end_retirements(self._sequences)
+        self.members.end_retirements()
         at_ns = batcher.wake_at_ns(now_ns)
         if self._waiting.requests:
             overdue_ns = self._waiting.wake_at_ns()
@@ -292,55 +299,7 @@ class InstancePool(Dispatcher):
         if self.target is not None:
             self.target.forget(batch)
 
-    # ---- instances come and go
-
-    def add_instance(self, instance: RemoteInstance) -> None:
-        """Add an instance that is ready for a batch."""
-        instance.batches.idle_since_ns = _now_ns()
-        self._router.add_instance(instance)
-        if self._sequences is not None:
-            self._sequences.add_instance(instance)
-        self._executor_wait.end()
-        self._turns.wake()
-
-    def retire_instance(self, instance: RemoteInstance) -> None:
-        """Send an instance no more batches; it may finish the batches that it has."""
-        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
-        self._transfers.begin_export(instance)
-
-    def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """Send no new sequences. Old ones continue elsewhere with their states, or end here."""
-        if self._sequences is not None and not self._transfers.moves_states_of(instance):
-            self._sequences.retire_instance(instance)
-            if self._sequences.has_sequences(instance):
-                instance.keeps_sequences = True
-                self._retiring.add(instance)
-                return
-        self.retire_instance(instance)
-
-    def _end_retirements(self, sequences: SequenceBatcher) -> None:
-        for instance in [
-            instance for instance in self._retiring if not sequences.has_sequences(instance)
-        ]:
-            self.retire_instance(instance)
-            if not instance.at_work:
-                instance.on_idle()
-
-    def _remove_instance(self, instance: RemoteInstance, cause: str, *, lost: bool) -> None:
-        if instance.keeps_sequences:
-            instance.keeps_sequences = False
-            self._retiring.discard(instance)
-        self._waiting.remove_instance(instance)
-        self.times.forget_instance(instance)
-        removed = self._router.remove_instance(instance)
-        # A draining instance has left the router, but may be lost before its states were moved.
-        if self._sequences is not None and (removed or lost):
-            gives_states = self._transfers.moves_states_of(instance)
-            self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
-            self._turns.wake()
-        if removed and not self._router.count:
-            self._executor_wait.restart_clock()
-            self._executor_wait.begin()
+    # ---- lost instances and batches that were given back
 
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         """Run the requests of a lost instance again, ahead of the queue; at-most-once ones fail.
@@ -355,7 +314,7 @@ class InstancePool(Dispatcher):
             self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
                 entry.request.resent = True
-        self._remove_instance(instance, cause, lost=True)
+        self.members.remove(instance, cause, lost=True)
         instance.handing_over = False
         self._router.release_instance(instance)
         entries: list[Entry] = []

@@ -179,7 +179,7 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     it.reply(instance, stream.sent[0])
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
-    it.model.pool.retire_instance(instance)
+    it.model.pool.members.retire(instance)
     it.model.pool.batch_withdrawn(instance, 2)
     assert idle
     assert it.model.dispatcher.pending == 1
@@ -356,7 +356,7 @@ async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
     it = World("")
     instance, _ = it.fast_instance()
     await it.submit_in_turn(1, 2)
-    it.model.pool.retire_instance(instance)
+    it.model.pool.members.retire(instance)
     it.model.pool.lose_instance(instance, "it died")
     _, more = it.fast_instance()
     await turn()

@@ -36,23 +36,21 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.wire.messages import InferRequest, InferResponse, RequestTimings
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.observability.metrics import CANCELED, OTHER
-from nereid.shm.mappings import SegmentLostError, exists
+from nereid.shm.mappings import SegmentLostError
 from nereid.shm.reference import SharedMemory
 from nereid_scheduler.batching.batcher import make_batcher
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.core.models.dependencies import step_request_id
 from nereid_scheduler.core.requests.entry import about
 from nereid_scheduler.core.requests.execution import Execution
-from nereid_scheduler.core.requests.request_timings import CACHE, QUEUE, combined
-from nereid_scheduler.core.requests.segment_owners import inline
 from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
+from nereid_scheduler.versions.ensembles.run_segments import RunSegments, are_lost
 from nereid_scheduler.versions.ensembles.step_tensors import (
     MAX_HEADS,
     EnsembleHeads,
-    SegmentLease,
     StepHeads,
     Tensor,
 )
@@ -107,7 +105,7 @@ class EnsembleDispatcher(Dispatcher):
         """find_model: returns the version that runs a step. labels: of the classes of an output."""
         self._requests = requests
         self._statistics = requests.statistics
-        self._segment_owners = requests.segment_owners
+        self._segments = RunSegments(requests.segment_owners)
         self._turns = turns
         self._name, number = requests.named
         self._decoupled = config.decoupled
@@ -128,9 +126,7 @@ class EnsembleDispatcher(Dispatcher):
         """Pause the steps of a client that cannot keep up with responses, or resume them."""
         run = self._runs.get(entry)
         if run is not None:
-            run.paused = paused
-            for call in run.calls:
-                self._set_call_flow(run, call)
+            run.set_paused(paused=paused)
 
     def forget_models(self) -> None:
         """Forget the versions that run the steps, since they may have changed."""
@@ -256,7 +252,7 @@ class EnsembleDispatcher(Dispatcher):
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
     ) -> None:
         if self._runs.get(run.entry) is not run:
-            self._segment_owners.drop_response(response)
+            self._segments.drop_response(response)
             return
         heads, entry = run.on_response(call, response)
         if response.error is not None:
@@ -270,20 +266,22 @@ class EnsembleDispatcher(Dispatcher):
             return
         if not response.more:
             run.record_step(entry, heads.model.revision)
-            self._release_tensors(run, call.tensors.values(), in_use=response.inputs_in_use)
+            self._segments.release_tensors(
+                run, call.tensors.values(), in_use=response.inputs_in_use
+            )
         try:
             outputs = _outputs_of(run, heads, entry, response) if response.head else None
         except NereidError as error:
-            self._segment_owners.drop_response(response)
+            self._segments.drop_response(response)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
         if response.segment_name and outputs is not None:
-            self._add_leases(run, outputs.values())
+            self._segments.add_leases(run, outputs.values())
         if outputs is not None or not response.more:
             # Without outputs, such a response only announces that several may follow.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self._decoupled:
-            self._throttle_calls(run, call)
+            run.throttle(call, self._max_open_calls)
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """Return the response with these outputs; may raise SegmentLostError."""
@@ -291,12 +289,12 @@ class EnsembleDispatcher(Dispatcher):
         head = self._heads.write_response(run.head, tensors, run.place_behind(outputs))
         response = InferResponse(0, head, [tensor.payload for tensor in tensors if tensor])
         if any(isinstance(payload, SharedMemory) for payload in response.payloads):
-            self._pass_on_segment(run, response, [tensor for tensor in outputs if tensor])
+            self._segments.pass_on(run, response, [tensor for tensor in outputs if tensor])
         return response
 
     def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
         response.more = True
-        self._record_response(run, response)
+        run.record_response(self._statistics, response, _now_ns())
         run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
@@ -317,50 +315,15 @@ class EnsembleDispatcher(Dispatcher):
                 # An empty response shows that the model is decoupled, so its responses need not
                 # wait.
                 entry.respond(InferResponse(0, more=True))
-            self._record_response(run, response)
+            run.record_response(self._statistics, response, _now_ns())
         if entry.request.wants_timings:
-            response.timings = self._timings_of(run)
+            response.timings = run.timings()
         self._requests.end_entry(entry, response)
-
-    def _timings_of(self, run: EnsembleRun) -> RequestTimings:
-        """Return the timings of the chain of steps before the response, without parallel steps."""
-        entry = run.entry
-        queued_ns = run.started_ns - entry.enqueued_ns
-        own = RequestTimings(((QUEUE, queued_ns),), attempt=entry.retries + 1)
-        if entry.cache_lookup is not None:
-            lookup = (CACHE, entry.enqueued_ns - entry.received_ns)
-            own = own._replace(phases=(lookup, *own.phases))
-        return own if run.path is None else combined(own, run.path)
-
-    def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
-        now_ns = _now_ns()
-        interval_ns = now_ns - run.last_response_ns
-        self._statistics.record_response(run.responses_sent, response, interval_ns)
-        if run.entry.trace is not None:
-            run.entry.trace.responded(response, now_ns)
-        run.responses_sent += 1
-        run.last_response_ns = now_ns
-
-    def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        """Pause calls that later steps cannot keep up with. call: the one that has responded."""
-        for source in (call, *call.ancestors()):
-            if source.open_below >= self._max_open_calls and source not in run.throttled:
-                run.throttled.add(source)
-            elif source in run.throttled and source.open_below <= self._max_open_calls // 2:
-                run.throttled.discard(source)
-            elif not run.paused or source is not call:
-                continue
-            self._set_call_flow(run, source)
-
-    def _set_call_flow(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        if call in run.calls:
-            _, entry = run.calls[call]
-            entry.set_flow(paused=run.paused or call in run.throttled)
 
     def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
         message = f"in ensemble '{self._name}', {message}"
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
-        timings = self._timings_of(run) if run.entry.request.wants_timings else None
+        timings = run.timings() if run.entry.request.wants_timings else None
         reason = CANCELED if code in _CANCELS else OTHER
         self._requests.fail_entry(run.entry, error, _now_ns(), reason, timings)
 
@@ -375,17 +338,13 @@ class EnsembleDispatcher(Dispatcher):
             self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
             run.calls.clear()
-        if run.leases:
-            # Open steps may still read the segments, so they must not be reused.
-            names = {lease.segment_name for lease in run.leases}
-            self._segment_owners.return_segments(names, discard=True)
+        self._segments.discard(run)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Return whether the inputs of a failed step were lost, and the request may run again."""
         if run.responses_sent or run.entry.retries >= self._max_retries:
             return False
-        leases = {tensor.lease for tensor in tensors}
-        return any(lease is not None and not exists(lease.segment_name) for lease in leases)
+        return are_lost(tensors)
 
     def _restart_run(self, run: EnsembleRun) -> None:
         entry = run.entry
@@ -407,47 +366,6 @@ class EnsembleDispatcher(Dispatcher):
         self._statistics.retries += 1
         self._cancel_run(run)
         self._start_run(run.batch, now_ns)
-
-    def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
-        """Keep the leases of a response's segments. A segment is released after its last use."""
-        for tensor in tensors:
-            lease = tensor.lease
-            if lease is not None and lease not in run.leases:
-                run.leases.add(lease)
-                if not lease.uses:
-                    self._release_segment(run, lease)
-
-    def _release_tensors(
-        self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
-    ) -> None:
-        """Release a step's tensors after use. in_use: a lost instance may still read them."""
-        if in_use:
-            run.entry.request.resent = True
-        for tensor in tensors:
-            lease = tensor.lease
-            if lease is not None:
-                lease.uses -= 1
-                lease.in_use = lease.in_use or in_use
-                if not lease.uses:
-                    self._release_segment(run, lease)
-
-    def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
-        run.leases.discard(lease)
-        self._segment_owners.return_segments((lease.segment_name,), discard=lease.in_use)
-
-    def _pass_on_segment(
-        self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
-    ) -> None:
-        """Leave payloads in one shared segment, or copy them; may raise SegmentLostError."""
-        leases = {tensor.lease for tensor in outputs}
-        lease = leases.pop()
-        if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
-            # The gateway releases the segment from now on.
-            run.leases.discard(lease)
-            response.segment_name = lease.segment_name
-            return
-        response.payloads = inline(response.payloads)
-        self._release_tensors(run, outputs)
 
 
 def _outputs_of(

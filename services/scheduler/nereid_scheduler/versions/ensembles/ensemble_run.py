@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid_scheduler.core.requests.request_timings import combined
+from nereid.core.wire.messages import RequestTimings
+from nereid_scheduler.core.requests.request_timings import CACHE, QUEUE, combined
 from nereid_scheduler.versions.ensembles.graphs.graph import GraphRun
 from nereid_scheduler.versions.ensembles.graphs.sequence_place import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nereid.core.wire.messages import InferResponse, RequestTimings
+    from nereid.core.wire.messages import InferResponse
+    from nereid_scheduler.core.measurements.statistics import ModelStatistics
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.versions.ensembles.graphs.graph import StepCall
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace, StatedPlace
@@ -125,3 +127,50 @@ class EnsembleRun:
                 before[2] + execution.compute_output_ns,
             )
             self.stale = self.stale or execution.revision != revision
+
+    def record_response(
+        self, statistics: ModelStatistics, response: InferResponse, now_ns: int
+    ) -> None:
+        """Count a response of a decoupled ensemble."""
+        statistics.record_response(self.responses_sent, response, now_ns - self.last_response_ns)
+        if self.entry.trace is not None:
+            self.entry.trace.responded(response, now_ns)
+        self.responses_sent += 1
+        self.last_response_ns = now_ns
+
+    def timings(self) -> RequestTimings:
+        """Return the timings of the chain of steps before the response, without parallel steps."""
+        entry = self.entry
+        queued_ns = self.started_ns - entry.enqueued_ns
+        own = RequestTimings(((QUEUE, queued_ns),), attempt=entry.retries + 1)
+        if entry.cache_lookup is not None:
+            lookup = (CACHE, entry.enqueued_ns - entry.received_ns)
+            own = own._replace(phases=(lookup, *own.phases))
+        return own if self.path is None else combined(own, self.path)
+
+    # ---- calls whose responses wait
+
+    def set_paused(self, *, paused: bool) -> None:
+        """Pause all calls of a client that cannot keep up with responses, or resume them."""
+        self.paused = paused
+        for call in self.calls:
+            self._set_flow(call)
+
+    def throttle(self, call: StepCall[Tensor], max_open: int) -> None:
+        """Pause calls that later steps cannot keep up with. call: the one that has responded.
+
+        max_open: maximum number of calls below one call; at half of it the call goes on.
+        """
+        for source in (call, *call.ancestors()):
+            if source.open_below >= max_open and source not in self.throttled:
+                self.throttled.add(source)
+            elif source in self.throttled and source.open_below <= max_open // 2:
+                self.throttled.discard(source)
+            elif not self.paused or source is not call:
+                continue
+            self._set_flow(source)
+
+    def _set_flow(self, call: StepCall[Tensor]) -> None:
+        if call in self.calls:
+            _, entry = self.calls[call]
+            entry.set_flow(paused=self.paused or call in self.throttled)

@@ -48,7 +48,7 @@ class Version(VersionWorld):
             limit = RateLimit((ResourceNeed("R", False, 1),), 1)
             self.limiter.add_instance(instance, limit, DEVICE)
         self.instances.append((instance, stream))
-        self.model.pool.add_instance(instance)
+        self.model.pool.members.add(instance)
         return instance
 
     def send(self, number: int) -> Entry:
@@ -175,8 +175,8 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving.send(1)
     await turns()
     other.send(1)
-    leaving.model.pool.retire_instance(instance)
-    leaving.model.pool.retire_instance(idle)
+    leaving.model.pool.members.retire(instance)
+    leaving.model.pool.members.retire(idle)
     await turns()
     assert not other.running
     leaving.execute()
