@@ -3,6 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import pytest
 
@@ -149,12 +150,15 @@ def test_no_more_are_waited_for_than_a_batch_may_have() -> None:
 # ---- the machine itself
 
 
-class Machine(Gathering):
+class Machine:
     """A Gathering with its own table of times."""
 
     def __init__(self) -> None:
         self.times = BatchTimes()
-        super().__init__(self.times)
+        self.gathering = Gathering(self.times)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gathering, name)
 
     def ended(
         self,
@@ -170,7 +174,7 @@ class Machine(Gathering):
         taken_ns = taken_ns or _cheaper(requests)
         batch = Batch([entry_of(key=key) for _ in range(requests)], requests, "full")
         self.times.record("only", batch, execution(taken_ns), waited=False)
-        self.batch_ended(key, requests, taken_ns, pending, most, now_ns)
+        self.gathering.batch_ended(key, requests, taken_ns, pending, most, now_ns)
 
 
 def _entries(count: int, at_ns: int) -> list[Entry]:

@@ -1,9 +1,7 @@
 """How large batches may be, and where the batcher cuts them."""
 
-from collections.abc import Hashable
-
 from nereid_scheduler.batching.batcher import DynamicBatcher
-from nereid_scheduler.batching.policies.sizing import UNLIMITED, ConfiguredSizing, MeasuredSizing
+from nereid_scheduler.batching.policies.sizing import UNLIMITED, MeasuredSizing
 from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import Batch, RequestState
@@ -19,34 +17,32 @@ from tests.support.scheduler.samples import entry_of, model_of
 MS = 1_000_000
 
 
-class Limited(ConfiguredSizing):
-    """Limits by key; the test changes them."""
-
-    def __init__(self, limit: int = UNLIMITED, **by_key: int) -> None:
-        super().__init__(64)
-        self.limit = limit
-        self.by_key = by_key
-
-    def max_requests(self, key: Hashable) -> int:
-        return self.by_key.get(str(key), self.limit)
-
-
-def _batcher(sizing: Limited) -> DynamicBatcher:
+def _batcher(sizing: MeasuredSizing) -> DynamicBatcher:
     config = model_of("max_batch_size: 64 dynamic_batching { preferred_batch_size: 64 }")
     assert config.batching is not None
     return DynamicBatcher("m", config.batching, sizing)
 
 
-def _measured(open_requests: int, instances: int) -> tuple[MeasuredSizing, BatchTimes]:
+def _limited(limit: int) -> MeasuredSizing:
+    """Two instances with long executions share twice the limit."""
+    sizing, times = _measured(2 * limit, 2)
+    _record(times, 1, 300)
+    return sizing
+
+
+def _measured(open_requests: int | list[int], instances: int) -> tuple[MeasuredSizing, BatchTimes]:
     router: Router[int] = Router()
     for number in range(instances):
         router.add_instance(number)
     times = BatchTimes()
-    return MeasuredSizing(64, router, times, range(open_requests)), times
+    opened = range(open_requests) if isinstance(open_requests, int) else open_requests
+    return MeasuredSizing(64, router, times, opened), times
 
 
-def _record(times: BatchTimes, requests: int, milliseconds: float, gpu_uuid: str = "") -> None:
-    batch = Batch(entries_of(requests, "s"), requests, "full")
+def _record(
+    times: BatchTimes, requests: int, milliseconds: float, gpu_uuid: str = "", shape: str = "s"
+) -> None:
+    batch = Batch(entries_of(requests, shape), requests, "full")
     taken = execution(int(milliseconds * MS), gpu_uuid=gpu_uuid)
     times.record("i", batch, taken, waited=False)
 
@@ -81,7 +77,7 @@ def test_on_gpus_size_is_not_limited_by_cost() -> None:
 
 class TestCuts:
     def test_a_batch_ends_at_its_limit(self) -> None:
-        batcher = _batcher(Limited(3))
+        batcher = _batcher(_limited(3))
         entries = enqueue(batcher, *entries_of(7))
         first = batcher.next_batch(0, 1)
         assert first is not None
@@ -92,14 +88,14 @@ class TestCuts:
         assert (last.entries, reason(last)) == (entries[6:], "immediate")
 
     def test_requests_count_not_rows(self) -> None:
-        batcher = _batcher(Limited(2))
+        batcher = _batcher(_limited(2))
         entries = enqueue(batcher, entry_of(10), entry_of(10), entry_of(10))
         batch = batcher.next_batch(0, 1)
         assert batch is not None
         assert (batch.entries, batch.size) == (entries[:2], 20)
 
     def test_a_batch_that_grows_ends_at_its_limit(self) -> None:
-        batcher = _batcher(Limited(3))
+        batcher = _batcher(_limited(3))
         entries = []
         for _ in range(5):
             entries += enqueue(batcher, entry_of())
@@ -109,18 +105,24 @@ class TestCuts:
         assert next_entries(batcher) == entries[3:]
 
     def test_a_batch_at_its_limit_has_grown(self) -> None:
-        sizing = Limited()
+        opened: list[int] = []
+        sizing, times = _measured(opened, 2)
+        _record(times, 1, 300)
         batcher = _batcher(sizing)
         entries = enqueue(batcher, *entries_of(4))
         assert not batcher.has_grown(0, 1)
-        sizing.limit = 4
+        opened.extend(range(8))
         assert batcher.has_grown(0, 1)
         batch = batcher.next_batch(0, 1)
         assert batch is not None
         assert batch.entries == entries
 
     def test_shapes_are_limited_apart(self) -> None:
-        batcher = _batcher(Limited(a=2))
+        sizing, times = _measured(6, 1)
+        for _ in range(8):
+            for requests, cost in ((1, 15), (2, 14), (4, 16)):
+                _record(times, requests, requests * cost, shape="a")
+        batcher = _batcher(sizing)
         entries = enqueue(batcher, *(entry_of(key=key) for key in "aabbba"))
         batcher.form_batches(0, 1)
         assert next_entries(batcher) == entries[:2]
