@@ -257,19 +257,29 @@ class InstancePool(Dispatcher):
                 # Send the next batch before the responses, so that the instance executes meanwhile.
                 self._turns.step(now_ns)
         self._replies.respond(instance, reply, now_ns)
+        if self.target is None and reply is not None and reply.execution is not None:
+            self._record_times(instance, reply.sent, reply.execution)
 
     def end_execution(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
         """Record that an instance has executed its first batch, and what was measured."""
         execution = sent.end_execution(reply, finished_ns)
-        batch, waited = sent.batch, sent.waited_since_ns > 0
-        self.times.record(instance, batch, execution, waited=waited)
         target = self.target
-        if target is not None and target.on_executed(batch, finished_ns):
-            _log_target(self._requests, target)
+        if target is not None:
+            # The next batch is planned by the newest times. Otherwise responses come first.
+            self._record_times(instance, sent, execution)
+            if target.on_executed(sent.batch, finished_ns):
+                _log_target(self._requests, target)
         self._end_first(instance, finished_ns)
         return execution
+
+    def _record_times(
+        self, instance: RemoteInstance, sent: SentBatch, execution: Execution
+    ) -> None:
+        # An instance that has left would be kept by the table for ever.
+        if instance in self._router:
+            self.times.record(instance, sent.batch, execution, waited=sent.waited_since_ns > 0)
 
     def _end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """Remove an instance's first batch, which was executed, and let the next one begin."""

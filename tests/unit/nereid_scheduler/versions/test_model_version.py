@@ -624,3 +624,17 @@ async def test_it_does_not_beside_others_nor_after_short_batches(taken_ns: int) 
         assert batches(stream) == [[1_000_000]]
         assert other.batches.first is not None
     assert await _two_groups_take_turns(it, taken_ns, 60) == 60
+
+
+async def test_an_instance_that_has_left_is_not_kept_for_its_times() -> None:
+    world = VersionWorld()
+    instance, stream = world.instance()
+    world.submit(1, 2)
+    await turn()
+    world.reply(instance, stream.sent[0])
+    await turn()
+    assert instance in world.model.pool.times.instances
+    world.retire(instance)
+    world.reply(instance, stream.sent[1])
+    assert world.idle == ["i"]
+    assert not world.model.pool.times.instances
