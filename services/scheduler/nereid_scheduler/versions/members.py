@@ -83,7 +83,8 @@ class Members:
             instance.keeps_sequences = False
             self._retiring.discard(instance)
         self._waiting.remove_instance(instance)
-        self._times.forget_instance(instance)
+        if instance.batches.waiting is None:  # otherwise its times decide when that is withdrawn
+            self._times.forget_instance(instance)
         removed = self._router.remove_instance(instance)
         # A draining instance has left the router, but may be lost before its states were moved.
         if self._sequences is not None and (removed or lost):

@@ -121,6 +121,8 @@ class WaitingBatches:
         self.requests -= len(sent.batch.entries)
         if instance in self._router:
             self._executing[instance] = None
+        else:
+            self._times.forget_instance(instance)
 
     def _overdue_ns(self, instance: RemoteInstance) -> int:
         """Return when the instance's executing batch will have taken longer than expected."""

@@ -379,3 +379,17 @@ async def test_a_waiting_batch_that_cannot_be_sent_fails_alone() -> None:
     await it.submit_in_turn(2)
     await turn()
     assert it.outcomes() == {2: "the batch cannot be sent to an executor"}
+
+
+async def test_a_retired_instance_has_the_patience_that_it_had() -> None:
+    it = World("")
+    instance, stream = it.fast_instance()
+    await it.submit_in_turn(1, 2)
+    times = it.model.pool.times
+    patience_ns = times.of_instance(instance).patience_ns
+    it.model.pool.members.retire(instance)
+    assert times.instances[instance].patience_ns == patience_ns > 1000 * MS
+    it.reply(instance, stream.sent[0])
+    it.reply(instance, stream.sent[1])
+    assert [*it.outcomes()] == [1, 2]
+    assert not times.instances
