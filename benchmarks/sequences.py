@@ -64,7 +64,7 @@ class Site:
         for number in range(instances):
             stream = RespondingStream()
             instance = RemoteInstance(number, f"m_{number}", "executor", stream)
-            self.version.pool.members.add(instance)
+            self.version.pool.roster.add(instance)
             self.instances.append((instance, stream))
         head = kserve_pb2.ModelInferRequest(model_name="m")
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])

@@ -227,7 +227,7 @@ class CacheWorld(World):
 
     def _add_executor(self) -> None:
         self.executors.append(_Executor(self, len(self.executors)))
-        self.model.pool.members.add(self.executors[-1].instance)
+        self.model.pool.roster.add(self.executors[-1].instance)
 
     def _see_stream_end(self) -> None:
         self.stream_broke = False
@@ -244,7 +244,7 @@ class CacheWorld(World):
         """The old instance still runs what it has, and nothing more."""
         self.revision = b"s"
         self.loop.run(self.model.set_revision, self.revision)
-        self.loop.run(self.model.pool.members.retire, self.executors[-1].instance)
+        self.loop.run(self.model.pool.roster.retire, self.executors[-1].instance)
         self.loop.run(self._add_executor)
 
     # ---- what holds

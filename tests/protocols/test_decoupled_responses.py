@@ -206,7 +206,7 @@ class DecoupledWorld(World):
 
     def _add_executor(self) -> None:
         self.executors.append(_Executor(self, len(self.executors)))
-        self.model.pool.members.add(self.executors[-1].instance)
+        self.model.pool.roster.add(self.executors[-1].instance)
 
     def _start_gateway(self) -> None:
         def open_link(**callbacks: Any) -> Any:

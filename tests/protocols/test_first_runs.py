@@ -518,7 +518,7 @@ class Scheduler:
         joined.instance = RemoteInstance(1, _MODEL, joined.executor.name, stream)
         self.served.life.report(joined.executor.name, LoadStatus.UP)
         self.loop.settle(self.admission.models_changed)
-        self.loop.settle(self.model.pool.members.add, joined.instance)
+        self.loop.settle(self.model.pool.roster.add, joined.instance)
 
     def on_executor_left(self, joined: Joined) -> None:
         if self.sessions.get(joined.executor.name) is joined:

@@ -313,7 +313,7 @@ class Wires:
         number = stream.number if world.reports else 0
         world.loop.settle(world.crash_recovery.on_reconnected, self.placed, number)
         instance.stream, instance.crash_stream = stream, number
-        world.loop.settle(world.version.pool.members.add, instance)
+        world.loop.settle(world.version.pool.roster.add, instance)
 
     def on_closed(self, stream: StreamWire) -> None:
         if self.instance.stream is stream:

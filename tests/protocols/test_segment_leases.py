@@ -113,7 +113,7 @@ class _Instance(InstanceWire):
             self._grant, lambda: False, self._return_buffers, idle_s=math.inf
         )
         self.connect(world.loop, world.model, self.number, f"i{self.number}")
-        world.loop.run(world.model.pool.members.add, self.instance)
+        world.loop.run(world.model.pool.roster.add, self.instance)
 
     def describe(self, batch: pb.Batch) -> str:
         return f"execute {world_number(self.world, batch.members[0].id)}"

@@ -128,7 +128,7 @@ class SequenceWorld(World):
     def _add_executor(self) -> None:
         executor = _Executor(self, len(self.executors), self.model.config.proto)
         self.executors.append(executor)
-        self.model.pool.members.add(executor.instance)
+        self.model.pool.roster.add(executor.instance)
 
     # ---- the cache's link
 
@@ -221,7 +221,7 @@ class SequenceWorld(World):
         self.used.add("drained")
         executor.retiring = True
         self.loop.run(self._add_executor)
-        self.loop.run(self.model.pool.members.retire, executor.instance)
+        self.loop.run(self.model.pool.roster.retire, executor.instance)
         if executor.instance.at_work:
             executor.instance.on_idle = executor.unload
         else:

@@ -61,7 +61,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     scheduler_end.send(CachedModels(()), at_once=True)
     model, stream = world.ready(), Stream()
     instance = RemoteInstance(1, "i", "executor", stream)
-    model.pool.members.add(instance)
+    model.pool.roster.add(instance)
     responses: list[InferResponse] = []
     for number in range(1, 5):
         before = loop.deferred

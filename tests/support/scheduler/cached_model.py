@@ -53,7 +53,7 @@ class CachedModel:
         self.cache = self.model.cache
         self.stream = Stream()
         self.instance = RemoteInstance(1, "i", "executor", self.stream, revision=REVISION)
-        self.model.pool.members.add(self.instance)
+        self.model.pool.roster.add(self.instance)
         self.responses: dict[int, InferResponse] = {}
         self._executed = 0
 

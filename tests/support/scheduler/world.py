@@ -217,7 +217,7 @@ def add_instance(
     """Give a version another instance, whose stream records its batches."""
     stream = Stream()
     instance = RemoteInstance(number, name, "executor", stream, **fields)
-    model.pool.members.add(instance)
+    model.pool.roster.add(instance)
     return instance, stream
 
 
@@ -252,9 +252,9 @@ class VersionWorld:
     def retire(self, instance: RemoteInstance, *, after_sequences: bool = False) -> None:
         """Retire an instance as the loader does, which unloads it when it is idle."""
         if after_sequences:
-            self.model.pool.members.retire_after_sequences(instance)
+            self.model.pool.roster.retire_after_sequences(instance)
         else:
-            self.model.pool.members.retire(instance)
+            self.model.pool.roster.retire(instance)
         if instance.at_work:
             instance.on_idle = lambda: self.idle.append(instance.name)
         else:

@@ -29,10 +29,10 @@ from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import QUEUED, RESPONDED, Entry
 from nereid_scheduler.versions.dispatcher import Dispatcher
-from nereid_scheduler.versions.members import Members
 from nereid_scheduler.versions.plan import plan
 from nereid_scheduler.versions.replies import Replies
 from nereid_scheduler.versions.reruns.lost_requests import LostRequests
+from nereid_scheduler.versions.roster import Roster
 from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
 from nereid_scheduler.versions.tracing.request_traces import end_attempts
 from nereid_scheduler.versions.waiting_batches import (
@@ -110,8 +110,8 @@ class InstancePool(Dispatcher):
         # when it holds its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, self._router, self.times)
-        # True if a reply has made an instance free, or has begun its second batch.
-        self._is_free = False
+        # True if the reply at hand has freed an instance, or let its second batch begin.
+        self._has_freed = False
         # If True, a request that comes alone is probably the only one.
         self._last_batch_small = True
         self._lost = LostRequests(
@@ -120,7 +120,7 @@ class InstancePool(Dispatcher):
         self._executor_wait = ExecutorWait(
             config, requests, self.batcher, limits.no_executor_timeout_s
         )
-        self.members = Members(
+        self.roster = Roster(
             self._router,
             self._sequences,
             self._waiting,
@@ -209,7 +209,7 @@ class InstancePool(Dispatcher):
                 self._send_batch(instance, batch, now_ns)
         if batcher.pending or self._wait.reason:
             self._wait.update(waited, now_ns)
-        self.members.end_retirements()
+        self.roster.end_retirements()
         at_ns = batcher.wake_at_ns(now_ns)
         if self._waiting.requests:
             overdue_ns = self._waiting.wake_at_ns()
@@ -248,8 +248,8 @@ class InstancePool(Dispatcher):
         """
         now_ns = _now_ns()
         reply = self._replies.read(instance, message, now_ns)
-        if self._is_free:
-            self._is_free = False
+        if self._has_freed:
+            self._has_freed = False
             if self._sequences is not None:
                 # The next requests of sequences may join the batch once the responses are sent.
                 self._turns.wake()
@@ -287,7 +287,7 @@ class InstancePool(Dispatcher):
         ended = batches.first
         assert ended is not None, "no batch that could have been executed"
         batches.end_first(now_ns)
-        self._is_free = True
+        self._has_freed = True
         if batches.first is not None:
             self._begin_waiting(instance, batches.first)
             return
@@ -324,7 +324,7 @@ class InstancePool(Dispatcher):
             self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
                 entry.request.resent = True
-        self.members.remove(instance, cause, lost=True)
+        self.roster.remove(instance, cause, lost=True)
         instance.handing_over = False
         self._router.release_instance(instance)
         entries: list[Entry] = []

@@ -84,7 +84,7 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     other.batches.add_batch(SentBatch(1, Batch([], 0, "single"), 0))
     it.gateway.on_items([request(1, caller=7)])
     model = it.ready()
-    model.pool.members.add(mine)
+    model.pool.roster.add(mine)
     await turn()
     assert mine.batches.first is not None
     # so m cannot wait for the other model.

@@ -163,7 +163,7 @@ async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
     instance, _ = it.instance()
     it.submit(1)
     await turn()
-    it.model.pool.members.retire(instance)
+    it.model.pool.roster.retire(instance)
     await turn()
     assert it.responses == []
     it.model.pool.lose_instance(instance, "killed while leaving")
@@ -326,7 +326,7 @@ class TestRetireAfterSequences:
         await it.begin()
         it.retire(it.instances[0][0], after_sequences=True)
         instance = it.instances[0][0]
-        it.model.pool.members.retire(instance)
+        it.model.pool.roster.retire(instance)
         await turn()
         assert not instance.at_work
         with pytest.raises(Unavailable, match="is gone"):
@@ -338,7 +338,7 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     instance, stream = it.instance()
     it.submit(1)
     await turn()
-    it.model.pool.members.retire_after_sequences(instance)
+    it.model.pool.roster.retire_after_sequences(instance)
     assert instance.at_work
     it.reply(instance, stream.sent[0])
     assert not instance.at_work

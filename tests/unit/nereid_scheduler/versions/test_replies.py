@@ -96,7 +96,7 @@ async def test_a_request_with_responses_fails_once_with_its_instance(executing: 
         it.model.pool.lose_instance(one, "the executor is gone")
     else:
         one.on_idle = lambda: None
-        it.model.pool.members.retire(one)
+        it.model.pool.roster.retire(one)
         await it.execute(one, 1, "again", partial=True)
         it.model.pool.lose_instance(one, "the executor is gone")
     _, other = it.executor(2)
@@ -158,7 +158,7 @@ async def test_a_request_is_cancelled_between_its_iterations() -> None:
     one, _ = it.executor(1)
     await it.submit_one(1)
     one.on_idle = lambda: None
-    it.model.pool.members.retire(one)
+    it.model.pool.roster.retire(one)
     await it.execute(one, 1, "again")
     it.model.cancel(it.entry)
     _, stream = it.executor(2)
@@ -210,7 +210,7 @@ async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
         one, stream = it.executor(number)
         await turn()
         assert started(stream.sent[0]) == [True]
-        it.model.pool.members.retire(one)
+        it.model.pool.roster.retire(one)
         await it.execute(one, 1, "again")
     (error,) = it.kinds()
     assert "send the request again" in error

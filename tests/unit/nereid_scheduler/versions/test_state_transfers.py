@@ -83,7 +83,7 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         world.step(1, start=start)
     await turn()
     if surplus:
-        world.model.pool.members.retire_after_sequences(instance)
+        world.model.pool.roster.retire_after_sequences(instance)
         assert instance.at_work
         instance.on_idle = lambda: world.idle.append(instance.name)
     else:
@@ -102,7 +102,7 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         assert ["instance 'old' is gone" in each for each in errors] == [True]
     if surplus:
         # It has not had its END.
-        world.model.pool.members.retire(instance)
+        world.model.pool.roster.retire(instance)
         assert not instance.at_work
     else:
         assert world.idle == ["old"]

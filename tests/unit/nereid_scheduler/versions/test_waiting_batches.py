@@ -179,7 +179,7 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     it.reply(instance, stream.sent[0])
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
-    it.model.pool.members.retire(instance)
+    it.model.pool.roster.retire(instance)
     it.model.pool.batch_withdrawn(instance, 2)
     assert idle
     assert it.model.dispatcher.pending == 1
@@ -356,7 +356,7 @@ async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
     it = World("")
     instance, _ = it.fast_instance()
     await it.submit_in_turn(1, 2)
-    it.model.pool.members.retire(instance)
+    it.model.pool.roster.retire(instance)
     it.model.pool.lose_instance(instance, "it died")
     _, more = it.fast_instance()
     await turn()
@@ -387,7 +387,7 @@ async def test_a_retired_instance_has_the_patience_that_it_had() -> None:
     await it.submit_in_turn(1, 2)
     times = it.model.pool.times
     patience_ns = times.of_instance(instance).patience_ns
-    it.model.pool.members.retire(instance)
+    it.model.pool.roster.retire(instance)
     assert times.instances[instance].patience_ns == patience_ns > 1000 * MS
     it.reply(instance, stream.sent[0])
     it.reply(instance, stream.sent[1])

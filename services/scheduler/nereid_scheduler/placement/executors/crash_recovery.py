@@ -42,7 +42,7 @@ class CrashRecovery:
         expected = instance.crash_stream > 0 and report is None and not placed.session.gone
         pool = placed.served.pool
         if expected and instance.at_work and pool is not None:
-            pool.members.retire(instance)
+            pool.roster.retire(instance)
             self._unreported[instance.id] = placed, cause
         else:
             _recover(placed, cause, report)

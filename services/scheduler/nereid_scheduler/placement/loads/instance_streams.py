@@ -61,7 +61,7 @@ class InstanceStreams:
         instance.stream, instance.crash_stream = stream, crash_stream
         assert served.pool is not None, "placed, but not in service"
         if not placed.slot.passive:
-            served.pool.members.add(instance)
+            served.pool.roster.add(instance)
         hosted = placed.session.hosted[served]
         if hosted.was_ever_ready or hosted.ready == len(hosted.instances):
             hosted.was_ever_ready = True

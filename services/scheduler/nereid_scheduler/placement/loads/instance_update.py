@@ -54,7 +54,7 @@ class InstanceUpdates:
             placed = self._instances.placed[number]
             pool = placed.served.pool
             if pool is not None:
-                pool.members.retire_after_sequences(placed.instance)
+                pool.roster.retire_after_sequences(placed.instance)
             self._instances.unload_when_idle(placed, _CAUSE)
 
 

@@ -242,7 +242,7 @@ class Loader:
             hosted.awaited.clear()
             for number, instance in list(hosted.instances.items()):
                 if served.pool is not None:
-                    served.pool.members.retire(instance)
+                    served.pool.roster.retire(instance)
                 if instance.has_states:
                     # Sent once other instances have the sequences' states. The executor waits for
                     # it.

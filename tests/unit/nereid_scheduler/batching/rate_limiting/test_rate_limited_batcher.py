@@ -48,7 +48,7 @@ class Version(VersionWorld):
             limit = RateLimit((ResourceNeed("R", False, 1),), 1)
             self.limiter.add_instance(instance, limit, DEVICE)
         self.instances.append((instance, stream))
-        self.model.pool.members.add(instance)
+        self.model.pool.roster.add(instance)
         return instance
 
     def send(self, number: int) -> Entry:
@@ -175,8 +175,8 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving.send(1)
     await turns()
     other.send(1)
-    leaving.model.pool.members.retire(instance)
-    leaving.model.pool.members.retire(idle)
+    leaving.model.pool.roster.retire(instance)
+    leaving.model.pool.roster.retire(idle)
     await turns()
     assert not other.running
     leaving.execute()

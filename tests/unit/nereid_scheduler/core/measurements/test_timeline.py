@@ -208,7 +208,7 @@ async def test_a_resource_that_another_model_holds() -> None:
         stream = Stream()
         instance = RemoteInstance(number, "i", "executor", stream)
         shared.add_instance(instance, RateLimit((ResourceNeed("R", False, 1),), 1), Device("h", 0))
-        it.model.pool.members.add(instance)
+        it.model.pool.roster.add(instance)
         streams.append((instance, stream))
     first, second = worlds
     first.submit(1)

@@ -161,7 +161,7 @@ async def test_followers_of_a_request_that_crashes_instances_fail_with_it(it: Ca
         it.model.pool.lose_instance(instance, "it died")
         died += 1
         instance = RemoteInstance(1 + died, "i", "executor", Stream(), revision=REVISION)
-        it.model.pool.members.add(instance)
+        it.model.pool.roster.add(instance)
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
     assert set(it.responses) == set(range(5))

@@ -265,7 +265,7 @@ async def test_segments_that_a_lost_instance_may_still_read_are_discarded(output
     model = it.models["b"]
     model.model.pool.lose_instance(model.runner, "it stands still")
     model.runner = RemoteInstance(2, "b", "executor", model.stream)
-    model.model.pool.members.add(model.runner)
+    model.model.pool.roster.add(model.runner)
     await turn()
     await it.response("b", b"y", lent=False)
     assert it.released == [([first], True)]

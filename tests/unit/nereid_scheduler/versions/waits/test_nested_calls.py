@@ -231,7 +231,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     a.stream = SimpleNamespace(send=lambda *_, **_options: None)
     model = ModelVersion(model_of(DECOUPLED), 1, VersionContext())
     world.placed[a.id].served.runtime = model
-    model.pool.members.add(a)
+    model.pool.roster.add(a)
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
     request = InferRequest(1, head.SerializeToString(), [b"x"], accepts_many=True, depth=4)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _now_ns = time.monotonic_ns
 
 
-class Members:
+class Roster:
     """Instances of one version that get batches."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one collaborator each)
