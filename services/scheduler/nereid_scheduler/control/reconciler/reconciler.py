@@ -345,9 +345,11 @@ class Reconciler:
         self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
     ) -> None:
         await asyncio.gather(*ends)
-        # Do not remove a model that is in service again, or that a client with an old view loads.
+        # Do not remove a model that is in service again, or that a client with an old view loads,
+        # nor one whose next versions are still loading: they are handed over once they have loaded.
         current = self._catalogue.model(model.name) is model
-        if current and model.unloaded and not self._moves.owns(model.name):
+        loading = any(load.name == model.name for load in self._reloads)
+        if current and model.unloaded and not loading and not self._moves.owns(model.name):
             self._catalogue.remove_model(model)
 
 

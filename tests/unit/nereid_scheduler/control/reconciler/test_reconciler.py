@@ -362,6 +362,25 @@ async def test_a_model_that_moves_while_it_is_loaded_is_given_away() -> None:
     assert it.records.written == [("loaded", "m", None, True)]
 
 
+async def test_a_model_that_moves_while_changed_files_are_loaded_is_given_away_with_both() -> None:
+    it = World(alone=False)
+    await it.serve("m")
+    changed = replace(found("m"), digest=b"e", file_digests={1: b"e"})
+    load = it.ask("m", Reason.POLLED, changed)
+    new = await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
+    it.moves.away = {"m"}
+    it.loader.requests_done.set()
+    assert await ended(it.ask("m", Reason.MOVED)) is None
+    await it.reconciler.finish_hand_overs(LIMIT_S)
+    # Its old version has left before the new one is ready.
+    assert it.loader.versions == [new]
+    new.life.report("executor", UP)
+    it.loader.waiters.notify_all()
+    assert await ended(load) is None
+    await it.reconciler.finish_hand_overs(LIMIT_S)
+    assert (it.loader.versions, it.catalogue.models()) == ([], [])
+
+
 # ---- the end
 
 
