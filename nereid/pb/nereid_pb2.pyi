@@ -73,7 +73,14 @@ class WriteStateResponse(_message.Message):
     def __init__(self, conflict: bool = ..., aside: _Optional[str] = ...) -> None: ...
 
 class PeerState(_message.Message):
-    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links", "number")
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links", "number", "takeovers")
+    class TakeoversEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +90,7 @@ class PeerState(_message.Message):
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     epoch: int
@@ -92,7 +100,8 @@ class PeerState(_message.Message):
     executors: int
     links: int
     number: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    takeovers: _containers.ScalarMap[int, int]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ..., number: _Optional[int] = ..., takeovers: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Composition(_message.Message):
     __slots__ = ("ensemble", "models")

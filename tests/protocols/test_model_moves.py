@@ -141,6 +141,7 @@ class Process:
             self.desired,
             self._regroup,
             DEFAULT_TIMES,
+            recorded=False,
         )
         self.alive, self.stopped = True, False
         # It was given up by all others, at any time.
@@ -225,6 +226,7 @@ class Process:
             for name in lost:
                 self.world.check_lost(self, name)
             self.owned.set_members(self.membership.members)
+            self.membership.record_takeovers(lost)
             leaving = self.membership.leaving_models()
             self.moves.move_models(self.membership.take_lost_models(), leaving)
         elif due is Due.REGROUP:
@@ -242,7 +244,8 @@ class Process:
         named: tuple[str, ...] = ()
         if self.changes.started:
             served = self.moves.served()
-            peer = peer._replace(models=served.models)
+            takeovers = self.membership.takeovers
+            peer = peer._replace(models=served.models, takeovers=takeovers)
             named = self.moves.named()
         notice = Ownership(self.shard, membership.epoch, named, membership.leaving)
         if self.sent is not None and (peer, notice) == (
@@ -698,9 +701,9 @@ class _ForgetsNothing(RoutingTable[Any]):
 class _KeepsWhatItHas(ModelMoves):
     """Models that others own now are not given away."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: Any, recorded: bool) -> None:
         parts[6].hands_over = False
-        super().__init__(*parts)
+        super().__init__(*parts, recorded=recorded)
 
 
 _DEFECTS = {

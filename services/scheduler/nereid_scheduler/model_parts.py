@@ -71,6 +71,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 ) -> ModelParts:
     """Create the parts and connect them."""
     settings, state = environment.settings, environment.state
+    records = state.models if settings.model_control_mode == EXPLICIT else None
 
     def on_due() -> None:
         asyncio.get_running_loop().call_soon(reconciler.reconcile)
@@ -111,6 +112,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             desired,
             on_regrouped,
             settings.recovery,
+            recorded=records is not None,
         )
         shard = Shard(
             membership,
@@ -136,8 +138,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     rules = _control_rules(settings)
     recorded: RecordedModels = NO_RECORDED_MODELS
-    if state.models is not None and rules.mode == EXPLICIT:
-        recorded = RecordedModels(repositories, state.models, files_allowed=rules.allow_model_files)
+    if records is not None:
+        recorded = RecordedModels(repositories, records, files_allowed=rules.allow_model_files)
     owners: ModelOwners = ONE_OWNER if moves is None else moves
     sources = Sources(on_demand, recorded, owners)
     reconciler = Reconciler(desired, catalogue, loader, repositories, rules, sources)

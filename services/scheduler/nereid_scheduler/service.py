@@ -212,10 +212,7 @@ class SchedulerService:
             raise StartError(f"--model-repository: {error.text}") from error
 
     async def _start(self) -> None:
-        documents = await self._environment.state.read(self._restore)
-        explicit = self._settings.model_control_mode == EXPLICIT
-        if documents is None and explicit:
-            self._models.control.await_records()
+        documents = await self._read_state()
         self._mesh_settings.restore(documents or {})
         self._environment.state.settings.apply(
             documents or {}, SIZES, self._models.on_demand.restore_sizes
@@ -229,6 +226,9 @@ class SchedulerService:
             await moves.scan()
             await self._listen()
             await shard.start()
+            if documents is not None and self._settings.model_control_mode == EXPLICIT:
+                # Peers had its models until now: clients may have unloaded some meanwhile.
+                records = self._model_records(await self._read_state() or {})
             await self._models.control.start(records)
             shard.update()
         self._models_begun.set()
@@ -238,6 +238,13 @@ class SchedulerService:
         self._gateways.start()
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    async def _read_state(self) -> Documents | None:
+        """Return what is saved; `None` if it cannot be read yet. It is then restored later."""
+        documents = await self._environment.state.read(self._restore)
+        if documents is None and self._settings.model_control_mode == EXPLICIT:
+            self._models.control.await_records()
+        return documents
 
     async def _listen(self) -> None:
         self._models.loader.first_runs.restart_grace()
@@ -365,6 +372,8 @@ class SchedulerService:
 
     def _on_handed_over(self, served: ServedVersion, runtime: ModelVersion) -> None:
         self._counts.on_handed_over(served, runtime)
+        if self._models.shard is not None:
+            self._models.shard.announce_again()
 
     def _accept_peer(self, call: Call) -> None:
         assert self._models.shard is not None, "the mesh's only scheduler"

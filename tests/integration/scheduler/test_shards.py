@@ -261,6 +261,85 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         assert not where.service._models.desired.awaited
 
 
+async def test_a_scheduler_that_was_replaced_serves_what_clients_loaded_meanwhile(
+    tmp_path: Path,
+) -> None:
+    repository, state = tmp_path / "models", tmp_path / "state"
+    kept, unloaded = _names_of("a", "ab", 2)
+    add_model(repository, kept)
+    add_model(repository, unloaded)
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start(hold=True)
+        where, gateway, executor = mesh.worlds["b"], mesh.gateways["a"], mesh.executors["a"]
+        await where.load(kept)
+        await where.load(unloaded)
+        await gateway.until_named(kept, unloaded)
+        begun = gateway.send(request(1, 2, model=kept))
+        instance, batch = await executor.batch()
+        queued = gateway.send(request(3, 4, model=kept))
+        await gateway.arrived()
+        shard, other = (mesh.worlds[each].service._models.shard for each in "ab")
+        assert shard is not None
+        assert other is not None
+        # The test says when the members have settled.
+        shard.changes._times = RecoveryTimes(silence_s=100 * LIMIT_S)
+        # The other one has lost this one, which does not notice.
+        for stream in [*other.links.dialled, *other.links._accepted]:
+            other.on_peer_lost(stream)
+        await mesh.gateways["b"].until_named(kept, unloaded)
+        assert is_moved(await asyncio.wait_for(queued, LIMIT_S))
+        while not gateway.ownership.empty():
+            gateway.ownership.get_nowait()
+        instance.response(batch)
+        assert numbers_of(await begun) == [2, 4]
+        # The gateway sends again what came back.
+        await gateway.until_named(kept, unloaded)
+        waiting = gateway.send(request(3, 4, model=kept))
+        refused = gateway.send(request(5, 6, model=unloaded))
+        await gateway.arrived()
+        await where.load(kept, OVERRIDE)
+        await where.unload(unloaded)
+        assert not waiting.done()
+        assert not refused.done()
+        shard._on_settled()
+        assert "unknown model" in error_status_of(await asyncio.wait_for(refused, 10)).message
+        instance, batch = await executor.batch()
+        assert instance.load.config.max_batch_size == OVERRIDE["max_batch_size"]
+        instance.response(batch)
+        assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [6, 8]
+
+
+async def test_a_scheduler_that_starts_serves_what_clients_loaded_until_its_peers_know_it(
+    tmp_path: Path,
+) -> None:
+    repository, state = tmp_path / "models", tmp_path / "state"
+    kept, unloaded = _names_of("a", "ab", 2)
+    add_model(repository, kept)
+    add_model(repository, unloaded)
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start("b")
+        where = mesh.worlds["b"]
+        await where.load(kept)
+        await where.load(unloaded)
+
+        async def change() -> None:
+            await where.load(kept, OVERRIDE)
+            await where.unload(unloaded)
+
+        await mesh.start("a", on_listening=change)
+        await mesh.until_ready(**{kept: "a"})
+        loads = [instance.load.config for instance in mesh.executors["a"].instances]
+        assert {(load.name, load.max_batch_size) for load in loads} == {(kept, 7)}
+        assert (
+            "unknown model"
+            in error_status_of(await mesh.gateways["a"].ask(1, 2, model=unloaded)).message
+        )
+
+
 async def test_files_of_load_requests_are_read_by_the_models_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,6 +64,7 @@ class FakeLoader:
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
         served.life.begin_unload()
+        self.waiters.notify_all()
         return self._end_unload(served)
 
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:

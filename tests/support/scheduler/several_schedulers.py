@@ -4,7 +4,7 @@ scheduler_world: each scheduler has an executor and a gateway of its own.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from nereid_scheduler.service import SchedulerService
 from nereid_scheduler.settings import Settings
 from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, World
 from tests.support.waiting import until
+
+
+async def _nothing() -> None:
+    pass
 
 
 class Schedulers:
@@ -40,11 +44,19 @@ class Schedulers:
         assert owner is not None
         return owner
 
-    async def start(self, *names: str, **executor: Any) -> None:
-        """Start these, or all, each with an executor and a gateway."""
-        await asyncio.gather(*(self._start(name, executor) for name in names or self.names))
+    async def start(
+        self, *names: str, on_listening: Callable[[], Awaitable[None]] = _nothing, **executor: Any
+    ) -> None:
+        """Start these, or all, each with an executor and a gateway.
 
-    async def _start(self, name: str, executor: dict[str, Any]) -> None:
+        on_listening: awaited before a scheduler has an executor, without which it does not start.
+        """
+        starts = (self._start(name, on_listening, executor) for name in names or self.names)
+        await asyncio.gather(*starts)
+
+    async def _start(
+        self, name: str, on_listening: Callable[[], Awaitable[None]], executor: dict[str, Any]
+    ) -> None:
         service = SchedulerService(
             Settings(
                 model_repository=self._repositories,
@@ -57,6 +69,7 @@ class Schedulers:
         starting = asyncio.ensure_future(service.start())
         where = World(service, self.address(name))
         await until(lambda: service.addresses or starting.done())
+        await on_listening()
         # It starts once it has as many of these as the others.
         self.executors[name] = await where.executor(**executor)
         gateway = self.gateways[name] = RoutingGateway(where)

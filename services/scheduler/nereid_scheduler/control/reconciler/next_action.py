@@ -37,7 +37,7 @@ class Action(Enum):
     REFUSE = "it cannot be loaded"
     UNLOAD = "unload its versions"
     HAND_OVER = "give its versions to another scheduler"
-    WAIT = "the models of its steps are loaded first"
+    WAIT = "the models of its steps are loaded first, or the peers are not known yet"
 
 
 FINDING: Final = frozenset({Action.FIND, Action.FIND_RECORDED, Action.READ_FILES})
@@ -67,7 +67,7 @@ def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogu
         return Decision(Action.KEEP)
     found = model.found
     if found is None and model.reason is Reason.TAKEN_OVER:
-        return Decision(Action.FIND_RECORDED)
+        return Decision(Action.WAIT if desired.suspended else Action.FIND_RECORDED)
     if found is None:
         return Decision(Action.FIND, names=(model.name,))
     if model.files_pending:

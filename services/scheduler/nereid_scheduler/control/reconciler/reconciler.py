@@ -268,9 +268,9 @@ class Reconciler:
             self.tasks.spawn(self._loader.unload(version))
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
-        if not self._moves.owns(found.name):
-            # Another scheduler owns the model now. Only versions that were still loading are left
-            # here.
+        if not self._moves.owns(found.name) or found.name in self._desired.awaited:
+            # Another scheduler owns the model now, or it was given up and is taken over anew. Only
+            # versions that were still loading are left here.
             self._desired.add(found.name, Reason.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later

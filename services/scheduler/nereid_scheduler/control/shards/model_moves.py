@@ -41,7 +41,10 @@ class ModelMoves:
         desired: DesiredModels,
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
+        *,
+        recorded: bool,
     ) -> None:
+        """Create the moves. recorded: True if the state has the clients' loads and unloads."""
         self._owned = owned
         self._membership = membership
         self._repositories = repositories
@@ -51,6 +54,7 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
+        self._recorded = recorded
         self._loading: set[str] = set()
         # Models of lost members that their new owners have not announced yet.
         self._unclaimed: set[str] = set()
@@ -208,6 +212,26 @@ class ModelMoves:
             for found in refuse_cycles(in_load_order(self._found.values())):
                 if owned.owns(found.name):
                     self._take_over(found.name, found)
+
+    def suspend(self) -> None:
+        """Give all models up, as peers have served them meanwhile; hold their requests.
+
+        Without records this scheduler knows best how its models were loaded, and keeps them.
+        """
+        if not self._recorded:
+            return
+        self._desired.suspend()
+        owned = [model.name for model in self._catalogue.models() if self._has(model)]
+        served = [name for name in owned if self._catalogue.is_known(name)]
+        names = [name for name in served if name not in self._desired.awaited]
+        self._note_moves(names)
+        for name in names:
+            self._desired.add(name, Reason.MOVED)
+            self._desired.add(name, Reason.TAKEN_OVER, awaited_as=self.plain_name(name))
+
+    def resume(self) -> None:
+        """Take the models that were given up over again, by their records."""
+        self._desired.resume()
 
     def _take_over(self, name: str, found: FoundModel | None = None) -> None:
         """Ask for a model unless it is in service or has failed; without `found`, search for it."""

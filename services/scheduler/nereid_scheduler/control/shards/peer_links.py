@@ -168,6 +168,7 @@ def peer_of(state: pb.PeerState) -> Peer:
         state.executors,
         state.links,
         state.number,
+        tuple(sorted(state.takeovers.items())),
     )
 
 
@@ -182,6 +183,7 @@ def state_of(peer: Peer) -> pb.PeerState:
         executors=peer.executors,
         links=peer.links,
         number=peer.number,
+        takeovers=dict(peer.takeovers),
     )
     for ensemble, models in peer.compositions:
         state.compositions.add(ensemble=ensemble, models=models)

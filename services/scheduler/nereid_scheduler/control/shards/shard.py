@@ -40,6 +40,12 @@ class ShardModels(Protocol):
         lost_models: models of lost or leaving members. leaving: only those of leaving members.
         """
 
+    def suspend(self) -> None:
+        """Give all models up, as peers have served them meanwhile; hold their requests."""
+
+    def resume(self) -> None:
+        """Take the models that were given up over again, by their records."""
+
     def update_groups(self) -> bool:
         """Learn from all peers which models belong together; return whether owners may change."""
 
@@ -166,6 +172,14 @@ class Shard:
             self._update_due = True
             self._loop.call_soon(self.update)
 
+    def announce_again(self) -> None:
+        """Announce this scheduler's models to gateways, whether or not they have changed.
+
+        A gateway holds requests that came back until there is a new announcement.
+        """
+        self._sent_notice = None
+        self.models_changed()
+
     def update(self) -> None:
         """Announce everything that has changed since the last announcement."""
         self._update_due = False
@@ -186,6 +200,7 @@ class Shard:
                 compositions=served.compositions,
                 executors=served.executors,
                 links=self._count_links(),
+                takeovers=membership.takeovers,
             )
         if peer != self._sent_state:
             self._sent_state = peer
@@ -230,6 +245,8 @@ class Shard:
     def _act(self, due: Due) -> None:
         if due in {Due.MOVE, Due.TAKE_OVER}:
             self._apply(lost=due is Due.TAKE_OVER)
+        elif due is Due.GIVE_UP:
+            self.models.suspend()
         elif due is Due.REGROUP:
             self.regroup()
         elif due is Due.ANNOUNCE:
@@ -248,10 +265,12 @@ class Shard:
     def _apply(self, *, lost: bool = False) -> None:
         lost_members = self.owned.members - self.membership.members
         self._set_members()
+        self.membership.record_takeovers(lost_members)
         if lost or lost_members:
             self.models.on_member_lost()
         leaving = self.membership.leaving_models()
         self.models.move_models(self.membership.take_lost_models(), leaving)
+        self.models.resume()
         self.update()
 
     def _set_members(self) -> None:

@@ -103,6 +103,8 @@ class DesiredModels:
         self.last_loads = LastLoads()
         # True until it is known which models were in service when the scheduler last ended.
         self.restoring = False
+        # True until peers are known again, which have served this scheduler's models meanwhile.
+        self.suspended = False
         # Models that move between live schedulers. The server is ready without them.
         self.moving: set[str] = set()
         # The server is ready without these models.
@@ -178,6 +180,16 @@ class DesiredModels:
     def await_records(self, *, awaited: bool) -> None:
         """Set whether records of the models that were in service must still be read."""
         self.restoring = awaited
+
+    def suspend(self) -> None:
+        """Take no model over by its record yet, since a peer may still change the record."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Take models over from now on."""
+        if self.suspended:
+            self.suspended = False
+            self._set_due(*self._queues)
 
     def begin_moves(self, names: Iterable[str]) -> set[str]:
         """Add models that move between live schedulers; return those that did not move before."""
@@ -277,7 +289,7 @@ class DesiredModels:
             queue.remove(model)
             if not queue:
                 del self._queues[model.name]
-            if model.reason in PATIENT:
+            if model.reason in PATIENT and not any(queued.searching for queued in queue):
                 self._end_awaiting(model.name)
             self._composing.pop(model, None)
             self._set_due(model.name, *(waiting.name for waiting in self._composing))

@@ -381,6 +381,31 @@ async def test_a_model_that_moves_while_changed_files_are_loaded_is_given_away_w
     assert (it.loader.versions, it.catalogue.models()) == ([], [])
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_a_model_that_was_given_up_is_taken_over_once_the_peers_are_known(
+    *, loaded: bool
+) -> None:
+    it = World(alone=False)
+    it.repositories.models["m"] = found("m")
+    it.records.known = {"m": ModelRecord("m", loaded=loaded)}
+    load = it.ask("m", Reason.INITIAL, found("m"))
+    first = await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
+    it.desired.suspend()
+    given_up = it.ask("m", Reason.MOVED)
+    again = it.ask("m", Reason.TAKEN_OVER, awaited_as="m")
+    assert [await ended(each) for each in (given_up, load)] == [None, None]
+    assert first.life.unload_begun
+    # Its requests are held, and no record is read yet.
+    assert it.desired.awaited == {"m": "m"}
+    assert not it.records.reads.is_set()
+    it.desired.resume()
+    if loaded:
+        await it.loader.report(UP)
+    assert await ended(again) is None
+    assert it.catalogue.is_served("m") is loaded
+    assert not it.desired.awaited
+
+
 # ---- the end
 
 

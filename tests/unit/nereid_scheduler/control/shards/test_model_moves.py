@@ -48,7 +48,9 @@ class Repositories:
 class World:
     """Scheduler a, of a and b."""
 
-    def __init__(self, mode: str = "none", times: RecoveryTimes = QUICK) -> None:
+    def __init__(
+        self, mode: str = "none", times: RecoveryTimes = QUICK, *, recorded: bool = False
+    ) -> None:
         self.desired = DesiredModels()
         self.catalogue = Catalogue(desired=self.desired)
         self.repositories = Repositories()
@@ -68,6 +70,7 @@ class World:
             self.desired,
             self._on_regrouped,
             times,
+            recorded=recorded,
         )
         self.state("b")
 
@@ -133,6 +136,34 @@ async def test_in_explicit_mode_only_what_members_had_is_taken_over() -> None:
     await until(lambda: not it.moves.has_moved(OTHERS[0]))
     it.moves.move_models(lost, frozenset())
     assert it.due(Reason.TAKEN_OVER) == [MINE[0]]
+
+
+async def test_models_that_a_peer_has_served_are_given_up_and_taken_over_by_their_records() -> None:
+    it = World("explicit", recorded=True)
+    mine, other = MINE[0], OTHERS[0]
+    it.serve(mine, other)
+    it.moves.suspend()
+    due = it.desired.take_due()
+    assert [(each.name, each.reason) for each in due] == [
+        (mine, Reason.MOVED),
+        (mine, Reason.TAKEN_OVER),
+    ]
+    # Its requests are held here meanwhile.
+    assert it.desired.awaited == {mine: mine}
+    assert it.desired.suspended
+    # More than one peer may have served them.
+    it.moves.suspend()
+    assert it.due(Reason.TAKEN_OVER) == []
+    it.moves.resume()
+    assert it.due(Reason.TAKEN_OVER) == [mine]
+    assert not it.desired.suspended
+
+
+async def test_without_records_a_scheduler_keeps_the_models_that_a_peer_has_served() -> None:
+    it = World("explicit")
+    it.serve(MINE[0])
+    it.moves.suspend()
+    assert it.desired.take_due() == []
 
 
 async def test_where_a_model_is() -> None:

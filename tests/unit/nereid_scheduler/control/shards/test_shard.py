@@ -31,6 +31,7 @@ class Models:
     def __init__(self) -> None:
         self.moves: asyncio.Queue[frozenset[str]] = asyncio.Queue()
         self.lost = self.replaced = 0
+        self.suspended: list[bool] = []
         self.leaving: frozenset[str] = frozenset()
         self.regrouped = False
         self.executors = 0
@@ -40,6 +41,12 @@ class Models:
         assert leaving <= lost_models
         self.leaving = leaving
         self.moves.put_nowait(lost_models)
+
+    def suspend(self) -> None:
+        self.suspended.append(True)
+
+    def resume(self) -> None:
+        self.suspended.append(False)
 
     def update_groups(self) -> bool:
         return self.regrouped
@@ -227,4 +234,39 @@ async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_p
     it.lose_peer()
     assert it.shard.owned.members == {"a", "b"}
     assert it.models.moves.empty()
+    # Nor does it go on with its own: the peer has had them.
+    assert it.models.suspended == [True]
     await it.shard.close()
+
+
+async def test_models_that_a_peer_has_taken_over_are_given_up_until_the_members_are_settled(
+    it: World,
+) -> None:
+    it.peer()
+    await it.models.moved()
+    it.models.suspended.clear()
+    it.peer(takeovers=((1, 3),))
+    assert it.models.suspended == [True]
+    await it.models.moved()
+    assert it.models.suspended == [True, False]
+    # It says so in each of its states.
+    it.peer(takeovers=((1, 3),), executors=2)
+    assert it.models.suspended == [True, False]
+
+
+async def test_states_say_whose_models_were_taken_over(it: World) -> None:
+    it.peer()
+    await it.models.moved()
+    it.lose_peer()
+    assert it.shard._sent_state is not None
+    assert it.shard._sent_state.takeovers == ((2, it.shard.epoch),)
+
+
+async def test_models_are_announced_again_for_requests_that_came_back(it: World) -> None:
+    it.shard.update()
+    count = len(it.notices)
+    it.shard.models_changed()
+    it.shard.announce_again()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(it.notices) == count + 1

@@ -3,14 +3,18 @@
     state of this scheduler   event                                   due
     not started               any: it knows no members yet            nothing
     started                   a member was lost, or is leaving        TAKE_OVER at once
-    started, stood still      a member was lost, or is leaving        MOVE after `start_wait_s`
+    started, stood still      a member was lost, or is leaving        GIVE_UP at once, then MOVE
+                                                                      after `start_wait_s`
+    started                   a peer has replaced this scheduler      GIVE_UP at once, then MOVE
+                                                                      after `settle_s`
     started                   a member has joined                     MOVE after `settle_s`
     started                   models are grouped differently          REGROUP at once
     started                   members have other models               ANNOUNCE
 
 Each further event that asks for a MOVE delays a waiting MOVE again. A TAKE_OVER includes a waiting
 MOVE. If a scheduler stood still (its process or its host was stopped), its peers have taken over
-its models meanwhile. It must not take the peers' models before it has seen the peers again.
+its models meanwhile. It must not take the peers' models before it has seen the peers again, nor
+serve its own as they were before: clients may have loaded and unloaded them at the peers.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class Due(enum.Enum):
     NOTHING = enum.auto()
     ANNOUNCE = enum.auto()
     REGROUP = enum.auto()
+    # Serve no model until the next MOVE or TAKE_OVER: peers have served this scheduler's models.
+    GIVE_UP = enum.auto()
     MOVE = enum.auto()
     # As MOVE. Requests that ran at the lost member may also be sent again to this scheduler.
     TAKE_OVER = enum.auto()
@@ -63,13 +69,14 @@ class MemberChanges:
         """Return what is due now, after a change; set `move_due_at_s` if something is due later."""
         if not self._started:
             return Due.NOTHING
-        if change.left and not self.stood_still(now_s):
+        stood_still = bool(change.left) and self.stood_still(now_s)
+        if change.left and not stood_still:
             self.move_due_at_s = None
             return Due.TAKE_OVER
-        if change.joined or change.left:
+        if change.joined or change.replaced or stood_still:
             times = self._times
-            self.move_due_at_s = now_s + (times.start_wait_s if change.left else times.settle_s)
-            return Due.NOTHING
+            self.move_due_at_s = now_s + (times.start_wait_s if stood_still else times.settle_s)
+            return Due.GIVE_UP if change.replaced or stood_still else Due.NOTHING
         if not change.peers:
             return Due.NOTHING
         # Announce even if the groups are the same: this scheduler may have looked in vain for one

@@ -34,6 +34,8 @@ class Peer(NamedTuple):
     links: int = 0
     # Grows with each state that the process sends.
     number: int = 0
+    # Incarnations of the lost schedulers whose models it has taken over, and its epoch since.
+    takeovers: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_member(self) -> bool:
@@ -46,11 +48,15 @@ class Peer(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Changes of an event. `peers`: True if the models of some member have changed."""
+    """Changes of an event. `peers`: True if the models of some member have changed.
+
+    replaced: True if a peer says for the first time that it has taken this scheduler's models over.
+    """
 
     joined: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
     peers: bool = False
+    replaced: bool = False
 
 
 class NameInUseError(Exception):
@@ -74,6 +80,12 @@ class Membership:
         self._holders: dict[str, str] = {}
         # Key: a lost member. Value: the models that it had, until they are taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
+        # Key: the name of any peer that there was.
+        self._incarnations: dict[str, int] = {}
+        # Key: a member whose models this one has taken over. Value: its incarnation, our epoch.
+        self._takeovers: dict[str, tuple[int, int]] = {}
+        # Key: a peer that has taken this scheduler's models over. Value: its epoch then.
+        self._replaced: dict[str, int] = {}
 
     def start(self) -> Change:
         """Become a member, since the scheduler has started and can own models."""
@@ -98,13 +110,30 @@ class Membership:
             if newest.is_newer(known):
                 self._states[other] = newest
         self._largest_epoch = max(self._largest_epoch, peer.epoch)
-        return self._update()
+        return self._update()._replace(replaced=self._is_replaced(peer))
 
     def on_stream_end(self, stream: Hashable) -> Change:
         """Forget a stream that has ended, if a state has been received on it."""
         if self._states.pop(stream, None) is None:
             return Change()
         return self._update()
+
+    def _is_replaced(self, peer: Peer) -> bool:
+        epoch = dict(peer.takeovers).get(self.incarnation, 0)
+        if epoch <= self._replaced.get(peer.name, 0):
+            return False
+        self._replaced[peer.name] = epoch
+        return True
+
+    def record_takeovers(self, members: Iterable[str]) -> None:
+        """Record that lost members' models belong to others now: the members may come back."""
+        for name in members:
+            self._takeovers[name] = self._incarnations[name], self.epoch
+
+    @property
+    def takeovers(self) -> tuple[tuple[int, int], ...]:
+        """Takeovers to announce: incarnations of lost members, and this scheduler's epochs."""
+        return tuple(self._takeovers.values())
 
     @property
     def peers(self) -> Mapping[str, Peer]:
@@ -158,6 +187,7 @@ class Membership:
     def _update(self) -> Change:
         before, members = self._peers, self.members
         self._peers = {peer.name: peer for peer in self._states.values()}
+        self._incarnations.update((peer.name, peer.incarnation) for peer in self._peers.values())
         live = {name: peer for name, peer in self._peers.items() if peer.is_member}
         self.members = frozenset({self.name, *live} if self.is_member else live)
         left = members - self.members

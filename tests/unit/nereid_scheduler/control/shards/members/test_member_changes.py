@@ -11,6 +11,7 @@ TIMES = RecoveryTimes(7.0, 30.0)
 JOINED = Change(joined=frozenset("b"), peers=True)
 LEFT = Change(left=frozenset("b"), peers=True)
 PEERS = Change(peers=True)
+REPLACED = Change(replaced=True)
 
 
 def changes_at(now_s: float) -> MemberChanges:
@@ -31,11 +32,13 @@ def test_nothing_is_due_before_the_start(change: Change) -> None:
     [
         (JOINED, False, Due.NOTHING, 10.5),
         (LEFT, False, Due.TAKE_OVER, None),
+        (REPLACED, False, Due.GIVE_UP, 10.5),
+        (JOINED._replace(replaced=True), False, Due.GIVE_UP, 10.5),
         (PEERS, True, Due.REGROUP, None),
         (PEERS, False, Due.ANNOUNCE, None),
         (Change(), False, Due.NOTHING, None),
     ],
-    ids=["joined", "left", "regrouped", "peers", "nothing"],
+    ids=["joined", "left", "replaced", "joined and replaced", "regrouped", "peers", "nothing"],
 )
 def test_what_a_change_asks_for(
     change: Change, regrouped: bool, due: Due, move_due_at_s: float | None
@@ -71,7 +74,7 @@ def test_a_scheduler_that_stood_still_waits_for_its_peers(beats_first: bool) -> 
     assert not changes.stood_still(2.5)
     if beats_first:
         assert changes.on_beat(5.0) == pytest.approx(5.8)
-    assert changes.on_change(LEFT, 5.1, lambda: False) is Due.NOTHING
+    assert changes.on_change(LEFT, 5.1, lambda: False) is Due.GIVE_UP
     assert changes.move_due_at_s == pytest.approx(7.1)
     # A while after it goes on it is as all others.
     changes.on_beat(5.2)

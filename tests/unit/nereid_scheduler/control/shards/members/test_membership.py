@@ -146,6 +146,29 @@ def test_a_member_that_is_lost_twice_has_lost_what_it_had_at_first() -> None:
     assert membership.take_lost_models() == {"m"}
 
 
+def test_a_peer_that_has_taken_the_models_over_says_so_and_counts_once() -> None:
+    one, other = Membership("a", 1), Membership("b", 2)
+    for each in (one, other):
+        each.start()
+    other.on_state(1, Peer("a", 1, epoch=1))
+    other.on_stream_end(1)
+    other.record_takeovers({"a"})
+    assert other.takeovers == ((1, other.epoch),)
+
+    def state() -> Peer:
+        return Peer("b", 2, epoch=other.epoch, takeovers=other.takeovers)
+
+    assert one.on_state(1, state()).replaced
+    assert not one.on_state(1, state()).replaced
+    other.on_state(2, Peer("a", 1, epoch=2))
+    assert not one.on_state(1, state()).replaced
+    other.on_stream_end(2)
+    other.record_takeovers({"a"})
+    assert one.on_state(1, state()).replaced
+    # Another process of this name has had its models all the time.
+    assert not Membership("a", 3).on_state(1, state()).replaced
+
+
 def test_streams_are_found_by_the_name_of_the_peer_at_the_other_end() -> None:
     membership = _started()
     membership.on_state(1, Peer("b", 2))
