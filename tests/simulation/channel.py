@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.rpc.grpc.channel import unary_over
 from nereid.rpc.grpc.status import NotConnectedError, RpcError, Status
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from tests.simulation.calls import ClientStream
 from tests.simulation.network import KEEPALIVE_S, LATENCY_S, Connection
+from tests.support.rpc.call_ends import ClientStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.calls import Metadata
     from tests.simulation.network import Network
     from tests.simulation.processes import Process
+    from tests.support.rpc.call_ends import Metadata
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 # When a host that does not reply is tried again, as TCP does.
@@ -82,7 +82,7 @@ class SimulatedChannel:
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
-        stream = ClientStream(path, metadata, on_message, on_close, on_open)
+        stream = ClientStream(path, metadata, on_message, on_close, on_open, on_writable)
         self._submit(stream)
         return stream
 

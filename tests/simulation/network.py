@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.rpc import Handlers
-    from tests.simulation.calls import ClientStream, ServerCall
     from tests.simulation.processes import MeshLoop, Process
+    from tests.support.rpc.call_ends import ClientStream, ServerCall
 
 LATENCY_S: Final = (0.0002, 0.0015)
 # Of services by default (nereid.config.recovery): when to ping, and how long to wait then.
@@ -215,6 +215,8 @@ class Connection:
         self._network = network
         self._loop = network.loop
         self.client, self.listener = client, listener
+        self.client_name = client.name
+        self.routes, self.tasks = listener.routes, listener.tasks
         self.up = Wire(network, client, listener.process)
         self.down = Wire(network, listener.process, client)
         self._on_lost = on_lost

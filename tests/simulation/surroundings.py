@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.simulation.bugs import Bugs
-    from tests.simulation.calls import Metadata
     from tests.simulation.history import History
     from tests.simulation.network import Network
     from tests.simulation.processes import MeshLoop
     from tests.simulation.runs import Runs
+    from tests.support.rpc.call_ends import Metadata
 
 
 class Surroundings:

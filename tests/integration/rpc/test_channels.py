@@ -214,7 +214,7 @@ async def test_a_channel_in_memory_forgets_streams_that_are_cancelled(site: Site
     with pytest.raises(RpcError, match="deadline"):
         await local.unary("/test/Hold", b"", timeout_s=0.01)
     await soon(site.cancelled)
-    assert not local._streams
+    assert not local.streams
     await local.close()
 
 
