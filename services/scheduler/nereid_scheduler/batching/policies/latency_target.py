@@ -13,13 +13,11 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
-from nereid_scheduler.batching.policies.sizing import UNLIMITED, Sizing
+from nereid_scheduler.batching.policies.sizing import Sizing
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.batching.times.row_times import steps_up_to
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from nereid_scheduler.batching.times.row_times import RowTimes
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
@@ -118,10 +116,6 @@ class LatencyTarget(Sizing):
     def delay_ns(self) -> int:
         """Time for which a batch waits for more requests, by the current plan."""
         return self.plan.delay_ns
-
-    def max_requests(self, key: Hashable) -> int:  # noqa: ARG002 - of Sizing
-        """Return UNLIMITED, as the plan limits rows."""
-        return UNLIMITED
 
     # ---- refusals
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.router import Router
 
 # Stands for no limit: a batch never has this many requests.
-UNLIMITED: Final = 1 << 62
+UNLIMITED: Final = 1 << 60
 
 
 class Sizing(ABC):
@@ -31,9 +31,13 @@ class Sizing(ABC):
     def delay_ns(self) -> int:
         """Time for which a batch waits for more requests while an instance is free."""
 
-    @abstractmethod
+    def request_limit(self, key: Hashable) -> tuple[int, str]:  # noqa: ARG002 - no limit
+        """Return the maximum number of requests in a batch with this key, and whose limit it is."""
+        return UNLIMITED, ""
+
     def max_requests(self, key: Hashable) -> int:
         """Return the maximum number of requests in a batch with this key."""
+        return self.request_limit(key)[0]
 
 
 class ConfiguredSizing(Sizing):
@@ -53,10 +57,6 @@ class ConfiguredSizing(Sizing):
         """Queue delay of the configuration."""
         return self._delay_ns
 
-    def max_requests(self, key: Hashable) -> int:  # noqa: ARG002 - no limit
-        """Return UNLIMITED."""
-        return UNLIMITED
-
 
 class MeasuredSizing(ConfiguredSizing):
     """Batches that leave requests behind where that is fairer or cheaper."""
@@ -70,15 +70,15 @@ class MeasuredSizing(ConfiguredSizing):
         self._times = times
         self._open = open_requests
 
-    def max_requests(self, key: Hashable) -> int:
-        """Return the smaller limit of both policies."""
+    def request_limit(self, key: Hashable) -> tuple[int, str]:
+        """Return the smaller limit of both policies, with the reason of batches that reach it."""
         times, open_requests = self._times, len(self._open)
         if open_requests < 2:
-            return UNLIMITED
+            return UNLIMITED, ""
         limit = fair_share(open_requests, self._router.count, times.execution_ns) or UNLIMITED
         costs = None if times.on_gpu else times.of_shape(key)
         if costs is not None:
             cheapest = cheapest_size(costs)
             if 0 < cheapest < limit:
-                return cheapest
-        return limit
+                return cheapest, "cost"
+        return limit, "shared"
