@@ -168,7 +168,18 @@ BATCHES_CLOSED: Final = _counter(
     *_MODEL,
     "reason",
 )
-CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "shared", "single")
+# A batch is closed by its size, shape or delay, by the policies fair_shares ("shared") and
+# cheapest_size ("cost"), or by nothing: a free instance took all ("immediate"), or one ("single").
+CLOSING_REASONS: Final = (
+    "full",
+    "preferred",
+    "shape",
+    "delay",
+    "immediate",
+    "shared",
+    "cost",
+    "single",
+)
 REFUSED: Final = _counter(
     "nereid_requests_refused_total",
     "Requests that a full queue refused, or a target; as on Triton, they are no failures",

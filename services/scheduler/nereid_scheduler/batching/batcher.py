@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid_scheduler.batching.forming_rules import can_share
+from nereid_scheduler.batching.policies.fair_shares import can_share
 from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
 from nereid_scheduler.batching.policies.latency_target import LatencyTarget
 from nereid_scheduler.batching.policies.queue_control import AdaptiveBatcher, QueueControl

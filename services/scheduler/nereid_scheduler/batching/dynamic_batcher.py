@@ -11,7 +11,6 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.forming_rules import forms_ahead
 from nereid_scheduler.batching.policies.closing import (
     NO_CANDIDATES,
     Candidates,
@@ -21,6 +20,7 @@ from nereid_scheduler.batching.policies.closing import (
     read,
     takes_along,
 )
+from nereid_scheduler.batching.policies.queue_policies import QueuePolicies
 from nereid_scheduler.batching.queues import (
     Expiries,
     Fifo,
@@ -75,10 +75,7 @@ class DynamicBatcher:
         self._model_name = model_name
         self._max_pending = max_pending
         self._preferred = Preferred(batching.preferred_batch_sizes)
-        self._policy = batching.default_queue_policy
-        self._policies = batching.priority_queue_policies if batching.priority_levels else {}
-        self._forms_ahead = forms_ahead(batching)
-        self._has_levels = batching.priority_levels > 0
+        self._policies = QueuePolicies(batching)
         self._queues = PriorityQueues()
         self._formed: deque[FormedBatch] = deque()
         self._candidates = NO_CANDIDATES
@@ -88,8 +85,8 @@ class DynamicBatcher:
         """Queue an entry; raise Unavailable if its queue is full."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
-        if not self._forms_ahead:
-            bound = self._policies.get(entry.level, self._policy).max_queue_size
+        if not self._policies.forms_ahead:
+            bound = self._policies.of_level(entry.level).max_queue_size
             if bound and self._queues.count(entry.level) >= bound:
                 raise queue_full(entry)
         entry.enqueued_ns = now_ns
@@ -102,7 +99,7 @@ class DynamicBatcher:
 
     def pending_ahead(self, level: int) -> int:
         """Return how many entries would be executed before a new entry of this level."""
-        return self._queues.count_ahead(level) if self._has_levels else self.pending
+        return self._queues.count_ahead(level) if self._policies.levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
         """Return the last `count` entries that are in no formed batch, the last first."""
@@ -156,7 +153,7 @@ class DynamicBatcher:
         batch = self._formed.popleft()
         if self._sizing.delay_ns:
             self._take_along(batch, now_ns)
-        if batch.sealed and not self._has_levels:
+        if batch.sealed and not self._policies.levels:
             self._join_alike(batch)
         if self._candidates.growing is not None and not self._formed:
             # The growing batch has just left, and the candidates were for it.
@@ -190,7 +187,7 @@ class DynamicBatcher:
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, a few for each instance, and add entries to the last one."""
-        if not self._forms_ahead:
+        if not self._policies.forms_ahead:
             return
         limit = _FORMED_PER_INSTANCE * instances
         while self._candidates.growing is not None or len(self._formed) < limit:
@@ -205,7 +202,7 @@ class DynamicBatcher:
                 self.remove_entry(entry)
                 expired.append((entry, deadline_passed(self._model_name)))
             elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
-                if self._policies.get(entry.level, self._policy).timeout_action == "DELAY":
+                if self._policies.of_level(entry.level).timeout_action == "DELAY":
                     entry.timeout_ns = None
                     self._queues.delay(entry)
                     self._scan_anew(self._candidates.growing)
