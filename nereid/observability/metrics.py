@@ -168,8 +168,6 @@ BATCHES_CLOSED: Final = _counter(
     *_MODEL,
     "reason",
 )
-# A batch is closed by its size, shape or delay, by the policies fair_shares ("shared") and
-# cheapest_size ("cost"), or by nothing: a free instance took all ("immediate"), or one ("single").
 CLOSING_REASONS: Final = (
     "full",
     "preferred",

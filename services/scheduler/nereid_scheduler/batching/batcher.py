@@ -6,7 +6,6 @@ free instance, lets the batcher form batches ahead, and asks when to call again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,7 +15,7 @@ from nereid_scheduler.batching.policies.fair_shares import can_share
 from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
 from nereid_scheduler.batching.policies.latency_target import LatencyTarget
 from nereid_scheduler.batching.policies.queue_control import AdaptiveBatcher, QueueControl
-from nereid_scheduler.batching.policies.sizing import ConfiguredSizing, MeasuredSizing
+from nereid_scheduler.batching.policies.sizing import MeasuredSizing, Sizing
 from nereid_scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
 from nereid_scheduler.batching.sequences.direct import DirectBatcher
 from nereid_scheduler.batching.sequences.iterative import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching, ModelConfig
     from nereid_scheduler.batching.policies.queue_control import AdmissionTarget, Control
-    from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid_scheduler.core.requests.entry import Entry
 
@@ -146,13 +144,10 @@ def make_batcher(  # noqa: PLR0913 (most by keyword)
         batcher = FifoBatcher(config.name, max_pending)
     else:
         gathers = control is None and can_gather(config)
-        batching = config.batching
-        if target is not None:
-            batching = replace(batching, preferred_batch_sizes=(size,))
         batcher = DynamicBatcher(
             config.name,
-            batching,
-            target or _sizing_of(config, batching, router, times, open_requests),
+            config.batching,
+            target or _sizing_of(config, config.batching, router, times, open_requests),
             Gathering(times) if gathers else None,
             max_pending,
         )
@@ -169,7 +164,8 @@ def _sizing_of(
     """Return the sizing of a model without a latency target."""
     if can_share(batching, config.max_batch_size):
         return MeasuredSizing(config.max_batch_size, router, times, open_requests)
-    return ConfiguredSizing(config.max_batch_size, batching.max_queue_delay_us * 1000)
+    delay_ns = batching.max_queue_delay_us * 1000
+    return Sizing(config.max_batch_size, delay_ns, batching.preferred_batch_sizes)
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:

@@ -15,7 +15,6 @@ from nereid_scheduler.batching.policies.closing import (
     NO_CANDIDATES,
     Candidates,
     FormedBatch,
-    Preferred,
     close,
     read,
     takes_along,
@@ -74,7 +73,6 @@ class DynamicBatcher:
         self._gathering = gathering
         self._model_name = model_name
         self._max_pending = max_pending
-        self._preferred = Preferred(batching.preferred_batch_sizes)
         self._policies = QueuePolicies(batching)
         self._queues = PriorityQueues()
         self._formed: deque[FormedBatch] = deque()
@@ -236,8 +234,8 @@ class DynamicBatcher:
 
     def _form(self, now_ns: int) -> bool:
         """Form, extend or end the growing batch. Return False if none of these can be done now."""
-        found = read(self._candidates, self._queues.scan(), self._preferred, self._sizing)
-        closing = close(found, self._preferred, self._sizing, now_ns)
+        found = read(self._candidates, self._queues.scan(), self._sizing)
+        closing = close(found, self._sizing, now_ns)
         if closing is None:
             self._candidates = found
             return False
@@ -278,7 +276,7 @@ class DynamicBatcher:
         The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
         entry of all still leaves first.
         """
-        largest = self._preferred.largest or self._sizing.max_size
+        largest = self._sizing.max_preferred or self._sizing.max_size
         most = self._sizing.max_requests(batch.key)
         for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)

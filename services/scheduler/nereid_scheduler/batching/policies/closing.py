@@ -9,20 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable
 
     from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.core.requests.entry import Entry
-
-
-class Preferred:
-    """Preferred sizes of batches, in rows. largest: 0 if no size is preferred."""
-
-    __slots__ = ("largest", "sizes")
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes = frozenset(sizes)
-        self.largest = max(sizes, default=0)
 
 
 class FormedBatch:
@@ -84,21 +74,19 @@ class Candidates:
 NO_CANDIDATES: Final = Candidates(None, 0, 0, None)
 
 
-def read(
-    found: Candidates, entries: Iterable[Entry], preferred: Preferred, sizing: Sizing
-) -> Candidates:
+def read(found: Candidates, entries: Iterable[Entry], sizing: Sizing) -> Candidates:
     """Return the candidates and those that follow, up to the first entry that does not fit."""
     growing, count, size, key = found.growing, found.count, found.size, found.key
     oldest_ns, ended_by = found.oldest_ns, ""
     cut: Closing | None = None
-    sizes, largest = preferred.sizes, preferred.largest
     max_size, delay_ns = sizing.max_size, sizing.delay_ns
+    preferred, max_preferred = sizing.preferred, sizing.max_preferred
     ahead = 0 if growing is None else len(growing.entries)
     most, policy = sizing.request_limit(key)
     for entry in entries:
         rows = size + entry.valid.batch_size
         if size:
-            if rows > largest and count and cut is None:
+            if rows > max_preferred and count and cut is None:
                 cut = Closing(count, size, "full", grows=False)
             if rows > max_size:
                 ended_by = "full"
@@ -114,17 +102,17 @@ def read(
         oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
         count += 1
         size = rows
-        if size in sizes:
+        if size in preferred:
             reason = "full" if size >= max_size else "preferred"
             cut = Closing(count, size, reason, grows=delay_ns > 0)
-        if size >= largest and not delay_ns:
+        if size >= max_preferred and not delay_ns:
             # Without a queue delay it is known now where the batch ends. Later entries change
             # nothing.
             break
     return Candidates(growing, count, size, key, oldest_ns, cut, ended_by)
 
 
-def close(found: Candidates, preferred: Preferred, sizing: Sizing, now_ns: int) -> Closing | None:
+def close(found: Candidates, sizing: Sizing, now_ns: int) -> Closing | None:
     """Return which candidates leave the queue now; `None` if all of them wait."""
     count, size, growing = found.count, found.size, found.growing
     delay_ns = sizing.delay_ns
@@ -136,7 +124,7 @@ def close(found: Candidates, preferred: Preferred, sizing: Sizing, now_ns: int) 
         reason = found.ended_by
     elif not count:
         return None
-    elif size >= preferred.largest:
+    elif size >= sizing.max_preferred:
         reason = "preferred"
     else:
         grows = True
@@ -144,7 +132,7 @@ def close(found: Candidates, preferred: Preferred, sizing: Sizing, now_ns: int) 
             reason = "delay"
         elif not delay_ns:
             reason = "immediate"
-        elif growing is not None and growing.size not in preferred.sizes:
+        elif growing is not None and growing.size not in sizing.preferred:
             # An instance may become free at any moment, so the candidates join now.
             reason = growing.reason
         else:

@@ -68,6 +68,7 @@ class LatencyTarget(Sizing):
 
     def __init__(self, target_ns: int, max_batch_size: int, times: RowTimes) -> None:
         """Record each batch in `times` before on_executed()."""
+        super().__init__(1, preferred=(max_batch_size,))
         self.target_ns = target_ns
         # False if a single request takes longer than the target.
         self.reachable = True
@@ -104,18 +105,6 @@ class LatencyTarget(Sizing):
     def executing(self) -> int:
         """Number of batches that instances have."""
         return len(self._sent)
-
-    # ---- sizes of batches
-
-    @property
-    def max_size(self) -> int:
-        """Maximum number of rows in a batch, by the current plan."""
-        return self.plan.size
-
-    @property
-    def delay_ns(self) -> int:
-        """Time for which a batch waits for more requests, by the current plan."""
-        return self.plan.delay_ns
 
     # ---- refusals
 
@@ -253,6 +242,7 @@ class LatencyTarget(Sizing):
             least_ns = self.least_ns * times.spread
             self.held_ns = max(self.held_ns, least_ns * (1 + 1 / self._instances))
         self.plan = self._best_plan()
+        self.max_size, self.delay_ns = self.plan.size, self.plan.delay_ns
         return self.reachable is not was_reachable
 
     def _end_measurement(self, now_ns: int) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nereid_scheduler.batching.queues import queue_full
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
     from nereid.core.errors import NereidError, Unavailable
+    from nereid_scheduler.batching.batcher import DynamicBatcher, FifoBatcher
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
@@ -118,48 +117,6 @@ class QueueControl:
         self._left = 0
 
 
-class ControllableBatcher(Protocol):
-    """A Batcher of requests that do not belong to sequences."""
-
-    pending: int
-
-    def pending_ahead(self, level: int) -> int:
-        """Return how many entries would be executed before a new entry of this level."""
-
-    def last_entries(self, count: int) -> list[Entry]:
-        """Return the last `count` entries that are in no formed batch, the last first."""
-
-    def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """See Batcher."""
-
-    def requeue(self, entries: Sequence[Entry]) -> None:
-        """See Batcher."""
-
-    def remove_entry(self, entry: Entry) -> bool:
-        """See Batcher."""
-
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """See Batcher."""
-
-    def has_grown(self, now_ns: int, instances: int) -> bool:
-        """See Batcher."""
-
-    def form_batches(self, now_ns: int, instances: int) -> None:
-        """See Batcher."""
-
-    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """See Batcher."""
-
-    def closes_ns(self, now_ns: int) -> int | None:
-        """See Batcher."""
-
-    def wake_at_ns(self, now_ns: int) -> int | None:
-        """See Batcher."""
-
-    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
-        """See Batcher."""
-
-
 class Control(Protocol):
     """Interface for deciding which requests a queue refuses; `instances` is at least 1."""
 
@@ -180,7 +137,10 @@ class AdaptiveBatcher:
     """Batcher that wraps another batcher and refuses requests that its Control rejects."""
 
     def __init__(
-        self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
+        self,
+        batcher: FifoBatcher | DynamicBatcher,
+        control: Control,
+        router: Router[Any] | None = None,
     ) -> None:
         self.control = control
         self._batcher = batcher

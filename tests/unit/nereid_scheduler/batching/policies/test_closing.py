@@ -8,12 +8,11 @@ from nereid_scheduler.batching.policies.closing import (
     NO_CANDIDATES,
     Candidates,
     FormedBatch,
-    Preferred,
     close,
     read,
     takes_along,
 )
-from nereid_scheduler.batching.policies.sizing import ConfiguredSizing, MeasuredSizing, Sizing
+from nereid_scheduler.batching.policies.sizing import MeasuredSizing, Sizing
 from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import Batch, Entry
@@ -39,10 +38,10 @@ def formed_of(text: str, reason: str = "immediate") -> FormedBatch:
     return formed
 
 
-def sizing_of(delay_ns: int, limit: int) -> Sizing:
+def sizing_of(preferred: tuple[int, ...], delay_ns: int, limit: int) -> Sizing:
     """Return limits of rows; `limit` requests are the share of each of two instances."""
     if not limit:
-        return ConfiguredSizing(MAX_SIZE, delay_ns)
+        return Sizing(MAX_SIZE, delay_ns, preferred)
     router: Router[int] = Router()
     for number in range(2):
         router.add_instance(number)
@@ -54,12 +53,12 @@ def sizing_of(delay_ns: int, limit: int) -> Sizing:
 def decide(
     queued: str, growing: str, preferred: tuple[int, ...], delay_ns: int, now_ns: int, limit: int
 ) -> Decision:
-    sizing, sizes = sizing_of(delay_ns, limit), Preferred(preferred)
+    sizing = sizing_of(preferred, delay_ns, limit)
     found = NO_CANDIDATES
     if growing:
         batch = formed_of(growing)
         found = Candidates(batch, 0, batch.size, batch.key)
-    closing = close(read(found, entries_of(queued), sizes, sizing), sizes, sizing, now_ns)
+    closing = close(read(found, entries_of(queued), sizing), sizing, now_ns)
     if closing is None:
         return None
     return closing.count, closing.size, closing.reason, closing.grows
@@ -120,14 +119,14 @@ def test_with_a_delay_of_ten_it_waits_for_a_preferred_size(
 
 
 def test_candidates_are_read_once_and_the_oldest_counts() -> None:
-    sizing, sizes = ConfiguredSizing(MAX_SIZE, 10), Preferred([8])
+    sizing = Sizing(MAX_SIZE, 10, (8,))
     entries = entries_of("aaa")
     for entry, queued_ns in zip(entries, (7, 3, 5), strict=True):
         entry.enqueued_ns = queued_ns
-    found = read(read(NO_CANDIDATES, entries[:1], sizes, sizing), entries[1:], sizes, sizing)
+    found = read(read(NO_CANDIDATES, entries[:1], sizing), entries[1:], sizing)
     assert (found.count, found.size, found.key, found.oldest_ns) == (3, 3, "a", 3)
-    assert close(found, sizes, sizing, 12) is None
-    assert close(found, sizes, sizing, 13) is not None
+    assert close(found, sizing, 12) is None
+    assert close(found, sizing, 13) is not None
     assert NO_CANDIDATES.count == 0
 
 
@@ -147,4 +146,4 @@ def test_a_batch_takes_the_next_one_along_after_its_delay(
 ) -> None:
     one, other = formed_of(batch), formed_of(following)
     one.sealed, other.sealed = sealed == "batch", sealed == "following"
-    assert takes_along(one, other, ConfiguredSizing(MAX_SIZE, 10), now_ns) is taken
+    assert takes_along(one, other, Sizing(MAX_SIZE, 10), now_ns) is taken
