@@ -450,10 +450,10 @@ def _infer_chain(
 
         slow_requests = SlowRequests()
     timed = TimedRequests(settings.response_timings)
-    read = timeline.records or tracing is not None or slow_requests is not None
-    if read or timed is not TimedRequests.NEVER:
+    is_read = timeline.records or tracing is not None or slow_requests is not None
+    if is_read or timed is not TimedRequests.NEVER:
         step = Recording(step.infer, timeline.requests, tracing, slow_requests)
-    records_all = read or timed is TimedRequests.ALWAYS
+    records_all = is_read or timed is TimedRequests.ALWAYS
     return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.infer_step import Infer
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.request_record import RequestRecord
-    from nereid_gateway.core.request_records import RequestRecords
+    from nereid_gateway.core.request_ring import RequestRing
     from nereid_gateway.plane.slow_requests import SlowRequests
     from nereid_gateway.plane.tracing.request_traces import Tracing
 
@@ -22,7 +22,7 @@ class Recording:
     def __init__(
         self,
         infer: Infer,
-        timeline: RequestRecords | None,
+        timeline: RequestRing | None,
         tracing: Tracing | None,
         slow_requests: SlowRequests | None,
     ) -> None:

@@ -18,7 +18,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames, RemoteFrames, TimelineStreams, read_all
 from nereid.timeline.recorder import Recorder
-from nereid_gateway.core.request_records import RequestRecords
+from nereid_gateway.core.request_ring import RequestRing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -50,7 +50,7 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
-        self.requests: RequestRecords | None = RequestRecords(self.recorder)
+        self.requests: RequestRing | None = RequestRing(self.recorder)
 
     def record_lost_link(self, scheduler: str) -> None:
         """Record that the link to a scheduler broke."""

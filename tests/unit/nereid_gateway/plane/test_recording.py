@@ -18,7 +18,7 @@ from nereid.timeline.wire import file_part, read_timeline
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_handle import RequestHandle
 from nereid_gateway.core.request_record import RequestRecord
-from nereid_gateway.core.request_records import RequestRecords
+from nereid_gateway.core.request_ring import RequestRing
 from nereid_gateway.plane.recording import Recording
 from nereid_gateway.plane.slow_requests import SlowRequests
 from tests.support.gateway.scripted_mesh import ScriptedMesh
@@ -36,7 +36,7 @@ class Mesh(ScriptedMesh):
     def __init__(self) -> None:
         super().__init__()
         self.recorder = Recorder("gateway", "host", 30)
-        self.timeline = RequestRecords(self.recorder)
+        self.timeline = RequestRing(self.recorder)
         self.slow_requests = SlowRequests()
         self.recording = Recording(self.infer, self.timeline, None, self.slow_requests)
 

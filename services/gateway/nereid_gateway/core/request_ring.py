@@ -1,4 +1,4 @@
-"""Records of a gateway's requests for timelines, written on the hot path."""
+"""Ring of the records of a gateway's requests for timelines, written on the hot path."""
 
 # layout: compiled
 
@@ -29,8 +29,8 @@ _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
 _RECORD: Final = Struct("<4q3h")
 
 
-class RequestRecords:
-    """Records of one gateway's requests."""
+class RequestRing:
+    """Ring of one gateway's last requests."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._ring: PackedRing = recorder.add_packed_ring(GatewayRequest, _read)
