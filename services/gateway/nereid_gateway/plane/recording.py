@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nereid_gateway.core.request_record import RecordReader
+
 if TYPE_CHECKING:
     from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.infer_step import Infer
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.tracing.request_traces import Tracing
 
 
-class Recording:
+class Recording(RecordReader):
     """An `InferStep` that fills in the records that fronts have made."""
 
     def __init__(
@@ -31,8 +33,6 @@ class Recording:
         self._timeline = timeline
         self._tracing = tracing
         self._slow_requests = slow_requests
-        # Bound only once, because each record keeps it.
-        self._on_end = self._read
 
     def infer(self, request: ClientRequest, on_response: OnResponse, /) -> RequestHandle:
         """Pass a request on, and return its record as its handle."""
@@ -41,10 +41,10 @@ class Recording:
             return self._infer(request, on_response)
         # The record refers to the request from here on.
         request.record = None
-        record.begin(request, on_response, self._on_end)
+        record.begin(request, on_response, self)
         if self._tracing is not None or self._slow_requests is not None:
             self._measure(record, request)
-        record.keep_handle(self._infer(request, record.on_response))
+        record.keep_handle(self._infer(request, record))
         return record
 
     def _measure(self, record: RequestRecord, request: ClientRequest) -> None:
@@ -57,10 +57,12 @@ class Recording:
         if is_watched or sample is not None:
             record.measure(sample, is_watched)
 
-    def _read(self, record: RequestRecord) -> None:
-        if record.sample is not None and self._tracing is not None:
-            self._tracing.add_record(record, record.sample)
-        if record.is_watched and self._slow_requests is not None:
-            self._slow_requests.add_record(record)
+    def read_record(self, record: RequestRecord) -> None:
+        """Have the record of a request that has ended read by all that are on."""
+        if record.submitted_ns:
+            if record.sample is not None and self._tracing is not None:
+                self._tracing.add_record(record, record.sample)
+            if record.is_watched and self._slow_requests is not None:
+                self._slow_requests.add_record(record)
         if self._timeline is not None:
             self._timeline.add_record(record)
