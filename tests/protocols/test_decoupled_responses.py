@@ -14,7 +14,7 @@ import pytest
 
 from nereid.backends import Response
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
-from nereid.core.wire.messages import CachedModels, FlowControl, InferRequest, InferResponse
+from nereid.core.wire.messages import CachedModels, FlowControl, InferResponse
 from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import kserve_pb2, model_config_pb2
@@ -24,6 +24,7 @@ from nereid.version import is_compiled
 from nereid_executor.batch.batch_reader import read_batch
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.fronts.grpc.infer_stream import InferStreams, _InferStream
@@ -224,7 +225,7 @@ class DecoupledWorld(World):
         self.call = _Call()
         decoder: Any = SimpleNamespace(decode_now=self._decode)
         data_plane: Any = SimpleNamespace(
-            records_arrivals=False,
+            records_all=False,
             timed=TimedRequests.NEVER,
         )
         statuses = dict.fromkeys(range(17), 0)
@@ -234,8 +235,8 @@ class DecoupledWorld(World):
         (self.stream,) = streams._open
 
     @staticmethod
-    def _decode(message: bytes) -> InferRequest:
-        return InferRequest(0, HEAD, [b"x"], request_id=message.decode())
+    def _decode(message: bytes) -> ClientRequest:
+        return ClientRequest(0, HEAD, [b"x"], request_id=message.decode())
 
     # ---- the wire
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nereid.core.wire.messages import InferRequest
 from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
 from nereid_executor.instances.claims.model_claims import ModelClaims
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_scheduler.control.state.file_store import FileStore
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _WRITTEN_AFTER_S = 5.0
 _SELDOM = 200
 
 
-class _NeverResent(InferRequest):
+class _NeverResent(ClientRequest):
     """Sent again as if it were the first time."""
 
     __slots__ = ()
@@ -84,9 +84,9 @@ class Bugs:
         self._random = choices
 
     @property
-    def request_type(self) -> type[InferRequest]:
+    def request_type(self) -> type[ClientRequest]:
         """Of what gateways send."""
-        return _NeverResent if self._name == "resends-unmarked" else InferRequest
+        return _NeverResent if self._name == "resends-unmarked" else ClientRequest
 
     def open_store(self, files: StateFiles, calls: CallQueue) -> FileStore:
         """Of a scheduler's state."""

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid.core.wire.messages import InferResponse
     from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
-    from nereid_gateway.core.infer_step import RequestHandle
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.request_handle import RequestHandle
     from tests.simulation.surroundings import Surroundings
 
 _MAX_PENDING = 4096
@@ -103,7 +104,7 @@ class Gateway:
     def infer(
         self,
         number: int,
-        request: InferRequest,
+        request: ClientRequest,
         on_response: Callable[[InferResponse], None],
         on_broken: Callable[[], None],
     ) -> None:
@@ -141,7 +142,7 @@ class Gateway:
 
     # ---- the gateway's end
 
-    def _submit(self, number: int, request: InferRequest) -> None:
+    def _submit(self, number: int, request: ClientRequest) -> None:
         def on_response(response: InferResponse) -> None:
             if not response.more:
                 self._handles.pop(number, None)

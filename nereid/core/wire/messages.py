@@ -6,7 +6,7 @@ cache key. Classes used for each request are no data classes, whose __init__ is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
 from nereid.shm.reference import SharedMemory
@@ -55,24 +55,6 @@ def error_status_of(error: NereidError) -> ErrorStatus:
 MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
 
 
-class Arrival:
-    """Arrival of a whole request at its gateway; `protocol` is "http" or "grpc"."""
-
-    __slots__ = ("call", "protocol", "received_ns", "streamed")
-
-    def __init__(
-        self,
-        protocol: str,
-        received_ns: int,
-        call: Any = None,
-        streamed: bool = False,
-    ) -> None:
-        self.protocol = protocol
-        self.received_ns = received_ns
-        self.call = call
-        self.streamed = streamed
-
-
 class InferRequest:
     """Inference request that a gateway sends to the scheduler; its id is unique in the mesh.
 
@@ -83,7 +65,6 @@ class InferRequest:
 
     __slots__ = (
         "accepts_many",
-        "arrival",
         "caller",
         "deadline",
         "depth",
@@ -95,14 +76,11 @@ class InferRequest:
         "parameters",
         "payloads",
         "priority",
-        "region_use",
         "request_id",
         "resent",
-        "sender",
         "sequence_owner",
         "timeout_us",
         "trace_context",
-        "wants_empty_final",
         "wants_timings",
     )
 
@@ -123,11 +101,7 @@ class InferRequest:
         depth: int = 0,
         accepts_many: bool = False,
         resent: bool = False,
-        sender: Any = None,
-        region_use: Any = None,
-        wants_empty_final: bool = False,
         lease: Lease | None = None,
-        arrival: Arrival | None = None,
         sequence_owner: str = "",
         wants_timings: bool = False,
     ) -> None:
@@ -153,46 +127,11 @@ class InferRequest:
         self.accepts_many = accepts_many
         # True if the request was already sent once, and may have begun to run.
         self.resent = resent
-        # Account or principal to charge for the pending request. In the gateway only.
-        self.sender = sender
-        # Clients' shared memory regions that the request names. In the gateway only.
-        self.region_use = region_use
-        # True if the client wants a decoupled model's empty final response. In the gateway only.
-        self.wants_empty_final = wants_empty_final
-        # Lease of the segment with the payloads. In the gateway only.
+        # Lease of the segment with the payloads. Not sent.
         self.lease = lease
-        # Set if requests are traced or recorded. In the gateway only.
-        self.arrival = arrival
         # Owner of the sequence (nereid.core.sequence_owners), or empty.
         self.sequence_owner = sequence_owner
         self.wants_timings = wants_timings
-
-    def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
-        """Return how to pickle this compiled class. Decoder processes pickle requests."""
-        return InferRequest, (
-            self.id,
-            self.head,
-            self.payloads,
-            self.request_id,
-            self.parameters,
-            self.priority,
-            self.timeout_us,
-            self.deadline,
-            self.trace_context,
-            self.error_status,
-            self.digest,
-            self.caller,
-            self.depth,
-            self.accepts_many,
-            self.resent,
-            self.sender,
-            self.region_use,
-            self.wants_empty_final,
-            self.lease,
-            self.arrival,
-            self.sequence_owner,
-            self.wants_timings,
-        )
 
 
 class Cancel(NamedTuple):

@@ -41,7 +41,7 @@ class OnlySchedulerRouter:
         reconnect_limit_s: maximum time without the scheduler. If it is None, requests fail when the
         link breaks, new requests wait for the next link, and announced shutdowns are ignored.
         """
-        self.pending = PendingRequests(tensors, self, callbacks.on_end)
+        self.pending = PendingRequests(tensors, self)
         self.links_up = 0
         self._open_link = open_link
         self._tensors = tensors

@@ -12,7 +12,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nereid.core.errors import INTERNAL_MESSAGE, Cancelled, Internal, Unavailable
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import (
     Cancel,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    OnEnd = Callable[["PendingRequest", int], None]
+    OnEnd = Callable[[int], None]
 
 _log = logging.getLogger(__name__)
 
@@ -119,16 +119,13 @@ class RequestRouter(Protocol):
         """Handle the end of a frame for which request_frame_end() was called."""
 
 
-def ignore_end(pending: PendingRequest, status: int) -> None:
-    """Do nothing; this is an `OnEnd`."""
-
-
 class PendingRequests:
     """Table of pending requests. It delivers their responses."""
 
     def __init__(
-        self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd = ignore_end
+        self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd | None = None
     ) -> None:
+        """Create an empty table. on_end: called with the id of each sent request that has ended."""
         self._on_end = on_end
         self._tensors = tensors
         self._router = router
@@ -174,7 +171,8 @@ class PendingRequests:
         pending.request.lease = None
         if pending.route is not None:
             pending.route.send(Cancel(request_id))
-        self._on_end(pending, Cancelled.code)
+        if self._on_end is not None:
+            self._on_end(request_id)
         self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -200,7 +198,6 @@ class PendingRequests:
         request.id = self.last_id = self.last_id + 1
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
-        self._on_end(pending, error.code)
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
@@ -265,7 +262,8 @@ class PendingRequests:
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
-            self._on_end(pending, reason.code)
+            if self._on_end is not None:
+                self._on_end(pending.request.id)
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
@@ -305,8 +303,8 @@ class PendingRequests:
                         continue
                 else:
                     _deliver(pending, item)
-                if not item.more:
-                    on_end(pending, 0 if item.error is None else item.error.code)
+                if on_end is not None and not item.more:
+                    on_end(item.id)
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
             elif item.segment_name:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nereid.mesh_routing.router.pending_requests import ignore_end
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
     from nereid.core.wire.messages import Notice
-    from nereid.mesh_routing.router.pending_requests import OnEnd, PendingRequests
+    from nereid.mesh_routing.router.pending_requests import PendingRequests
 
 
 class Callbacks(NamedTuple):
@@ -19,7 +17,6 @@ class Callbacks(NamedTuple):
 
     on_notice: Callable[[Notice], None]
     on_link_lost: Callable[[str], None]
-    on_end: OnEnd = ignore_end
 
 
 class Router(Protocol):

@@ -103,7 +103,6 @@ class MeshRouter:
         self._tensors = tensors
         self._limit_s = reconnect_limit_s
         self._callbacks = callbacks
-        self._report_end = callbacks.on_end
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
         self._closed = False
@@ -185,13 +184,12 @@ class MeshRouter:
             if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
 
-    def on_end(self, pending: PendingRequest, status: int) -> None:
+    def on_end(self, request_id: int) -> None:
         """Forget a request that has ended."""
         if self._held:
-            self._held.pop(pending.request.id, None)
+            self._held.pop(request_id, None)
         if self._returns:
-            self._returns.pop(pending.request.id, None)
-        self._report_end(pending, status)
+            self._returns.pop(request_id, None)
 
     def _on_down(self, route: Route) -> None:
         """Send the link's requests again unless a response has arrived."""

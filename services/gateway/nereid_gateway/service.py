@@ -33,6 +33,7 @@ from nereid_gateway.plane.control.group_metrics import GroupMetrics
 from nereid_gateway.plane.control.model_counts import ModelCounts
 from nereid_gateway.plane.data_plane import DataPlane, InferChain
 from nereid_gateway.plane.decoding.pool import DecoderPool, PoolLimits
+from nereid_gateway.plane.recording import Recording
 from nereid_gateway.plane.timeline import NO_TIMELINE, GatewayTimeline
 from nereid_gateway.plane.tracing.request_traces import open_tracing
 from nereid_gateway.plane.upstream import Limits, Upstream
@@ -126,7 +127,7 @@ class GatewayService:
             timeline=self._timeline,
             limits_addresses=settings.hardened,
         )
-        chain = _infer_chain(settings, self._upstream, group)
+        chain = _infer_chain(settings, self._upstream, group, self._timeline)
         self._tracing = chain.tracing
         self._decoders = DecoderPool(
             PoolLimits(
@@ -426,9 +427,12 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 
 
 def _infer_chain(
-    settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
+    settings: GatewaySettings,
+    upstream: Upstream,
+    group: GatewayGroup | None,
+    timeline: GatewayTimeline,
 ) -> InferChain:
-    """Return the chain: slow requests, tracing, outputs in clients' shared memory, upstream."""
+    """Return the chain: recording, outputs in clients' shared memory, upstream."""
     step: InferStep = upstream
     regions = NO_REGIONS
     if settings.allow_client_shm:
@@ -438,17 +442,19 @@ def _infer_chain(
             files = RegionFiles(group.directory / "regions")
             regions = SharedRegions(files, max_request_bytes=most_bytes)
         step = RegionOutputs(step.infer)
-    tracing = open_tracing(settings, step.infer)
-    if tracing is not None:
-        step = tracing
+    tracing = open_tracing(settings)
     slow_requests = None
     if settings.console:
         # Most gateways start without this module.
         from nereid_gateway.plane.slow_requests import SlowRequests  # noqa: PLC0415
 
-        step = slow_requests = SlowRequests(step.infer)
+        slow_requests = SlowRequests()
     timed = TimedRequests(settings.response_timings)
-    return InferChain(step.infer, tracing, regions, timed, slow_requests)
+    is_read = timeline.records or tracing is not None or slow_requests is not None
+    if is_read or timed is not TimedRequests.NEVER:
+        step = Recording(step.infer, timeline.requests, tracing, slow_requests)
+    records_all = is_read or timed is TimedRequests.ALWAYS
+    return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

@@ -52,7 +52,7 @@ async def opened_hub(site: GatewaySite) -> AsyncIterator[ConsoleHub]:
     made = ConsoleHub(
         data_plane,
         Observer(data_plane, pb.MetricsRequest(), no_page),
-        SlowRequests(data_plane.infer),
+        SlowRequests(),
         max_consoles=_MAX_CONSOLES,
         interval_s=0.01,
     )

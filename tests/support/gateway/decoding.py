@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nereid.core.errors import NereidError
-from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, GrpcMessage
 from nereid_gateway.fronts.http.inference.infer_request import (
@@ -23,21 +23,21 @@ _DECODING = RequestDecoding(_NOT_NEEDED, NO_REGIONS, _NOT_NEEDED)
 
 def decode_http(
     decoder: InferRequestDecoder, body: bytes | MessageBuffer, length: int
-) -> tuple[InferRequest, ResponseForm]:
+) -> tuple[ClientRequest, ResponseForm]:
     """length: bytes of the JSON header."""
     message = HttpMessage(decoder, body, b"%d" % length)
     request = _decode(message)
     return request, message.form
 
 
-def decode_grpc(decoder: GrpcDecoder, data: bytes | MessageBuffer) -> InferRequest:
+def decode_grpc(decoder: GrpcDecoder, data: bytes | MessageBuffer) -> ClientRequest:
     known = decoder.layouts.read(data) if isinstance(data, bytes) else None
     return _decode(GrpcMessage(decoder, data)) if known is None else known
 
 
 async def decode_http_in_process(
     decoder: InferRequestDecoder, body: bytes | MessageBuffer, length: int
-) -> tuple[InferRequest, ResponseForm]:
+) -> tuple[ClientRequest, ResponseForm]:
     """As a decoder process and its gateway do it. length: bytes of the JSON header."""
     message = HttpMessage(decoder, body, b"%d" % length)
     try:
@@ -48,7 +48,7 @@ async def decode_http_in_process(
     return message.decoded[0], message.form
 
 
-def _decode(message: InferMessage) -> InferRequest:
+def _decode(message: InferMessage) -> ClientRequest:
     decoded = message.decoded = message.decode()
     try:
         _DECODING.complete_now(*decoded)

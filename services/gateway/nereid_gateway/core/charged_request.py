@@ -9,7 +9,7 @@ from nereid.rpc.net.limits.budget import NO_ACCOUNT
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid.rpc.net.limits.budget import Account
-    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
+    from nereid_gateway.core.request_handle import OnResponse, RequestHandle
 
 
 class ChargedRequest:

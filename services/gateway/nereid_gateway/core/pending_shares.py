@@ -25,8 +25,8 @@ from nereid.rpc.net.limits.budget import Account, Owner
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
 
-    from nereid.core.wire.messages import InferRequest
     from nereid.mesh_routing.router.pending_requests import PendingRequest
+    from nereid_gateway.core.client_request import ClientRequest
 
 _SHARE: Final = 8
 # Counts may be wrong by 1/_STALE_PART of the limit, which bounds the cost of censuses.
@@ -57,7 +57,7 @@ class PendingShares:
         self._most_stale = limit // _STALE_PART
 
     def may_add(
-        self, request: InferRequest, number: int, pending: Collection[PendingRequest]
+        self, request: ClientRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
         """Return whether the request may be added, and count it if so.
 

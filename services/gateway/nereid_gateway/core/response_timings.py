@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.wire.messages import RequestTimings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid_gateway.core.request_record import RequestRecord
 
 # Header or metadata key of a request. Values other than 1 are ignored, because a wrong header must
 # not fail an inference.
@@ -44,60 +42,25 @@ class TimedRequests(Enum):
         return self is TimedRequests.ALWAYS
 
 
-class ResponseTimer:
-    """Measures one request from its arrival to its response."""
-
-    __slots__ = ("_received_ns", "_timings")
-
-    def __init__(self, received_ns: int) -> None:
-        self._received_ns = received_ns
-        self._timings = _UNKNOWN
-
-    def record(self, response: InferResponse) -> None:
-        """Keep the scheduler's times, which come with the last response."""
-        if response.timings is not None:
-            self._timings = response.timings
-
-    def on_response(
-        self, forward_response: Callable[[InferResponse], None], response: InferResponse
-    ) -> None:
-        """Record a response, and pass it on."""
-        self.record(response)
-        forward_response(response)
-
-    def text(self) -> str:
-        """Return the value of Server-Timing for a response that is sent now."""
-        timings = self._timings
-        total_ns = left_ns = monotonic_ns() - self._received_ns
-        entries = []
-        for name, phase_ns in timings.phases:
-            # Clocks of several hosts measured the phases, so their sum is limited.
-            ns = min(phase_ns, left_ns)
-            left_ns -= ns
-            outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
-            entries.append(f"{name};dur={ns / 1e6:.3f}{outcome}")
-        entries += (f"network;dur={left_ns / 1e6:.3f}", f"total;dur={total_ns / 1e6:.3f}")
-        if timings.batch_size:
-            entries.append(f"batch-size;desc={timings.batch_size}")
-        if timings.instance:
-            entries.append(f'instance;desc="{_quotable(timings.instance)}"')
-        if timings.attempt:
-            entries.append(f"attempt;desc={timings.attempt}")
-        return ", ".join(entries)
-
-    def header_line(self) -> bytes:
-        """Return the line for the head or the trailers of an HTTP response."""
-        return b"Server-Timing: %b\r\n" % self.text().encode()
-
-    def trailers(self) -> tuple[tuple[str, str], ...]:
-        """Return the trailing metadata of a gRPC call."""
-        return ((SERVER_TIMING, self.text()),)
-
-
-def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
-    """Return the timer of a request. received_ns: 0 if it has just arrived."""
-    request.wants_timings = True
-    return ResponseTimer(received_ns or monotonic_ns())
+def server_timing(record: RequestRecord) -> str:
+    """Return the value of Server-Timing for a response that is sent now."""
+    timings = record.timings or _UNKNOWN
+    total_ns = left_ns = monotonic_ns() - record.received_ns
+    entries = []
+    for name, phase_ns in timings.phases:
+        # Clocks of several hosts measured the phases, so their sum is limited.
+        ns = min(phase_ns, left_ns)
+        left_ns -= ns
+        outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
+        entries.append(f"{name};dur={ns / 1e6:.3f}{outcome}")
+    entries += (f"network;dur={left_ns / 1e6:.3f}", f"total;dur={total_ns / 1e6:.3f}")
+    if timings.batch_size:
+        entries.append(f"batch-size;desc={timings.batch_size}")
+    if timings.instance:
+        entries.append(f'instance;desc="{_quotable(timings.instance)}"')
+    if timings.attempt:
+        entries.append(f"attempt;desc={timings.attempt}")
+    return ", ".join(entries)
 
 
 def _quotable(text: str) -> str:

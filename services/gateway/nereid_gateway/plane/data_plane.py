@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.decoding.pool import DecoderPool
     from nereid_gateway.plane.slow_requests import SlowRequests
     from nereid_gateway.plane.timeline import GatewayTimeline
-    from nereid_gateway.plane.tracing.request_traces import TracingStep
+    from nereid_gateway.plane.tracing.request_traces import Tracing
     from nereid_gateway.plane.upstream import Upstream
 
 # Triton's list. Clients look up in it which features they may use.
@@ -43,14 +43,16 @@ EXTENSIONS: Final = (
 
 
 class InferChain(NamedTuple):
-    """First step of the chain that each request passes, and the steps that other parts need."""
+    """First step of the chain that each request passes, and the parts that others need."""
 
     infer: Infer
-    tracing: TracingStep | None = None
+    tracing: Tracing | None = None
     regions: Regions = NO_REGIONS
     timed: TimedRequests = TimedRequests.REQUESTED
     # None without a console.
     slow_requests: SlowRequests | None = None
+    # True if fronts have to make a record of each request, not only of timed ones.
+    records_all: bool = False
 
 
 class DataPlane:
@@ -71,8 +73,7 @@ class DataPlane:
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # True if fronts have to set InferRequest.arrival.
-        self.records_arrivals = self.times_all or chain.tracing is not None or timeline.records
+        self.records_all = chain.records_all
         self.regions = chain.regions
         self.tensors = upstream.tensors
         self.control = control

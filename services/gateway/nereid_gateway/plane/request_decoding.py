@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, NereidError
-from nereid.core.wire.messages import ErrorStatus, InferRequest
+from nereid.core.wire.messages import ErrorStatus
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.core.wire.messages import InferResponse
-    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
+    from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.request_head import CheckedHead
     from nereid_gateway.core.tensors.jobs import Blob, JobFunction, RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.decoding.pool import DecoderPool
 
     # Inputs in regions are not read yet, and strings are not checked.
-    Decoded = tuple[InferRequest, CheckedHead]
+    Decoded = tuple[ClientRequest, CheckedHead]
 
 
 # The scheduler's error for an inquiry about a model that it has.
@@ -76,7 +77,7 @@ class InferMessage:
         """Decode the message in a decoder process. Raises NereidError if that fails."""
         raise NotImplementedError
 
-    def error_request(self, error: NereidError) -> InferRequest:
+    def error_request(self, error: NereidError) -> ClientRequest:
         """Return the request to submit in place of one that is invalid.
 
         Raises Internal again if the message could not be parsed.
@@ -98,14 +99,14 @@ class Client(Protocol):
 class RequestSink(Protocol):
     """Last step of the data plane, as far as decoding needs it."""
 
-    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
+    def infer(self, request: ClientRequest, on_response: OnResponse, /) -> RequestHandle:
         """Send a request to a scheduler, or refuse it."""
 
     @property
     def tensors(self) -> TensorMemory:
         """Memory for large tensors."""
 
-    def size_of(self, request: InferRequest) -> int:
+    def size_of(self, request: ClientRequest) -> int:
         """Return a request's bytes. Raises InvalidArgument if it is too large in any case."""
 
 
@@ -118,7 +119,7 @@ class RequestDecoding:
         self._decoders = decoders
         self._turns = LoopTurns()
 
-    def decode_now(self, message: InferMessage) -> InferRequest | None:
+    def decode_now(self, message: InferMessage) -> ClientRequest | None:
         """Return the request in a message, or None if it needs a step of decode() that waits.
 
         Raises Internal if the message cannot be parsed.
@@ -137,7 +138,7 @@ class RequestDecoding:
         except NereidError as error:
             return message.error_request(error)
 
-    def complete_now(self, request: InferRequest, checked: CheckedHead) -> bool:
+    def complete_now(self, request: ClientRequest, checked: CheckedHead) -> bool:
         """Read inputs from regions and check strings. Return False if that has to wait."""
         regions = checked.regions
         if regions is not None and not self._regions.resolve_ranges(request, regions):
@@ -146,7 +147,7 @@ class RequestDecoding:
 
     async def decode(
         self, message: InferMessage, client: Client, *, accepts_many: bool = False
-    ) -> InferRequest:
+    ) -> ClientRequest:
         """Return the request in a message, or one with an error.
 
         Raises Internal if the message cannot be parsed, and the error of client.hold().
@@ -212,7 +213,7 @@ class RequestDecoding:
         refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
         # The scheduler reports this status only if nothing else is wrong with the request.
-        inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
+        inquiry = ClientRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
         handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
         try:
             return await refusal
@@ -222,7 +223,7 @@ class RequestDecoding:
 
 
 def _check_small_strings(
-    request: InferRequest, strings: Iterable[StringInput]
+    request: ClientRequest, strings: Iterable[StringInput]
 ) -> list[StringInput]:
     """Check the elements of small inputs. Return the large inputs."""
     large: list[StringInput] = []
@@ -235,8 +236,8 @@ def _check_small_strings(
     return large
 
 
-def _refused(message: InferMessage, refusal: ErrorStatus) -> InferRequest:
-    return InferRequest(0, message.naming_head, [], message.request_id, error_status=refusal)
+def _refused(message: InferMessage, refusal: ErrorStatus) -> ClientRequest:
+    return ClientRequest(0, message.naming_head, [], message.request_id, error_status=refusal)
 
 
 def _on_found(refusal: asyncio.Future[ErrorStatus | None], response: InferResponse) -> None:

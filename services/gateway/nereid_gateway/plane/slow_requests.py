@@ -1,9 +1,8 @@
-"""Step of the data plane that records the slowest requests while a console is open."""
+"""Slowest requests, kept while a console is open."""
 
 from __future__ import annotations
 
 import time
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nereid.core.wire.trace_context import TRACE_ID
@@ -12,71 +11,37 @@ from nereid.pb import kserve_pb2
 from nereid_gateway.plane.slowest import Slowest
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import InferRequest, InferResponse, RequestTimings
     from nereid.facts import document
-    from nereid_gateway.core.infer_step import Infer, OnResponse, RequestHandle
+    from nereid_gateway.core.request_record import RequestRecord
 
 
 class SlowRequests:
-    """An `InferStep` that records the slowest requests."""
+    """The slowest requests of the last minute."""
 
-    def __init__(self, infer: Infer) -> None:
-        self._infer = infer
+    def __init__(self) -> None:
         self._slowest: Slowest[document.SlowRequest] = Slowest()
-        self._watched = False
+        # True while a console is open.
+        self.watched = False
 
     def watch(self, *, watched: bool) -> None:
         """Begin or stop to record, and forget earlier requests."""
-        self._watched = watched
+        self.watched = watched
         self._slowest.clear()
 
     def slowest(self) -> list[document.SlowRequest]:
         """Return the slowest requests of the last minute, the slowest one first."""
         return self._slowest.slowest(time.monotonic())
 
-    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Forward a request, and record it if it is slow and a console is open."""
-        if not self._watched:
-            return self._infer(request, on_response)
-        # The scheduler then returns timings. The front writes them only to clients that asked for
-        # them.
-        request.wants_timings = True
-        return self._infer(request, _Watched(self, request, on_response).on_response)
-
-    def record(
-        self, request: InferRequest, response: InferResponse, timings: RequestTimings | None,
-        duration_ns: int,
-    ) -> None:  # fmt: skip
-        """Record a request after its last response, if the request is among the slowest."""
-        if self._watched and self._slowest.accepts(duration_ns, time.monotonic()):
-            self._slowest.add(duration_ns, _described(request, response, timings, duration_ns))
+    def add_record(self, record: RequestRecord) -> None:
+        """Keep a request that has had its last response, if it is among the slowest."""
+        if self.watched and not record.cancelled:
+            duration_ns = record.responded_ns - record.submitted_ns
+            if self._slowest.accepts(duration_ns, time.monotonic()):
+                self._slowest.add(duration_ns, _described(record, duration_ns))
 
 
-class _Watched:
-    __slots__ = ("_began_ns", "_on_response", "_owner", "_request", "_timings")
-
-    def __init__(self, owner: SlowRequests, request: InferRequest, on_response: OnResponse) -> None:
-        self._owner = owner
-        self._request = request
-        self._on_response = on_response
-        self._timings: RequestTimings | None = None
-        self._began_ns = monotonic_ns()
-
-    def on_response(self, response: InferResponse) -> None:
-        if response.timings is not None:
-            self._timings = response.timings
-        if not response.more:
-            duration_ns = monotonic_ns() - self._began_ns
-            self._owner.record(self._request, response, self._timings, duration_ns)
-        self._on_response(response)
-
-
-def _described(
-    request: InferRequest,
-    response: InferResponse,
-    timings: RequestTimings | None,
-    duration_ns: int,
-) -> document.SlowRequest:
+def _described(record: RequestRecord, duration_ns: int) -> document.SlowRequest:
+    request, error, timings = record.request, record.error, record.timings
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     shown: document.SlowRequest = {
         "time_s": round(time.time(), 3),
@@ -87,10 +52,10 @@ def _described(
     }
     if request.id:
         shown["number"] = str(request.id)
-    if response.error is not None:
-        shown["error"] = response.error.message[:1000]
-    elif response.head and not shown["version"]:
-        reply = kserve_pb2.ModelInferResponse.FromString(response.head)
+    if error is not None:
+        shown["error"] = error.message[:1000]
+    elif record.response_head and not shown["version"]:
+        reply = kserve_pb2.ModelInferResponse.FromString(record.response_head)
         shown["version"] = reply.model_version
     context = request.trace_context
     if is_sampled(context):

@@ -14,19 +14,17 @@ from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.methods import TIMELINE_PATH
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.mesh_routing.router.pending_requests import ignore_end
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames, RemoteFrames, TimelineStreams, read_all
 from nereid.timeline.recorder import Recorder
-from nereid_gateway.core.request_records import RequestRecords
+from nereid_gateway.core.request_ring import RequestRing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from nereid.mesh_routing.access import MeshAccess
-    from nereid.mesh_routing.router.pending_requests import OnEnd
     from nereid.process.gateway_group import GatewayGroup
 
 # A service that sends nothing for this long counts as missing.
@@ -52,7 +50,7 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
-        self.record_request: OnEnd = RequestRecords(self.recorder).record
+        self.requests: RequestRing | None = RequestRing(self.recorder)
 
     def record_lost_link(self, scheduler: str) -> None:
         """Record that the link to a scheduler broke."""
@@ -116,7 +114,7 @@ class NoTimeline(GatewayTimeline):
     records: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self.record_request = ignore_end
+        self.requests = None
 
     def record_lost_link(self, scheduler: str) -> None:
         """Record nothing."""

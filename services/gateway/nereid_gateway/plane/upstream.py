@@ -29,10 +29,11 @@ from nereid_gateway.plane.timeline import NO_TIMELINE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.wire.messages import InferRequest, Notice
+    from nereid.core.wire.messages import Notice
     from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc.net.limits.budget import ByteBudget
-    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
 
@@ -94,7 +95,7 @@ class Upstream:
         self.router = mesh.make_router(
             tensors,
             limits.reconnect_limit_s,
-            Callbacks(self._on_notice, timeline.record_lost_link, timeline.record_request),
+            Callbacks(self._on_notice, timeline.record_lost_link),
         )
         self.pending = self.router.pending
 
@@ -103,7 +104,7 @@ class Upstream:
         self.tensors.start(self.pending.release_segments)
         self.router.open()
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+    def infer(self, request: ClientRequest, on_response: OnResponse) -> RequestHandle:
         """Send a request to a scheduler, or refuse it."""
         table, payloads = self.pending, request.payloads
         charged: ChargedRequest | None = None
@@ -143,7 +144,7 @@ class Upstream:
         charged.handle = handle
         return charged
 
-    def size_of(self, request: InferRequest) -> int:
+    def size_of(self, request: ClientRequest) -> int:
         """Return a request's bytes, or raise InvalidArgument if it has too many strings."""
         strings = self._heads.strings_of(request.head)
         strings_bytes = strings * _STRING_BYTES
@@ -152,7 +153,7 @@ class Upstream:
             raise InvalidArgument(_TOO_MANY_STRINGS.format(strings, strings_bytes, most_bytes))
         return sum(map(payload_bytes, request.payloads)) + strings_bytes
 
-    def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
+    def _charge(self, request: ClientRequest, on_response: OnResponse) -> ChargedRequest:
         size_bytes = self.size_of(request)
         try:
             charged = ChargedRequest(account_of(request.sender), size_bytes, on_response)
@@ -166,7 +167,7 @@ class Upstream:
             raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
         return charged
 
-    def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
+    def _over_budget(self, request: ClientRequest, size_bytes: int) -> Unavailable | None:
         """Return an error, or None. A request that exceeds the budget may be pending alone."""
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from nereid.core.wire.messages import InferRequest
 from nereid.mesh_routing.router.pending_requests import PendingRequest
 from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.pending_shares import PendingShares
 from tests.support.forms import pure_only
 
@@ -27,7 +27,8 @@ class Gateway:
         self.last = 0
 
     def add(self, sender: Hashable, model: str) -> bool:
-        request = InferRequest(0, model.encode(), [], sender=sender)
+        request = ClientRequest(0, model.encode(), [])
+        request.sender = sender
         self.last += 1
         if len(self.pending) >= self.shares.always_admitted_below and not self.shares.may_add(
             request, self.last, self.pending.values()
@@ -45,12 +46,18 @@ class Gateway:
 
     def end(self, sender: Hashable, count: int) -> None:
         """The first requests of a client are completed."""
-        ended = [number for number, each in self.pending.items() if each.request.sender == sender]
+        ended = [number for number, each in self.pending.items() if _sender_of(each) == sender]
         for number in ended[:count]:
             del self.pending[number]
 
     def count(self, model: str) -> int:
         return sum(each.request.head.decode() == model for each in self.pending.values())
+
+
+def _sender_of(pending: PendingRequest) -> Hashable:
+    request = cast("ClientRequest", pending.request)
+    sender: Hashable = request.sender
+    return sender
 
 
 def _ignore(_: object) -> None:
@@ -107,7 +114,7 @@ def test_shares_converge_to_equal_parts(keys: list[tuple[str, str]]) -> None:
         for sender, model in keys[turn % 3 :] + keys[: turn % 3]:
             gateway.add(sender, model)
     by = Counter(
-        (each.request.sender, each.request.head.decode()) for each in gateway.pending.values()
+        (_sender_of(each), each.request.head.decode()) for each in gateway.pending.values()
     )
     assert sorted(by) == keys
     # A census may be old by a sixteenth of the limit.

@@ -7,18 +7,17 @@ from time import monotonic_ns
 
 import pytest
 
-from nereid.core.wire.messages import InferRequest, InferResponse, RequestTimings
-from nereid_gateway.core.response_timings import ResponseTimer, TimedRequests, start_timer
+from nereid.core.wire.messages import RequestTimings
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.core.response_timings import TimedRequests, server_timing
 
 MS = 1_000_000
 
 
 def text_of(timings: RequestTimings | None, ago_ms: int = 1000) -> str:
-    timer = ResponseTimer(monotonic_ns() - ago_ms * MS)
-    response = InferResponse(1)
-    response.timings = timings
-    timer.record(response)
-    return timer.text()
+    record = RequestRecord("http", monotonic_ns() - ago_ms * MS)
+    record.timings = timings
+    return server_timing(record)
 
 
 def ms_of(name: str, text: str) -> float:
@@ -64,26 +63,3 @@ def test_parts_are_never_more_than_the_whole() -> None:
     assert ms_of("output", text) == ms_of("network", text) == 0
     parts = ms_of("queue", text) + ms_of("inference", text)
     assert parts == pytest.approx(ms_of("total", text), abs=0.002)
-
-
-def test_a_timer_asks_the_scheduler_and_counts_from_the_arrival() -> None:
-    request = InferRequest(1, b"", [])
-    before_ns = monotonic_ns()
-    timer = start_timer(request, 0)
-    assert request.wants_timings
-    assert ms_of("total", timer.text()) <= (monotonic_ns() - before_ns) / MS + 0.001
-    assert timer.header_line().startswith(b"Server-Timing: network;dur=")
-    assert timer.header_line().endswith(b"\r\n")
-    assert timer.trailers()[0][0] == "server-timing"
-    early = start_timer(request, before_ns - 5000 * MS)
-    assert ms_of("total", early.text()) >= 5000
-
-
-def test_a_response_is_recorded_and_passed_on() -> None:
-    timer = ResponseTimer(0)
-    passed: list[InferResponse] = []
-    response = InferResponse(1)
-    response.timings = RequestTimings(attempt=3)
-    timer.on_response(passed.append, response)
-    assert passed == [response]
-    assert timer.text().endswith("attempt;desc=3")

@@ -9,13 +9,14 @@ import pytest
 from nereid.core.errors import STOPPING_MESSAGE
 from nereid.core.sequence_owners import is_limited, is_principal
 from nereid.core.tensors.digest import DIGEST_BYTES, KEY_BYTES
-from nereid.core.wire.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import CachedModels, ErrorStatus, InferResponse, Payload
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers
 from nereid.rpc.net.limits.budget import Account, BudgetLimits, ByteBudget, Owner
 from nereid_gateway.core.access.principal import Principal
-from nereid_gateway.core.infer_step import RequestHandle
+from nereid_gateway.core.client_request import ClientRequest
+from nereid_gateway.core.request_handle import RequestHandle
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.plane.upstream import Limits, Upstream
 from tests.support.mesh.fake_link import FakeLink
@@ -50,8 +51,8 @@ class UpstreamOnFakeLink:
         self.upstream.start()
         self.link.on_items([CachedModels(())])
 
-    def infer(self, *payloads: bytes) -> InferRequest:
-        request = InferRequest(0, b"", list(payloads))
+    def infer(self, *payloads: bytes) -> ClientRequest:
+        request = ClientRequest(0, b"", list(payloads))
         self.upstream.infer(request, self.responses.append)
         return request
 
@@ -73,13 +74,13 @@ async def test_requests_too_large_for_a_frame_are_refused() -> None:
     # These pages are never touched.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
     account = it.budget.open_account("a")
-    request = InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]], sender=account)
+    request = sent_by(account, [huge[: 1 << 30], huge[1 << 30 :]])
     it.upstream.infer(request, it.responses.append)
     assert it.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
     )
-    it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30]]), it.responses.append)
+    it.upstream.infer(ClientRequest(0, b"", [huge[: 1 << 30]]), it.responses.append)
     assert len(it.link.sent_ids()) == 1
     assert len(it.client.requests) == 1
     # What was refused is not charged: with it, this would be too much.
@@ -102,7 +103,7 @@ async def test_the_number_of_pending_requests_is_bounded() -> None:
 async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     it = UpstreamOnFakeLink()
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
-    requests = [InferRequest(0, head, []) for _ in range(3)]
+    requests = [ClientRequest(0, head, []) for _ in range(3)]
     it.upstream.infer(requests[0], it.responses.append)
     it.link.on_items([CachedModels(("cached",), "", b"k" * KEY_BYTES)])
     it.upstream.infer(requests[1], it.responses.append)
@@ -155,8 +156,16 @@ async def test_bytes_that_are_arriving_share_the_limit_but_leave_a_quarter_of_it
     it.close()
 
 
+def sent_by(
+    sender: Account | Owner | None, payloads: list[Payload] | None = None, head: bytes = b""
+) -> ClientRequest:
+    request = ClientRequest(0, head, [] if payloads is None else payloads)
+    request.sender = sender
+    return request
+
+
 def large(it: UpstreamOnFakeLink, account: Account, size: int, head: bytes = b"") -> RequestHandle:
-    request = InferRequest(0, head, [bytes(size)], sender=account)
+    request = sent_by(account, [bytes(size)], head)
     return it.upstream.infer(request, it.responses.append)
 
 
@@ -208,15 +217,15 @@ async def test_clients_that_leave_too_much_unread_get_nothing_begun() -> None:
     account, other = it.budget.open_account("a"), it.budget.open_account("b")
     account.set_unread(201)
     for sender in (account, Owner("somebody", account)):
-        it.upstream.infer(InferRequest(0, b"", [], sender=sender), it.responses.append)
+        it.upstream.infer(sent_by(sender), it.responses.append)
         error = it.responses[-1].error
         assert error is not None
         assert "201 are held for this client" in error.message
     for allowed in (other, None):
-        it.upstream.infer(InferRequest(0, b"", [], sender=allowed), it.responses.append)
+        it.upstream.infer(sent_by(allowed), it.responses.append)
     assert len(it.link.sent_ids()) == 2
     account.set_unread(200)
-    it.upstream.infer(InferRequest(0, b"", [], sender=account), it.responses.append)
+    it.upstream.infer(sent_by(account), it.responses.append)
     assert len(it.link.sent_ids()) == 1
     it.close()
 
@@ -249,13 +258,14 @@ class TestSequenceOwners:
     async def test_others_have_none(self) -> None:
         it = UpstreamOnFakeLink()
         assert self.owner(it, None) == ""
-        request = InferRequest(0, b"", [], sender=it.budget.open_account("a"))
+        request = sent_by(it.budget.open_account("a"))
         it.upstream.infer(request, it.responses.append)
         assert request.sequence_owner == ""
         it.close()
 
     @staticmethod
     def owner(it: UpstreamOnFakeLink, sender: Account | Owner | None) -> str:
-        request = InferRequest(0, b"", [], parameters={"sequence_id": 7}, sender=sender)
+        request = sent_by(sender)
+        request.parameters = {"sequence_id": 7}
         it.upstream.infer(request, it.responses.append)
         return request.sequence_owner

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, GrpcMessage
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import InferRequest
     from nereid.rpc import Call
+    from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
     from nereid_gateway.plane.data_plane import DataPlane
 
@@ -22,7 +22,7 @@ class BoundedDecoder:
         self._decoding = data_plane.decoding
         self._decoder = GrpcDecoder(data_plane.regions)
 
-    def decode_now(self, data: bytes | MessageBuffer) -> InferRequest | GrpcMessage:
+    def decode_now(self, data: bytes | MessageBuffer) -> ClientRequest | GrpcMessage:
         """Return the request in data, or a message for decode(). Raises Internal if unreadable."""
         if isinstance(data, bytes):
             known = self._decoder.layouts.read(data)
@@ -34,7 +34,7 @@ class BoundedDecoder:
 
     async def decode(
         self, message: GrpcMessage, call: Call, *, accepts_many: bool = False
-    ) -> InferRequest:
+    ) -> ClientRequest:
         """Return the request in a message. It is decoded in a later turn or in a decoder process.
 
         Raises Internal if the message cannot be parsed, and RpcError if the client holds too many

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import DecodeError
 
 from nereid.core.errors import NereidError
-from nereid.core.wire.messages import DECOUPLED, Arrival
+from nereid.core.wire.messages import DECOUPLED
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
 from nereid_gateway.core import trace_context
@@ -26,7 +26,8 @@ from nereid_gateway.core.grpc_methods import (
     METHODS,
     MethodKind,
 )
-from nereid_gateway.core.response_timings import HEADER, start_timer
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.core.response_timings import HEADER, SERVER_TIMING, server_timing
 from nereid_gateway.core.retry_hints import drain_trailers, retry_trailers
 from nereid_gateway.fronts.bound_handlers import bind_handlers
 from nereid_gateway.fronts.grpc import (
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+    from nereid.core.wire.messages import ErrorStatus, InferResponse
     from nereid.rpc import Call, StreamHandler, UnaryHandler
+    from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.grpc_methods import Method
     from nereid_gateway.core.infer_step import Infer
-    from nereid_gateway.core.response_timings import ResponseTimer
     from nereid_gateway.core.retry_hints import Trailers
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
     from nereid_gateway.plane.data_plane import DataPlane
@@ -127,7 +128,7 @@ class GrpcFront:
         """Serve a call of ModelInfer. infer: submits the request, by default to the data plane."""
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
-        received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
+        received_ns = monotonic_ns() if is_timed or data_plane.records_all else 0
         try:
             decoded = self._decoder.decode_now(data)
         except NereidError as error:
@@ -161,7 +162,7 @@ class GrpcFront:
         else:
             self._submit(call, request, received_ns, infer)
 
-    def _submit(self, call: Call, request: InferRequest, received_ns: int, infer: Infer) -> None:
+    def _submit(self, call: Call, request: ClientRequest, received_ns: int, infer: Infer) -> None:
         request.deadline = call.deadline
         request.sender = call.account
         if call.metadata:
@@ -172,26 +173,28 @@ class GrpcFront:
             if self._forwarding is not None:
                 self._forwarding.forward_headers(request, call.metadata)
         data_plane = self._data_plane
-        if data_plane.records_arrivals:
-            request.arrival = Arrival("grpc", received_ns, call)
-        timer: ResponseTimer | None = None
         timing_header = call.get(HEADER) if call.metadata else None
-        if (timing_header is not None or data_plane.times_all) and data_plane.timed.include(
+        is_timed = (timing_header is not None or data_plane.times_all) and data_plane.timed.include(
             timing_header
-        ):
-            timer = start_timer(request, received_ns)
+        )
+        timed: RequestRecord | None = None
+        if is_timed or data_plane.records_all:
+            record = request.record = RequestRecord("grpc", received_ns, call)
+            if is_timed:
+                request.wants_timings = True
+                timed = record
         # The data plane charges the bytes from here on.
         call.release()
-        handle = infer(request, partial(self._respond, call, request.request_id, timer))
+        handle = infer(request, partial(self._respond, call, request.request_id, timed))
         call.on_cancel = partial(self._end_early, call, handle.cancel)
 
     def _respond(
-        self, call: Call, request_id: str, timer: ResponseTimer | None, response: InferResponse
+        self, call: Call, request_id: str, timed: RequestRecord | None, response: InferResponse
     ) -> None:
+        """Respond to a call. timed: the record of a request whose response has timings."""
         trailers: Trailers = ()
-        if timer is not None:
-            timer.record(response)
-            trailers = timer.trailers()
+        if timed is not None:
+            trailers = ((SERVER_TIMING, server_timing(timed)),)
         error_status = response.error
         if error_status is not None:
             self._fail(call, error_status, trailers)

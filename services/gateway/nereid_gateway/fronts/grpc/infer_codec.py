@@ -15,10 +15,11 @@ from google.protobuf.message import DecodeError
 from nereid.bounded_cache import BoundedCache
 from nereid.core import correlation_ids
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
+from nereid.core.wire.messages import Parameter, error_status_of
 from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid_gateway.core import request_head
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import NOTHING_CHECKED, CheckedHead, HeadInput
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
@@ -75,7 +76,7 @@ class GrpcDecoder:
         )
 
     def complete_request(
-        self, message: Message, request: InferRequest, head: bytes
+        self, message: Message, request: ClientRequest, head: bytes
     ) -> tuple[CheckedHead, bool]:
         """Check a head, and give the request its head and payloads. Return whether it was known.
 
@@ -92,7 +93,7 @@ class GrpcDecoder:
             _match_payloads(request, checked, message.model_name)
         return checked, known
 
-    def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
+    def _check_head(self, message: Message, head: bytes, request: ClientRequest) -> CheckedHead:
         model = message.model_name
         request_head.check_count("inputs", len(message.inputs), model)
         request_head.check_count("outputs", len(message.outputs), model)
@@ -143,7 +144,7 @@ class GrpcMessage(InferMessage):
     )
 
     # _parse() sets these.
-    _request: InferRequest
+    _request: ClientRequest
     _head: bytes
 
     def __init__(self, decoder: GrpcDecoder, data: bytes | MessageBuffer) -> None:
@@ -182,7 +183,7 @@ class GrpcMessage(InferMessage):
             else:
                 payloads = [data[start:end] for start, end in places]
                 lease = data.lease
-        request = InferRequest(0, b"", payloads, message.id, lease=lease)
+        request = ClientRequest(0, b"", payloads, message.id, lease=lease)
         self._message, self._request, self._head = message, request, b""
         if request.request_id:
             message.ClearField("id")
@@ -212,7 +213,7 @@ class GrpcMessage(InferMessage):
             return self._outline.request_id
         return self._request.request_id
 
-    def decode(self) -> tuple[InferRequest, CheckedHead]:
+    def decode(self) -> tuple[ClientRequest, CheckedHead]:
         """Return the request, and what is to be checked. An invalid request has its error.
 
         The scheduler gets the error, because it reports an unknown model first. Raises Internal if
@@ -237,17 +238,17 @@ class GrpcMessage(InferMessage):
             decoder.layouts.remember(data, self._head, checked.head, request.payloads)
         return request, checked
 
-    async def decode_in_process(self, run_job: RunJob) -> tuple[InferRequest, CheckedHead]:
+    async def decode_in_process(self, run_job: RunJob) -> tuple[ClientRequest, CheckedHead]:
         """Decode the message in a decoder process. Raises NereidError if that fails."""
         data, regions = self._data, self._decoder.regions
         (decoded, checked), payloads = await run_job(
             decode_job, regions.allowed, blobs=[_view(data)]
         )
-        request: InferRequest = decoded
+        request: ClientRequest = decoded
         request.payloads = list(payloads)
         return request, checked
 
-    def error_request(self, error: NereidError) -> InferRequest:
+    def error_request(self, error: NereidError) -> ClientRequest:
         """Return the request to submit in place of an invalid one.
 
         Raises Internal again: the message could not be parsed, so that there is no request.
@@ -256,8 +257,8 @@ class GrpcMessage(InferMessage):
             raise error
         return self._failed_request(error)
 
-    def _failed_request(self, error: NereidError) -> InferRequest:
-        return InferRequest(
+    def _failed_request(self, error: NereidError) -> ClientRequest:
+        return ClientRequest(
             0, self.naming_head, [], self.request_id, error_status=error_status_of(error)
         )
 
@@ -288,7 +289,7 @@ def _view(data: bytes | MessageBuffer) -> memoryview:
 
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
-) -> tuple[tuple[InferRequest, CheckedHead], Sequence[Any]]:
+) -> tuple[tuple[ClientRequest, CheckedHead], Sequence[Any]]:
     """Return the request, what is still to be checked, and payloads. A decoder process runs this.
 
     Strings in regions are still to be checked.
@@ -312,7 +313,7 @@ def decode_job(
     return (request, checked._replace(strings=tuple(unread))), payloads
 
 
-def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
+def _match_payloads(request: ClientRequest, checked: CheckedHead, model: str) -> None:
     """Drop surplus tensors, as Triton does."""
     payloads, names = request.payloads, checked.input_names
     if len(payloads) < len(names):
@@ -323,7 +324,7 @@ def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> 
     del payloads[len(names) :]
 
 
-def _move_parameters(message: Message, request: InferRequest) -> None:
+def _move_parameters(message: Message, request: ClientRequest) -> None:
     request_head.check_count("parameters", len(message.parameters), message.model_name)
     custom: dict[str, Parameter] = {}
     for key, parameter in message.parameters.items():

@@ -12,12 +12,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError
-from nereid.core.wire.messages import Arrival
 from nereid.rpc import Status
 from nereid.rpc.grpc.status import status_of_over_budget
 from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid_gateway.core import trace_context
-from nereid_gateway.core.response_timings import HEADER, start_timer
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.core.response_timings import HEADER, server_timing
 from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage
 from nereid_gateway.fronts.grpc.stream_responses import (
     PendingReply,
@@ -30,10 +30,11 @@ from nereid_gateway.fronts.grpc.stream_turns import STREAM_MESSAGES, StreamTurns
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, MutableMapping
 
-    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid.core.wire.messages import InferResponse
     from nereid.rpc import Call
-    from nereid_gateway.core.infer_step import Infer, RequestHandle
-    from nereid_gateway.core.response_timings import ResponseTimer
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.infer_step import Infer
+    from nereid_gateway.core.request_handle import RequestHandle
     from nereid_gateway.fronts.grpc.bounded_decoder import BoundedDecoder
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.header_forwarding import HeaderForwarding
@@ -95,15 +96,16 @@ class InferStreams:
 
 
 class _StreamRequest(PendingReply):
-    __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timer")
+    __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timed")
 
     def __init__(
-        self, stream: _InferStream, request: InferRequest, timer: ResponseTimer | None
+        self, stream: _InferStream, request: ClientRequest, timed: RequestRecord | None
     ) -> None:
         super().__init__()
         self._stream = stream
         self.request = request
-        self.timer = timer
+        # Record of a request whose last response has timings.
+        self.timed = timed
         # True after a response with `more`, which only a decoupled model sends.
         self._decoupled = False
         # None before infer() returns and after the end. The handle refers to on_response, so
@@ -117,9 +119,8 @@ class _StreamRequest(PendingReply):
         if stream.ended:
             return
         timings = ""
-        if self.timer is not None and not response.more:
-            self.timer.record(response)
-            timings = self.timer.text()
+        if self.timed is not None and not response.more:
+            timings = server_timing(self.timed)
         error_status = response.error
         if error_status is not None or response.head:
             stream.statuses[0 if error_status is None else error_status.code] += 1
@@ -314,7 +315,7 @@ class _InferStream:
 
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
-        received_ns = monotonic_ns() if self._timed or owner.data_plane.records_arrivals else 0
+        received_ns = monotonic_ns() if self._timed or owner.data_plane.records_all else 0
         try:
             decoded = owner.decoder.decode_now(message)
         except NereidError as error:
@@ -346,18 +347,21 @@ class _InferStream:
             self._submit_request(request, received_ns)
             self.resume_reading()
 
-    def _submit_request(self, request: InferRequest, received_ns: int) -> None:
+    def _submit_request(self, request: ClientRequest, received_ns: int) -> None:
         owner = self._owner
         request.accepts_many = True
         request.deadline = self._call.deadline
         request.sender = self._call.account
         request.trace_context = self._trace_context
-        if owner.data_plane.records_arrivals:
-            request.arrival = Arrival("grpc", received_ns, self._call, streamed=True)
         if owner.forwarding is not None:
             owner.forwarding.forward_headers(request, self._call.metadata)
-        timer = start_timer(request, received_ns) if self._timed else None
-        stream_request = _StreamRequest(self, request, timer)
+        timed: RequestRecord | None = None
+        if self._timed or owner.data_plane.records_all:
+            record = request.record = RequestRecord("grpc", received_ns, self._call, True)
+            if self._timed:
+                request.wants_timings = True
+                timed = record
+        stream_request = _StreamRequest(self, request, timed)
         self.order.add_request(stream_request)
         handle = self._infer(request, stream_request.on_response)
         if not stream_request.ended:

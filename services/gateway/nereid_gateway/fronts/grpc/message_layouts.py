@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.bounded_cache import BoundedCache
-from nereid.core.wire.messages import InferRequest
 from nereid.core.wire.varint import encode_varint
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class MessageLayouts:
         # Key: a message's size. Value: the likely number of bytes before its first tensor.
         self._prefix_bytes = BoundedCache[int, int](CACHED_HEADS)
 
-    def read(self, message: bytes) -> InferRequest | None:
+    def read(self, message: bytes) -> ClientRequest | None:
         """Return the request in a message, or None if the message has to be parsed."""
         size_bytes = len(message)
         start = self._prefix_bytes.get(size_bytes)
@@ -49,13 +49,13 @@ class MessageLayouts:
             return None
         head, _, end, others = layout
         if not others:
-            return InferRequest(0, head, [message[start:]])
+            return ClientRequest(0, head, [message[start:]])
         payloads = [message[start:end]]
         for preceding, begin, start, end in others:
             if message[begin:start] != preceding:
                 return None
             payloads.append(message[start:end])
-        return InferRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
+        return ClientRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
 
     def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[Any]) -> None:
         """Keep the layout of a parsed message. rest: the serialised message without tensors."""

@@ -12,7 +12,7 @@ from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, Registration
 from nereid_gateway.plane.client_shm.system import open_system
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import InferRequest
+    from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.request_head import CheckedHead
     from nereid_gateway.plane.client_shm.regions import Regions
 
@@ -89,7 +89,7 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
 
 
 def place_payloads(
-    request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
+    request: ClientRequest, checked: CheckedHead, used: RegionRanges, model: str
 ) -> None:
     """Assign the message's payloads to the inputs. An input in shared memory gets an empty payload.
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nereid.core.wire.messages import Arrival
 from nereid_gateway.core import trace_context
-from nereid_gateway.core.response_timings import HEADER_BYTES, start_timer
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.core.response_timings import HEADER_BYTES, server_timing
 from nereid_gateway.server.header_forwarding import CasePreservingHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.wire.messages import InferRequest, InferResponse
-    from nereid_gateway.core.infer_step import RequestHandle
+    from nereid.core.wire.messages import InferResponse
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.request_handle import RequestHandle
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.header_forwarding import HeaderForwarding
@@ -28,10 +29,10 @@ class InferSubmission:
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
-        self._records_arrivals = data_plane.records_arrivals
+        self._records_all = data_plane.records_all
 
     def submit_request(
-        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+        self, call: HttpCall, request: ClientRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
         """Submit a request. It is cancelled if the client disconnects."""
         request.sender = call.sender
@@ -41,17 +42,21 @@ class InferSubmission:
             request.trace_context = trace_context.binary(headers[b"traceparent"], state)
         if self._forwarding is not None and isinstance(headers, CasePreservingHeaders):
             self._forwarding.forward_headers(request, headers.spelt.items())
-        if self._records_arrivals:
-            request.arrival = Arrival("http", call.received_ns, call)
-        if (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
+        is_timed = (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
             headers.get(HEADER_BYTES)
-        ):
-            timer = start_timer(request, call.received_ns)
-            call.last_lines = timer.header_line
-            on_response = partial(timer.on_response, on_response)
+        )
+        if is_timed or self._records_all:
+            record = request.record = RequestRecord("http", call.received_ns, call)
+            if is_timed:
+                request.wants_timings = True
+                call.last_lines = partial(_timing_line, record)
         # The data plane charges the bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = submitted.cancel
         return submitted
+
+
+def _timing_line(record: RequestRecord) -> bytes:
+    return b"Server-Timing: %b\r\n" % server_timing(record).encode()

@@ -10,9 +10,10 @@ from nereid.rpc.net.limits.budget import Owner, account_of
 from nereid_gateway.core.access.refusal import CallRefused, Reason
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import InferRequest
     from nereid_gateway.core.access.principal import Principal
-    from nereid_gateway.core.infer_step import Infer, OnResponse, RequestHandle
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.infer_step import Infer
+    from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.request_head import HeadReader
     from nereid_gateway.guards.auth.access import Caller
 
@@ -48,7 +49,7 @@ class LimitedInfer:
         self._models = models
         self._checks_each_message = checks_each_message
 
-    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
+    def infer(self, request: ClientRequest, on_response: OnResponse, /) -> RequestHandle:
         """Forward a permitted request, or respond with its refusal."""
         caller = self._caller
         principal = caller.principal
@@ -109,7 +110,7 @@ class _RefusedRequest:
 _REFUSED: Final = _RefusedRequest()
 
 
-def _refuse(request: InferRequest, on_response: OnResponse, refused: CallRefused) -> RequestHandle:
+def _refuse(request: ClientRequest, on_response: OnResponse, refused: CallRefused) -> RequestHandle:
     if request.lease is not None:
         request.lease.free()
     status = STATUSES[refused.refusal.reason]

@@ -21,8 +21,8 @@ from nereid_gateway.plane.client_shm.regions import SYSTEM
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.wire.messages import InferRequest
-    from nereid_gateway.core.infer_step import RequestHandle
+    from nereid_gateway.core.client_request import ClientRequest
+    from nereid_gateway.core.request_handle import RequestHandle
     from nereid_gateway.plane.client_shm.regions import Placement, Region, RegionUse
 
     OnResponse = Callable[[InferResponse], None]
@@ -40,14 +40,14 @@ class RegionOutputs:
 
     def __init__(
         self,
-        infer: Callable[[InferRequest, OnResponse], RequestHandle],
+        infer: Callable[[ClientRequest, OnResponse], RequestHandle],
         max_heads: int = _MAX_HEADS,
     ) -> None:
         self._infer = infer
         self._threads = ThreadPoolExecutor(1, "region-outputs")
         self._names: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+    def infer(self, request: ClientRequest, on_response: OnResponse) -> RequestHandle:
         """Submit a request as `DataPlane.infer` does."""
         if request.region_use is None:
             return self._infer(request, on_response)

@@ -19,7 +19,7 @@ from nereid.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 
@@ -47,7 +47,7 @@ _TOO_MUCH: Final = (
 
 
 # Inputs from regions, as a request with only payloads.
-ReadInputs = InferRequest
+ReadInputs = ClientRequest
 
 
 class Memory(Protocol):
@@ -261,7 +261,7 @@ class Regions:
         return region
 
     def resolve_ranges(
-        self, request: InferRequest, named: RegionRanges, read: ReadInputs | None = None
+        self, request: ClientRequest, named: RegionRanges, read: ReadInputs | None = None
     ) -> bool:
         """Copy the inputs that are in regions into request, and set request.region_use.
 
@@ -305,7 +305,7 @@ class Regions:
         """
         hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
         loop = asyncio.get_running_loop()
-        read = InferRequest(0, b"", [])
+        read = ClientRequest(0, b"", [])
         for _, tensor_range in named.inputs:
             region = self.find_region(tensor_range)
             if region.registration.kind != SYSTEM:

@@ -8,9 +8,9 @@ from nereid.core.errors import http_status
 from nereid_gateway.core import routes
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import Arrival
     from nereid.observability.tracing import Attribute
     from nereid.rpc.grpc.call import Call
+    from nereid_gateway.core.request_record import RequestRecord
     from nereid_gateway.server.call import HttpCall
 
 # The gRPC status code.
@@ -18,13 +18,13 @@ CANCELLED: Final = 1
 _OK: Final = 200
 
 
-def call_attributes(arrival: Arrival, code: int) -> dict[str, Attribute]:
+def call_attributes(record: RequestRecord, code: int) -> dict[str, Attribute]:
     """Return the attributes of a call. code: the request's gRPC status code."""
-    if arrival.call is None:
+    if record.call is None:
         return {}
-    if arrival.protocol == "grpc":
-        return _of_grpc(arrival.call, code)
-    return _of_http(arrival.call, code)
+    if record.protocol == "grpc":
+        return _of_grpc(record.call, code)
+    return _of_http(record.call, code)
 
 
 def _of_http(call: HttpCall, code: int) -> dict[str, Attribute]:

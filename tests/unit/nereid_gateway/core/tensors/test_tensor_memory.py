@@ -12,7 +12,6 @@ from nereid.core.wire.messages import (
     CachedModels,
     ErrorStatus,
     FromScheduler,
-    InferRequest,
     InferResponse,
     Release,
 )
@@ -22,6 +21,7 @@ from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory, tensor_bytes
 from nereid_gateway.plane.upstream import Limits, Upstream
 from tests.support.rpc.local_channel import LocalChannel
@@ -60,7 +60,7 @@ def test_what_is_behind_the_header_is_aligned(header_bytes: int) -> None:
 def test_tensors_in_bytes_are_moved_to_a_segment() -> None:
     memory = tensor_memory()
     tensors = [b"a" * 100_000, b"b" * 100_001, b"c"]
-    request = InferRequest(1, b"", list(tensors))
+    request = ClientRequest(1, b"", list(tensors))
     memory.stage(request)
     assert request.lease is not None
     references: list[Any] = request.payloads
@@ -78,7 +78,7 @@ def test_tensors_in_bytes_are_moved_to_a_segment() -> None:
 
 def test_small_and_unshared_tensors_are_not_moved() -> None:
     for memory, size_bytes in ((tensor_memory(), 1000), (tensor_memory(shared=False), MIB)):
-        request = InferRequest(1, b"", [bytes(size_bytes)])
+        request = ClientRequest(1, b"", [bytes(size_bytes)])
         memory.stage(request)
         assert request.payloads == [bytes(size_bytes)]
 
@@ -108,13 +108,13 @@ class GatewayWithExecutor:
     def close(self) -> None:
         pass
 
-    def submit(self) -> InferRequest:
-        request = InferRequest(0, b"", [bytes(MIB)])
+    def submit(self) -> ClientRequest:
+        request = ClientRequest(0, b"", [bytes(MIB)])
         self.memory.stage(request)
         self.pending = self.upstream.infer(request, self.responses.append)
         return request
 
-    def response(self, request: InferRequest, *contents: bytes) -> InferResponse:
+    def response(self, request: ClientRequest, *contents: bytes) -> InferResponse:
         segment = self.executor.acquire_segment(MIB)
         assert segment is not None
         references: list[Any] = []
@@ -231,7 +231,7 @@ async def test_another_scheduler_may_not_share_memory() -> None:
 
 async def test_a_buffer_made_before_the_link_broke_is_sent_inline() -> None:
     it = GatewayWithExecutor()
-    request = InferRequest(0, b"", [bytes(MIB)])
+    request = ClientRequest(0, b"", [bytes(MIB)])
     it.memory.stage(request)
     it.on_down()
     it.upstream.infer(request, it.responses.append)

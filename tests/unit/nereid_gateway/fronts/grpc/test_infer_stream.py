@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from nereid.core.wire.messages import InferRequest
 from nereid.rpc import Status
 from nereid.rpc.net.limits.budget import NO_ACCOUNT
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.fronts.grpc.infer_stream import MAX_PENDING, InferStreams
 
@@ -18,14 +18,14 @@ TURN = 128
 
 async def test_a_burst_is_read_to_its_end_though_nothing_is_responded_to() -> None:
     """As of sequences whose next requests are among those that are not read yet."""
-    decoder: Any = SimpleNamespace(decode_now=lambda message: InferRequest(0, message, []))
-    data_plane: Any = SimpleNamespace(records_arrivals=False, timed=TimedRequests.NEVER)
+    decoder: Any = SimpleNamespace(decode_now=lambda message: ClientRequest(0, message, []))
+    data_plane: Any = SimpleNamespace(records_all=False, timed=TimedRequests.NEVER)
     streams = InferStreams(data_plane, decoder, {}, lambda _: Status.CANCELLED, None)
     call = Mock(account=NO_ACCOUNT, buffered_bytes=0, deadline=None, metadata=())
     call.get.return_value = None
     sent: list[bytes] = []
 
-    def infer(request: InferRequest, _: object) -> Any:
+    def infer(request: ClientRequest, _: object) -> Any:
         sent.append(request.head)
 
     streams.open_stream(call, infer)

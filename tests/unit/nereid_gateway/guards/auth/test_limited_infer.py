@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import ErrorStatus, InferResponse
 from nereid_gateway.core import request_head
 from nereid_gateway.core.access.grant import NOTHING, Grant, Limits, Permission
 from nereid_gateway.core.access.principal import Principal
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.guards.auth.access import AccessControl, Caller
 from nereid_gateway.guards.auth.authenticator import Authenticator
@@ -19,8 +20,8 @@ from tests.support.gateway.scripted_mesh import ScriptedMesh
 TWO = Grant((Permission(frozenset({"inference"}), ("a*",)),), Limits(concurrency=2))
 
 
-def request(model: str = "a") -> InferRequest:
-    return InferRequest(0, request_head.naming(model, ""), [])
+def request(model: str = "a") -> ClientRequest:
+    return ClientRequest(0, request_head.naming(model, ""), [])
 
 
 class Site:

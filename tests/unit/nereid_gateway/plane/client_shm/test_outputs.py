@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
-from nereid_gateway.core.infer_step import RequestHandle
+from nereid_gateway.core.client_request import ClientRequest
+from nereid_gateway.core.request_handle import RequestHandle
 from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.plane.client_shm.outputs import RegionOutputs
 from nereid_gateway.plane.client_shm.regions import SYSTEM, Regions, Registration
@@ -51,7 +52,7 @@ class Mesh(ScriptedMesh):
         return self.infer_with(RegionRanges((), ranges))
 
     def infer_with(self, ranges: RegionRanges) -> RequestHandle:
-        request = InferRequest(1, b"", [b""])
+        request = ClientRequest(1, b"", [b""])
         self.regions.resolve_ranges(request, ranges)
         return self.outputs.infer(request, self.delivered.append)
 
@@ -143,7 +144,7 @@ def test_each_of_several_responses_overwrites_the_one_before() -> None:
 
 def test_requests_without_regions_go_straight_through() -> None:
     mesh = Mesh()
-    assert mesh.outputs.infer(InferRequest(1, b"", []), mesh.delivered.append) is mesh
+    assert mesh.outputs.infer(ClientRequest(1, b"", []), mesh.delivered.append) is mesh
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.delivered[0].payloads == [b"aa", b"bbb"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Internal, NereidError
-from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.plane.client_shm.regions import (
@@ -156,7 +156,7 @@ def test_a_region_in_use_cannot_be_unregistered() -> None:
 
 def test_inputs_are_copied_and_outputs_placed() -> None:
     regions, memories = filled("r")
-    request = InferRequest(0, b"", [b"", b"inline"])
+    request = ClientRequest(0, b"", [b"", b"inline"])
     regions.resolve_ranges(
         request, RegionRanges(((0, RegionRange("r", 2, 3)),), (("O", RegionRange("r", 4, 4)),))
     )
@@ -197,7 +197,7 @@ async def test_large_inputs_are_read_before_they_are_resolved() -> None:
     regions = Regions(allowed=True, max_request_bytes=size)
     regions.register(Registration(SYSTEM, "r", 2 * size, "k"), lambda: Bytes(bytes(2 * size)))
     named = RegionRanges(((0, RegionRange("r", 0, size)),), ())
-    request = InferRequest(0, b"", [b""])
+    request = ClientRequest(0, b"", [b""])
     assert not regions.resolve_ranges(request, named)
     held: list[int] = []
     tensors = TensorMemory(0)
@@ -220,4 +220,4 @@ def test_inputs_larger_than_a_request_may_have_are_not_read() -> None:
     regions.register(Registration(SYSTEM, "r", 1 << 40, "k"), lambda: Bytes(b""))
     ranges = tuple((position, RegionRange("r", 0, 1 << 20)) for position in range(3))
     with pytest.raises(NereidError, match="inputs of 3145728 bytes in shared memory are more than"):
-        regions.resolve_ranges(InferRequest(0, b"", [b""] * 3), RegionRanges(ranges, ()))
+        regions.resolve_ranges(ClientRequest(0, b"", [b""] * 3), RegionRanges(ranges, ()))

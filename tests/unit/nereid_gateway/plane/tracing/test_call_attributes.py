@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nereid.core.wire.messages import Arrival
+from nereid_gateway.core.request_record import RequestRecord
 from nereid_gateway.plane.tracing.call_attributes import CANCELLED, call_attributes
 from nereid_gateway.server.call import HttpCall
 
@@ -18,7 +18,7 @@ def http_call(target: bytes, host: bytes = b"", peer: str = "10.0.0.1:7") -> Htt
 
 
 def of_http(call: HttpCall, code: int = 0) -> dict[str, object]:
-    return dict(call_attributes(Arrival("http", 1, call), code))
+    return dict(call_attributes(RequestRecord("http", 1, call), code))
 
 
 def test_http() -> None:
@@ -43,7 +43,7 @@ def test_the_http_status_is_the_one_of_the_response(code: int, status: int | Non
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    assert call_attributes(Arrival("http", 1), 0) == {}
+    assert call_attributes(RequestRecord("http", 1), 0) == {}
     call = http_call(b"/elsewhere", b"", "unix:/run/nereid")
     call.http_1_0 = True
     assert of_http(call) == {
@@ -80,7 +80,7 @@ class GrpcCall(NamedTuple):
 
 def test_grpc() -> None:
     call = GrpcCall("/inference.GRPCInferenceService/ModelInfer", "[::2]:9")
-    assert call_attributes(Arrival("grpc", 1, call), 3) == {
+    assert call_attributes(RequestRecord("grpc", 1, call), 3) == {
         "rpc.system": "grpc",
         "rpc.service": "inference.GRPCInferenceService",
         "rpc.method": "ModelInfer",

@@ -1,14 +1,12 @@
 """Requests' traces for files: which requests have one, and what is in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 import pytest
 
 from nereid.core.wire.messages import (
-    Arrival,
     ErrorStatus,
-    InferRequest,
     InferResponse,
     TracedModel,
     TracedTensor,
@@ -17,7 +15,10 @@ from nereid.core.wire.messages import (
 )
 from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from nereid.pb import kserve_pb2
-from nereid_gateway.core.infer_step import RequestHandle
+from nereid_gateway.core.client_request import ClientRequest
+from nereid_gateway.core.request_handle import RequestHandle
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.plane.recording import Recording
 from nereid_gateway.plane.tracing.file_format import Trace
 from nereid_gateway.plane.tracing.file_recorder import FileTracing, to_local_clock
 from nereid_gateway.plane.tracing.sampling import Sampling
@@ -51,11 +52,17 @@ class Mesh(ScriptedMesh):
     def __init__(self, rule: TraceRule = ALL) -> None:
         super().__init__()
         self.sink = KeptTraces()
-        self.tracing = FileTracing(self.sink, Sampling(rule), self.infer)
+        self.tracing = FileTracing(self.sink, Sampling(rule))
+        self.recording = Recording(self.infer, None, self.tracing, None)
 
-    def ask(self, request: InferRequest, protocol: str = "grpc") -> RequestHandle:
-        request.arrival = Arrival(protocol, monotonic_ns())
-        return self.tracing.infer(request, self.delivered.append)
+    def ask(
+        self,
+        request: ClientRequest,
+        protocol: str = "grpc",
+        on_response: Callable[[InferResponse], None] | None = None,
+    ) -> RequestHandle:
+        request.record = RequestRecord(protocol, monotonic_ns())
+        return self.recording.infer(request, on_response or self.delivered.append)
 
     def response(self, head: bytes = b"", **more: object) -> None:
         self.on_response(InferResponse(1, head, **more))  # type: ignore[arg-type]
@@ -66,10 +73,10 @@ class Mesh(ScriptedMesh):
         return trace
 
 
-def request(context: bytes = b"") -> InferRequest:
+def request(context: bytes = b"") -> ClientRequest:
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[2])
-    return InferRequest(1, head.SerializeToString(), [b"ab"], trace_context=context)
+    return ClientRequest(1, head.SerializeToString(), [b"ab"], trace_context=context)
 
 
 def part(start_ns: int = 0, end_ns: int = 0) -> TracedModel:
@@ -87,7 +94,6 @@ def test_the_settings_alone_say_which_are_traced() -> None:
     it = Mesh(ALL._replace(rate=2))
     passed, chosen = request(SAMPLED), request(SAMPLED)
     it.ask(passed)
-    assert it.on_response == it.delivered.append
     # No service collects times that no file is for.
     assert passed.trace_context == SAMPLED[:25] + b"\2"
     it.ask(chosen)
@@ -153,9 +159,7 @@ def test_a_response_that_cannot_be_delivered_ends_the_trace() -> None:
     def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
-    failing = request()
-    failing.arrival = Arrival("http", monotonic_ns())
-    it.tracing.infer(failing, fail)
+    it.ask(request(), "http", fail)
     with pytest.raises(RuntimeError):
         it.response(trace=(part(),))
     assert it.trace().models

@@ -1,14 +1,18 @@
 """Which requests the gateway traces, and the spans that it exports."""
 
+from collections.abc import Callable
 from time import monotonic_ns
 
 import pytest
 
-from nereid.core.wire.messages import Arrival, ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import ErrorStatus, InferResponse
 from nereid.observability.trace_config import TraceConfig, TraceSettings
 from nereid.observability.tracing import SpanKind, is_sampled
 from nereid.pb import kserve_pb2
-from nereid_gateway.core.infer_step import RequestHandle
+from nereid_gateway.core.client_request import ClientRequest
+from nereid_gateway.core.request_handle import RequestHandle
+from nereid_gateway.core.request_record import RequestRecord
+from nereid_gateway.plane.recording import Recording
 from nereid_gateway.plane.tracing.request_traces import SpanTracing, open_tracing
 from nereid_gateway.plane.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh
@@ -26,15 +30,17 @@ class Mesh(ScriptedMesh):
         super().__init__()
         self.tracer = RecordedSpans()
         sampling = Sampling(config.rule, parent_based=config.parent_based)
-        self.tracing = SpanTracing(self.tracer, sampling, self.infer)
+        self.recording = Recording(self.infer, None, SpanTracing(self.tracer, sampling), None)
 
-    def ask(self, request: InferRequest) -> RequestHandle:
-        request.arrival = Arrival("grpc", monotonic_ns())
-        return self.tracing.infer(request, self.delivered.append)
+    def ask(
+        self, request: ClientRequest, on_response: Callable[[InferResponse], None] | None = None
+    ) -> RequestHandle:
+        request.record = RequestRecord("grpc", monotonic_ns())
+        return self.recording.infer(request, on_response or self.delivered.append)
 
 
-def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
-    return InferRequest(1, head, [], request_id="seven", trace_context=context)
+def request(context: bytes = b"", head: bytes = HEAD) -> ClientRequest:
+    return ClientRequest(1, head, [], request_id="seven", trace_context=context)
 
 
 @pytest.mark.parametrize(("level", "warned"), [("TIMESTAMPS", True), ("OFF", False)])
@@ -42,7 +48,7 @@ def test_a_missing_file_name_is_logged_where_one_is_needed(
     level: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = TraceSettings(trace_config=("mode=triton", f"level={level}"))
-    assert open_tracing(settings, ScriptedMesh().infer) is None
+    assert open_tracing(settings) is None
     assert ("triton,file=" in caplog.text) is warned
 
 
@@ -51,7 +57,6 @@ def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
     handle = it.ask(asked)
-    assert it.on_response == it.delivered.append
     handle.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
@@ -134,9 +139,7 @@ def test_a_response_that_cannot_be_delivered_ends_the_trace() -> None:
     def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
-    failing = request(SAMPLED)
-    failing.arrival = Arrival("http", monotonic_ns())
-    it.tracing.infer(failing, fail)
+    it.ask(request(SAMPLED), fail)
     with pytest.raises(RuntimeError):
         it.on_response(InferResponse(1))
     assert len(it.tracer.named("InferRequest")) == 1

@@ -17,7 +17,8 @@ from nereid_gateway.server.call import JSON, HttpCall, error_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+    from nereid.core.wire.messages import ErrorStatus, InferResponse
+    from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.routes import Route
     from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
     from nereid_gateway.fronts.http.submission import InferSubmission
@@ -69,7 +70,7 @@ class GenerateEndpoint:
         )
         if call.headers.get(b"content-encoding", b"identity") != b"identity":
             raise InvalidArgument(_IDENTITY)
-        request: InferRequest
+        request: ClientRequest
         request, payloads = await self._data_plane.decoding.run_text_job(
             call.peer,
             call.body,

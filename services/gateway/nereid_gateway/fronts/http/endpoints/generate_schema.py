@@ -12,9 +12,10 @@ import orjson
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, error_from_code
 from nereid.core.tensors.shapes import VARIABLE
-from nereid.core.wire.messages import InferRequest, InferResponse
+from nereid.core.wire.messages import InferResponse
 from nereid.pb import kserve_pb2
 from nereid_gateway.core import request_head
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadInput
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.fronts.http.inference.infer_request import custom_parameter
@@ -37,7 +38,7 @@ _PARAMETERS: Final = "parameters"
 
 def decode_request(
     body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
-) -> InferRequest:
+) -> ClientRequest:
     """Return the request that a body describes.
 
     Raises NereidError if the body is not a JSON object or does not fit the model's inputs.
@@ -54,7 +55,7 @@ def decode_request(
         else:
             reader.read_member(key, document[key])
     checked = request_head.build(model, version, reader.inputs, ())
-    request = InferRequest(0, checked.head, reader.payloads, request_id)
+    request = ClientRequest(0, checked.head, reader.payloads, request_id)
     for string_input in checked.strings:
         string_elements.check(reader.payloads[string_input.position], string_input, request_id)
     request.parameters = reader.parameters or None
@@ -63,7 +64,7 @@ def decode_request(
 
 def decode_job(
     bodies: Sequence[bytes], model: str, version: str, metadata: bytes
-) -> tuple[InferRequest, Sequence[Any]]:
+) -> tuple[ClientRequest, Sequence[Any]]:
     """Return the request in a body, and its payloads. This job runs in a decoder process."""
     described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
     request = decode_request(bodies[0], model, version, described)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError, Unimplemented, http_status
-from nereid.core.wire.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
+from nereid.core.wire.messages import DECOUPLED, ErrorStatus, error_status_of
 from nereid.pb import kserve_pb2
 from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid_gateway.core import request_head
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import CACHED_HEADS
 from nereid_gateway.core.response_timings import HEADER_BYTES
 from nereid_gateway.core.retry_hints import over_budget, retry_line
@@ -77,7 +78,7 @@ class InferEndpoint:
         self._tasks = tasks
         self._coder = coder
         self._decoding = self._data_plane.decoding
-        self._records_arrivals = self._data_plane.records_arrivals
+        self._records_all = self._data_plane.records_all
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
@@ -121,7 +122,7 @@ class InferEndpoint:
         template: made from an earlier call with the same HTTP head on the same connection.
         """
         headers = call.headers
-        if self._records_arrivals or HEADER_BYTES in headers:
+        if self._records_all or HEADER_BYTES in headers:
             call.received_ns = monotonic_ns()
         request = None if template is None else template.make_request(call.body)
         if template is not None and request is not None:
@@ -175,7 +176,7 @@ class InferEndpoint:
                 await fill_in_thread(buffer, body)
                 call.body, call.body_buffer = b"", buffer
 
-    async def _read_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> InferRequest | None:
+    async def _read_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> ClientRequest | None:
         """Return the request of a body without a JSON header, or respond that there is no model.
 
         The body has the data of the model's only input. Raises NereidError if it is invalid.
@@ -191,7 +192,7 @@ class InferEndpoint:
             return None
         tensor, payload = raw_request.deduce_input(response.config, call.body)
         checked = request_head.build(decoder.model, decoder.version, [tensor], ())
-        return InferRequest(0, checked.head, [payload])
+        return ClientRequest(0, checked.head, [payload])
 
     def _respond(
         self,

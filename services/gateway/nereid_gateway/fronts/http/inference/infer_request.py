@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core import correlation_ids
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
+from nereid.core.wire.messages import Parameter, error_status_of
 from nereid_gateway.core import request_head
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import NOTHING_CHECKED, CheckedHead, HeadInput
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
@@ -122,13 +123,15 @@ class InferRequestDecoder:
         self.naming_head = request_head.naming(model, version)
         self._headers = headers
 
-    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ParsedHeader]:
+    def decode(
+        self, body: bytes | MessageBuffer, length: int
+    ) -> tuple[ClientRequest, ParsedHeader]:
         """Decode a body. length: bytes of the JSON header.
 
         An invalid body becomes a request with the error. Inputs in regions are not read yet, and
         strings are not checked.
         """
-        request = InferRequest(0, self.naming_head, [])
+        request = ClientRequest(0, self.naming_head, [])
         try:
             text, has_id = self._read_text(request, body, length)
             repeated, arrays = inline_data.cut(text)
@@ -148,9 +151,9 @@ class InferRequestDecoder:
 
     async def decode_in_process(
         self, body: bytes | MessageBuffer, length: int, run_job: RunJob
-    ) -> tuple[InferRequest, ParsedHeader]:
+    ) -> tuple[ClientRequest, ParsedHeader]:
         """Decode a body whose JSON header a decoder process parses. Raises NereidError."""
-        request = InferRequest(0, self.naming_head, [])
+        request = ClientRequest(0, self.naming_head, [])
         buffer = body if isinstance(body, MessageBuffer) else None
         text = memoryview(body) if isinstance(body, bytes) else body.view
         parsed, inline = await run_job(
@@ -171,15 +174,15 @@ class InferRequestDecoder:
         """Return a JSON header from the cache, or None if it is not there."""
         return self._headers.get((self.naming_head, text))
 
-    def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
+    def error_request(self, error: NereidError, request_id: str = "") -> ClientRequest:
         """Return the request to submit in place of one that could not be decoded."""
         error_status = error_status_of(error)
         # The message may quote text that is not valid UTF-8, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
-        return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
+        return ClientRequest(0, self.naming_head, [], request_id, error_status=error_status)
 
     def _read_text(
-        self, request: InferRequest, body: bytes | MessageBuffer, length: int
+        self, request: ClientRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
         """Return the header without an id at its beginning. The id is moved to the request."""
         if isinstance(body, MessageBuffer):
@@ -195,7 +198,7 @@ class InferRequestDecoder:
 
     def _fill_request(
         self,
-        request: InferRequest,
+        request: ClientRequest,
         header: ParsedHeader,
         inline: Sequence[bytes],
         body: bytes | MessageBuffer,
@@ -287,7 +290,7 @@ class HttpMessage(InferMessage):
         """The client's id of the request, as far as it is known."""
         return "" if self.decoded is None else self.decoded[0].request_id
 
-    def decode(self) -> tuple[InferRequest, CheckedHead]:
+    def decode(self) -> tuple[ClientRequest, CheckedHead]:
         """Return the request, and what is to be checked. An invalid request has its error."""
         if self._error is not None:
             return self.error_request(self._error), NOTHING_CHECKED
@@ -295,14 +298,14 @@ class HttpMessage(InferMessage):
         self.form = header.form
         return request, header.checked
 
-    async def decode_in_process(self, run_job: RunJob) -> tuple[InferRequest, CheckedHead]:
+    async def decode_in_process(self, run_job: RunJob) -> tuple[ClientRequest, CheckedHead]:
         """Decode the message in a decoder process. Raises NereidError if that fails."""
         decoder = self._decoder
         request, header = await decoder.decode_in_process(self._body, self.text_bytes, run_job)
         self.form = header.form
         return request, header.checked
 
-    def error_request(self, error: NereidError) -> InferRequest:
+    def error_request(self, error: NereidError) -> ClientRequest:
         """Return the request to submit in place of an invalid one."""
         self.form = DEFAULT_FORM
         return self._decoder.error_request(error, self.request_id)

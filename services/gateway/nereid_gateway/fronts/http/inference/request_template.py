@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.plane.control.load_reports import FORMAT_HEADER
 from nereid_gateway.server.call import BINARY, JOIN_BYTES, kept_alive_head
 
@@ -66,7 +66,7 @@ class RequestTemplate:
         self._response_start = b""
         self._joins = False
 
-    def make_request(self, body: bytes) -> InferRequest | None:
+    def make_request(self, body: bytes) -> ClientRequest | None:
         """Return the request, or None if the body's JSON header differs from the template's.
 
         The body must be as long as the one from which the template was made.
@@ -83,7 +83,7 @@ class RequestTemplate:
             for size in self._sizes:
                 payloads.append(body[position : position + size])
                 position += size
-        return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
+        return ClientRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
 
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
         """Return the parts of a kept-alive response, or None if it must be encoded."""
@@ -121,7 +121,7 @@ class RequestTemplate:
 
 
 def make_template(
-    call: HttpCall, decoder: InferRequestDecoder, length: int, request: InferRequest
+    call: HttpCall, decoder: InferRequestDecoder, length: int, request: ClientRequest
 ) -> RequestTemplate | None:
     """Return a template, or None if the call does not qualify. length: bytes of the JSON header.
 

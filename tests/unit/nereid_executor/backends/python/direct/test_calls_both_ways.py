@@ -200,16 +200,16 @@ def call_and_wait(
 
 def seen_by_scheduler(request: InferRequest) -> tuple[Any, ...]:
     """All that came but the id, which numbers a way's requests; deadlines are in hours."""
-    _, fields = request.__reduce__()
-    _, request_head, payloads, *rest = fields
     tensors = [
-        (type(each) is SharedMemory, bytes(read(each) if type(each) is SharedMemory else each))
-        for each in payloads
+        (True, bytes(read(each))) if isinstance(each, SharedMemory) else (False, bytes(each))
+        for each in request.payloads
     ]
+    names = [name for name in dir(request) if name[0] != "_" and name not in {"id", "payloads"}]
+    rest = [getattr(request, name) for name in names]
     hours = [
         round((each - time.monotonic()) / HOUR_S) if type(each) is float else each for each in rest
     ]
-    return request_head, tensors, hours
+    return tensors, hours
 
 
 def seen_by_model(response: pending_calls.Response) -> tuple[Any, ...]:

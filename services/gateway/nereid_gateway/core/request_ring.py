@@ -1,11 +1,10 @@
-"""Records of a gateway's requests for timelines, written on the hot path."""
+"""Ring of the records of a gateway's requests for timelines, written on the hot path."""
 
 # layout: compiled
 
 from __future__ import annotations
 
 from struct import Struct
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import write_i16_le, write_i64_le
@@ -18,9 +17,9 @@ from nereid_gateway.core.request_head import HeadReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nereid.mesh_routing.router.pending_requests import PendingRequest
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
+    from nereid_gateway.core.request_record import RequestRecord
 
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
@@ -30,20 +29,17 @@ _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
 _RECORD: Final = Struct("<4q3h")
 
 
-class RequestRecords:
-    """Records of one gateway's requests."""
+class RequestRing:
+    """Ring of one gateway's last requests."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._ring: PackedRing = recorder.add_packed_ring(GatewayRequest, _read)
         self._heads = HeadReader()
 
-    def record(self, pending: PendingRequest, status: int) -> None:
-        """Record a request that has ended. status: its gRPC status code."""
-        request = pending.request
-        arrival = request.arrival
-        if arrival is None:
-            return  # The request is find_model()'s, which only asks for a model.
-        ended_ns: int = monotonic_ns()
+    def add_record(self, record: RequestRecord) -> None:
+        """Write the record of a request that has ended."""
+        request = record.request
+        ended_ns: int = record.ended_ns
         request_id = b""
         if request.request_id:
             request_id = request.request_id[:_MAX_ID].encode(errors="replace")
@@ -55,10 +51,10 @@ class RequestRecords:
         model, version, _ = self._heads.read(request.head)
         piece, objects = ring.piece, ring.objects
         write_i64_le(piece, ended_ns)
-        write_i64_le(piece, arrival.received_ns)
+        write_i64_le(piece, record.received_ns)
         write_i64_le(piece, request.id)
-        write_i64_le(piece, status)
-        write_i16_le(piece, 2 if arrival.streamed else 0 if arrival.protocol == _HTTP else 1)
+        write_i64_le(piece, record.status)
+        write_i16_le(piece, 2 if record.streamed else 0 if record.protocol == _HTTP else 1)
         write_i16_le(piece, len(request_id))
         write_i16_le(piece, len(trace_id))
         if request_id:
