@@ -110,5 +110,5 @@ def end_whole(
 ) -> None:
     """Record an executed batch that got one reply; failed: the members that failed."""
     sent = SentBatch(1, batch, execution.started_ns)
-    sent.execution, sent.failed = execution, failed
+    sent.execution, sent.failed = execution, [*failed]
     records.end_batch(sent, execution)

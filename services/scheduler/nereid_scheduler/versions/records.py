@@ -74,7 +74,7 @@ class Records:
         if sent.members is not None:
             for member in sent.members:
                 if member.ended_ns:
-                    self.end_member(member, execution)
+                    self.end_member(member, execution, member.ended_ns)
         elif executed:
             self._end_whole(batch, execution, sent.failed)
         if self._timeline is not None:
@@ -116,21 +116,15 @@ class Records:
                 self.latencies.record_first_response(entry, ended_ns)
             self._end_executed(entry, execution, ended_ns)
 
-    def end_member(self, member: Member, execution: Execution) -> None:
-        """Count a member that has ended, and whose batch was executed or lost."""
+    def end_member(self, member: Member, execution: Execution, ended_ns: int) -> None:
+        """Count a member that has ended, unless it was rescheduled and has counted before."""
         if member.rescheduled or is_null(member.entry):
             return
         if member.failed:
-            self.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
+            self.statistics.record_failure(member.entry, ended_ns, BACKEND)
         else:
             # Count a decoupled request as a success even if it had error responses, as on Triton.
-            self._end_executed(member.entry, execution, member.ended_ns)
-
-    def end_iteration(self, sent: SentBatch, entry: Entry, now_ns: int) -> None:
-        """Count an iteration of a rescheduled entry as an inference, as on Triton."""
-        if not is_null(entry):
-            execution = sent.execution or sent.lost_execution(now_ns)
-            self._end_executed(entry, execution, now_ns)
+            self._end_executed(member.entry, execution, ended_ns)
 
     def _end_executed(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
         self.statistics.record_success(entry, execution, ended_ns)

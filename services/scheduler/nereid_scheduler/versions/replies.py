@@ -254,7 +254,7 @@ class Replies:
             entry.execution = execution
             # Count a request as served if the model itself responds with an error, as on Triton.
             if response.error and not response.error.by_model:
-                sent.failed = [*sent.failed, entry]
+                sent.failed.append(entry)
                 sent.error = sent.error or response.error.message
             requests.respond(entry, response, sent.revision)
         requests.records.end_batch(sent, execution, self._pool.target)
@@ -301,7 +301,7 @@ class Replies:
             return
         sent.end_member(member, now_ns)
         if sent.execution is not None:
-            requests.records.end_member(member, sent.execution)
+            requests.records.end_member(member, sent.execution, now_ns)
         self._places.pop(entry, None)
         requests.respond(entry, response, sent.revision)
 
@@ -327,13 +327,15 @@ class Replies:
     def _reschedule(self, sent: SentBatch, member: Member, now_ns: int) -> None:
         """Queue a member's entry again, unless this was done before or its client has cancelled.
 
-        A request that has had a response does not begin anew when its instance is lost.
+        Each iteration counts as an inference, as on Triton. A request that has had a response does
+        not begin anew when its instance is lost.
         """
         entry = member.entry
         if member.rescheduled or self._iterations is None:
             return
+        execution = sent.execution or sent.lost_execution(now_ns)
+        self._requests.records.end_member(member, execution, now_ns)
         member.rescheduled = True
-        self._requests.records.end_iteration(sent, entry, now_ns)
         place = self._places.get(entry)
         if place is None or place.member is not member:
             return

@@ -124,7 +124,7 @@ class SentBatch:
         # Why the batch was lost, or an entry of it failed; may be empty.
         self.error = ""
         # Entries of a batch with one reply that have failed, except by an error of the model's own.
-        self.failed: Sequence[Entry] = ()
+        self.failed: list[Entry] = []
         # `None` if the batch gets one reply, with a response to each of its entries.
         self.members: list[Member] | None = None
         self.open_members = 0

@@ -53,7 +53,7 @@ class RequestTrace:
         self.responses_ns: list[int] = []
         # Copies of tensors, made while their memory was valid.
         self.tensors: list[TracedTensor] = []
-        # What the reader collects for the client's request that led to this one.
+        # The reader's own: what it collects for the client's request that led to this one.
         self.root: Any = None
 
     def begin_attempt(self, now_ns: int) -> bytes:

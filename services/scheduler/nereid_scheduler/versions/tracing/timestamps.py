@@ -42,7 +42,7 @@ _MAX_TENSOR_BYTES: Final = 64 << 20
 
 
 class _Root:
-    """What is collected for a client's request, the first one with its trace id."""
+    """Timestamps collected for a client's request, the first one with its trace id."""
 
     __slots__ = ("context", "copied_bytes", "models", "nested", "parent")
 
