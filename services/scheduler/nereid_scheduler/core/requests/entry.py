@@ -232,24 +232,16 @@ class Batch:
         "traced",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a record
-        self,
-        entries: list[Entry],
-        size: int,
-        reason: str,
-        traced: bool = False,
-        instance: Any = None,
-        nulls: int = 0,
-    ) -> None:
+    def __init__(self, entries: list[Entry], size: int, reason: str) -> None:
         self.entries = entries
         self.size = size
         self.reason = reason
         # True if any entry is sampled; set when the batch is sent.
-        self.traced = traced
+        self.traced = False
         # `None` means any free instance.
-        self.instance = instance
+        self.instance: Any = None
         # Number of entries for slots without a request; their batch size is 0.
-        self.nulls = nulls
+        self.nulls = 0
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
