@@ -81,14 +81,14 @@ def _wrong_endianness(module):
 
 
 def _lost_count(module):
-    """Each seventh batch is missing in the statistics."""
-    whole, numbers = module.ModelStatistics.record_batch, itertools.count(1)
+    """Each seventh request is missing in the statistics."""
+    whole, numbers = module.ModelStatistics.record_success, itertools.count(1)
 
-    def record_batch(statistics, *arguments, **more):
+    def record_success(statistics, *arguments):
         if next(numbers) % 7:
-            whole(statistics, *arguments, **more)
+            whole(statistics, *arguments)
 
-    module.ModelStatistics.record_batch = record_batch
+    module.ModelStatistics.record_success = record_success
 
 
 _WORKER = "nereid_executor.backends.python.worker_site.nereid_worker."

@@ -26,7 +26,8 @@ NEVER_CALLED = {
     OneOwner: set[str](),
     # The state has no documents.
     NoModelRecords: {"parse", "read_override"},
-    NoSchedulerTimeline: set[str](),
+    # Records of versions ask whether there is a timeline.
+    NoSchedulerTimeline: {"record_batch", "record_ended"},
     # Calls of the loader, which has a real one; and of a request that waits, which none does.
     NoFirstRuns: {
         "begin_takeover",

@@ -25,7 +25,7 @@ from nereid_scheduler.ports import SocketPorts
 from nereid_scheduler.settings import BY_EXECUTIONS
 from nereid_scheduler.versions.caching.mesh_cache import MeshCache
 from nereid_scheduler.versions.queue_limits import QueueLimits
-from nereid_scheduler.versions.tracing.request_traces import open_traces
+from nereid_scheduler.versions.tracing.spans import open_traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.shards.members.membership import Membership
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.measurements.latencies import MetricsConfig
-    from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.ports import MeshPorts
     from nereid_scheduler.settings import Settings
     from nereid_scheduler.versions.caching.cache_client import CacheLink
+    from nereid_scheduler.versions.tracing.traces import Traces
 
 
 @dataclass(frozen=True)

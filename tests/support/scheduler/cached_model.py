@@ -12,7 +12,7 @@ from nereid_scheduler.core.requests.entry import Entry
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
-from nereid_scheduler.versions.tracing.request_traces import SpanTraces
+from nereid_scheduler.versions.tracing.spans import SpanTraces
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.cache_site import SECRETS, FakeLink

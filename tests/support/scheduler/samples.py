@@ -9,7 +9,19 @@ from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.model_config import ModelConfig, complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.version import is_compiled
-from nereid_scheduler.core.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
+from nereid_scheduler.core.instances.instance_batches import SentBatch
+from nereid_scheduler.core.measurements.latencies import Latencies
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.core.requests.entry import (
+    TRANSITIONS,
+    Batch,
+    Entry,
+    RequestState,
+    ValidHead,
+)
+from nereid_scheduler.core.requests.execution import Execution
+from nereid_scheduler.versions.records import Records
+from nereid_scheduler.versions.tracing.traces import NO_TRACES
 
 # Name, datatype, shape.
 Tensor = tuple[str, str, Sequence[int]]
@@ -86,3 +98,17 @@ def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
     request = InferRequest(id=next(_numbers), head=b"", payloads=[])
     kind = Entry if is_compiled() else CheckedEntry
     return kind(request, valid, no_response, NoOwner(), received_ns=0, key=key, level=level)
+
+
+def records_of(latencies: Latencies | None = None) -> Records:
+    """Return the records of a version without a timeline and traces."""
+    return Records(model_of(), ("m", 1), latencies, NO_TIMELINE, NO_TRACES)
+
+
+def end_whole(
+    records: Records, batch: Batch, execution: Execution, failed: Sequence[Entry] = ()
+) -> None:
+    """Record an executed batch that got one reply; failed: the members that failed."""
+    sent = SentBatch(1, batch, execution.started_ns)
+    sent.execution, sent.failed = execution, [*failed]
+    records.end_batch(sent, execution)

@@ -45,7 +45,7 @@ from nereid_scheduler.placement.models.config_completion import CompletionRules
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
-from nereid_scheduler.versions.tracing.request_traces import SpanTraces
+from nereid_scheduler.versions.tracing.spans import SpanTraces
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import head_of, model_of

@@ -34,11 +34,11 @@ from nereid_scheduler.admission.refusals import client_error, refusal_response
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.core.requests.entry import identify_response
-from nereid_scheduler.core.requests.entry_trace import NO_TRACES, RefusedRequest
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
 from nereid_scheduler.placement.models.catalogue import Loading, Missing, OnDemand, Ready
 from nereid_scheduler.versions.reruns.first_runs import NO_FIRST_RUNS
 from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
+from nereid_scheduler.versions.tracing.traces import NO_TRACES, RefusedRequest
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
-    from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
     from nereid_scheduler.placement.models.catalogue import Catalogue
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.reruns.first_runs import FirstRuns
+    from nereid_scheduler.versions.tracing.traces import Traces
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemandCounts
-    from nereid_scheduler.core.measurements.latencies import MetricsConfig
+    from nereid_scheduler.core.measurements.latencies import Latencies, MetricsConfig
     from nereid_scheduler.core.measurements.statistics import GpuShare, ModelStatistics
     from nereid_scheduler.core.requests.load_queue import LoadQueue
     from nereid_scheduler.placement.executors.sessions import Session
@@ -141,7 +141,7 @@ class SchedulerMetrics:
         cached = model.config.response_cache
         if cached:
             _write_cached(page, labels, statistics)
-        self._write_latencies(page, labels, statistics, cached=cached)
+        self._write_latencies(page, labels, model.requests.records.latencies, cached=cached)
         _write_batches(page, labels, model)
         return labels
 
@@ -163,9 +163,9 @@ class SchedulerMetrics:
                     page.add_value(family, value // 1000, share_labels)
 
     def _write_latencies(
-        self, page: Page, labels: Labels, statistics: ModelStatistics, *, cached: bool
+        self, page: Page, labels: Labels, latencies: Latencies | None, *, cached: bool
     ) -> None:
-        latencies, quantiles = statistics.latencies, self._config.summary_quantiles
+        quantiles = self._config.summary_quantiles
         if latencies is None:
             return
         if latencies.first_response is not None:

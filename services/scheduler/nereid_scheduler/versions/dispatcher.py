@@ -50,8 +50,8 @@ class Dispatcher(ABC):
         """Execute the requests that can run now; return when the next step is due."""
 
     @abstractmethod
-    def cancel_execution(self, entry: Entry) -> None:
-        """Handle the cancellation of an entry that has left the queue."""
+    def cancel_execution(self, entry: Entry) -> str:
+        """Cancel an entry that has left the queue; return a reason if it counts as failed now."""
 
     @abstractmethod
     def set_flow(self, entry: Entry, *, paused: bool) -> None:

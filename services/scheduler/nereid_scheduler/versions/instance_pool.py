@@ -34,7 +34,6 @@ from nereid_scheduler.versions.replies import Replies
 from nereid_scheduler.versions.reruns.lost_requests import LostRequests
 from nereid_scheduler.versions.roster import Roster
 from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
-from nereid_scheduler.versions.tracing.request_traces import end_attempts
 from nereid_scheduler.versions.waiting_batches import (
     NO_WAITING_BATCHES,
     WaitingBatches,
@@ -129,7 +128,7 @@ class InstancePool(Dispatcher):
             self._executor_wait,
             turns,
         )
-        self._wait = WaitRecord(requests, self.batcher, self._router)
+        self._wait = WaitRecord(requests.records, self.batcher, self._router)
 
     @property
     def pending(self) -> int:
@@ -163,9 +162,10 @@ class InstancePool(Dispatcher):
         """Pause or resume the responses to an entry at its instance."""
         self._replies.set_flow(entry, paused=paused)
 
-    def cancel_execution(self, entry: Entry) -> None:
-        """Notify the instance that has an entry that its client has cancelled it."""
+    def cancel_execution(self, entry: Entry) -> str:
+        """Notify the instance that has an entry; the entry counts with its batch."""
         self._replies.cancel(entry, self._router)
+        return ""
 
     def is_blocked(self, entry: Entry) -> bool:
         """Return whether a queued entry has no instance, or waits for another sequence's slot."""
@@ -220,7 +220,7 @@ class InstancePool(Dispatcher):
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> None:
         """Send a batch to an instance; if it cannot be sent, fail its entries."""
         requests = self._requests
-        requests.statistics.batches_closed[batch.reason] += 1
+        requests.records.begin_batch(batch)
         is_second = instance.batches.first is not None
         try:
             sent = instance.send_batch(batch, now_ns)
@@ -231,7 +231,7 @@ class InstancePool(Dispatcher):
                 self._router.release_instance(instance)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
             # submit() must return an entry before the entry fails.
-            self._turns.call_soon(requests.fail_entries, batch.entries, error, now_ns)
+            self._turns.call_soon(requests.fail_entries, batch.entries, error)
             return
         if is_second:
             self._waiting.on_sent_second(instance, sent)
@@ -330,9 +330,9 @@ class InstancePool(Dispatcher):
         entries: list[Entry] = []
         now_ns = _now_ns()
         for sent in batches:
-            entries += self._replies.lose_batch(sent, cause, now_ns)
-            self._record_lost(instance, sent, now_ns, cause)
-        queued = bool(entries) and self._lost.retry(entries, cause, now_ns, begun=begun)
+            entries += self._replies.lose_batch(sent, cause)
+            self._end_lost(sent, now_ns, cause)
+        queued = bool(entries) and self._lost.retry(entries, cause, begun=begun)
         if (queued or waiting is not None) and not self._router.count:
             self._executor_wait.begin()
         self._transfers.fetch_snapshots()
@@ -346,17 +346,13 @@ class InstancePool(Dispatcher):
             if sent is waiting:
                 self._waiting.on_given_back(instance, sent)
             self._forget_batch(sent.batch)
-            self._record_lost(instance, sent, now_ns, error.message)
-            self._requests.fail_entries(sent.open_entries(), error, now_ns)
+            self._end_lost(sent, now_ns, error.message)
+            self._requests.fail_entries(sent.open_entries(), error)
 
-    def _record_lost(
-        self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
-    ) -> None:
+    def _end_lost(self, sent: SentBatch, now_ns: int, cause: str) -> None:
         if sent.execution is None:
-            requests = self._requests
-            requests.timeline.record_lost(requests.named, instance, sent, now_ns, cause)
-            if sent.batch.traced:
-                end_attempts(instance, sent, now_ns, cause)
+            sent.error = cause
+            self._requests.records.end_batch(sent, sent.lost_execution(now_ns))
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
         """Queue a batch's requests again; raise ProtocolError if it was not asked back."""
@@ -375,12 +371,10 @@ class InstancePool(Dispatcher):
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
         self._forget_batch(sent.batch)
         self._waiting.on_given_back(instance, sent)
-        entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
-        if sent.batch.traced:
-            for entry in entries:
-                if entry.trace is not None:
-                    entry.trace.undo_attempt()
-        self.batcher.requeue(entries)
+        self._requests.records.give_back(sent.batch)
+        self.batcher.requeue(
+            [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
+        )
 
     def set_config(self, config: ModelConfig) -> None:
         """Set a configuration with other instance groups."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
 from nereid.core.wire.messages import DECOUPLED, moved_response
 from nereid.observability.metrics import CANCELED, REJECTED
-from nereid_scheduler.core.requests.entry import RESPONDED, Entry, RequestState
+from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, RESPONDED, Entry
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
@@ -50,13 +50,13 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.requests = OpenRequests(config, number, context)
-        self.statistics = self.requests.statistics
+        self.records = self.requests.records
+        self.statistics = self.records.statistics
         self._turns = Turns(self._step, self._expire)
         self.dispatcher: Dispatcher = make_dispatcher(config, context, self.requests, self._turns)
         # True for an ensemble, which has no instances.
         self.calls_other_models = self.dispatcher.calls_other_models
         self._batcher = self.dispatcher.batcher
-        self._traces = context.traces
         self._validator = Validator(config)
         # True if another scheduler has the model: entries return to their gateways.
         self._given_away = False
@@ -119,7 +119,7 @@ class ModelVersion:
         now_ns = _now_ns()
         entry = self._validator.make_entry(request, on_response, self, now_ns)
         if request.trace_context:
-            entry.trace = self._traces.begin(request, now_ns)
+            self.records.begin_trace(entry)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
         requests = self.requests
@@ -129,9 +129,8 @@ class ModelVersion:
             else:
                 self.cache.submit_entry(entry, now_ns)
         except Unavailable as error:
-            error.retry_after_ms = self.statistics.record_refusal(len(requests.entries), now_ns)
-            named = requests.named
-            requests.timeline.record_ended(named, entry, now_ns, error.message, error.code)
+            error.retry_after_ms = requests.retry_after_ms(now_ns)
+            self.records.refuse(entry, error, now_ns)
             raise
         requests.add_entry(entry)
         self.dispatcher.on_queued(now_ns, at_once=at_once)
@@ -153,11 +152,11 @@ class ModelVersion:
         """Respond to an entry that was not queued."""
         self.requests.end_entry(entry, response)
 
-    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+    def fail(self, entry: Entry, error: NereidError) -> None:
         """Fail an entry that no instance has."""
         self._batcher.remove_entry(entry)
         reason = REJECTED if isinstance(error, Unavailable) else CANCELED
-        self.requests.fail_entry(entry, error, now_ns, reason)
+        self.requests.fail_entry(entry, error, reason)
 
     # ---- for the client of an entry
 
@@ -165,11 +164,10 @@ class ModelVersion:
         """Cancel an entry for its client. The other entries of its batch are not affected."""
         if entry.state is RESPONDED:
             return
-        if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
-            self.statistics.record_failure(entry, _now_ns(), CANCELED)
-        else:
-            self.dispatcher.cancel_execution(entry)
-        self.requests.end_entry(entry, None)
+        failure = CANCELED
+        if not self._batcher.remove_entry(entry) and entry.state is not CACHE_LOOKUP:
+            failure = self.dispatcher.cancel_execution(entry)
+        self.requests.end_entry(entry, None, failure)
         self._turns.wake()
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
@@ -197,20 +195,18 @@ class ModelVersion:
             reason = CANCELED  # the client's deadline has passed
             if isinstance(error, Unavailable):
                 reason = REJECTED  # the queue's policy has expired it
-                pending = len(self.requests.entries)
-                error.retry_after_ms = self.statistics.foresee_drain(pending, now_ns)
-            self.requests.fail_entry(entry, error, now_ns, reason)
+                error.retry_after_ms = self.requests.retry_after_ms(now_ns)
+            self.requests.fail_entry(entry, error, reason)
 
     # ---- the end
 
     def fail_all(self, error: NereidError) -> None:
         """Fail every open entry."""
-        now_ns = _now_ns()
         for entry in list(self.requests.entries):
             # A failed entry also fails identical requests that follow it in the response cache.
             if entry.state is not RESPONDED:
                 self._batcher.remove_entry(entry)
-                self.requests.fail_entry(entry, error, now_ns)
+                self.requests.fail_entry(entry, error)
 
     def return_queued(self) -> None:
         """Return entries that have not begun to their gateways, now and from now on."""

@@ -1,4 +1,4 @@
-"""The open requests of one version: how they respond, end and are counted.
+"""The open requests of one version: how they respond and end.
 
 Every request gets exactly one last response.
 """
@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import Cancelled, NereidError
-from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid.core.retry_after import DrainEstimate
 from nereid.core.wire.messages import InferResponse, error_status_of
 from nereid.observability.metrics import OTHER
-from nereid_scheduler.core.measurements.statistics import ModelStatistics
 from nereid_scheduler.core.requests.entry import RESPONDED, Entry, about
-from nereid_scheduler.core.requests.request_timings import queue_delay_ns, timings_of
 from nereid_scheduler.core.requests.response_order import ResponseOrder
+from nereid_scheduler.versions.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nereid.core.errors import NereidError
     from nereid.core.wire.messages import RequestTimings
     from nereid.model_config import ModelConfig
     from nereid_scheduler.versions.version_context import VersionContext
 
 _log = logging.getLogger(__name__)
-_now_ns = time.monotonic_ns
 
 
 class OpenRequests:
@@ -37,18 +34,17 @@ class OpenRequests:
         self.entries: dict[Entry, None] = {}
         # Name and number of the version.
         self.named = config.name, number
-        self.statistics = ModelStatistics(context.latencies)
+        self.records = Records(
+            config, self.named, context.latencies, context.timeline, context.traces
+        )
         self.segment_owners = context.segment_owners
-        self.timeline = context.timeline
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         # Revision of the version's files, or of the models of an ensemble's steps.
         self.revision = b""
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._on_end: list[Callable[[Entry], None]] = []
-        self._queue_delay_ns = queue_delay_ns(config)
-        # Outcome of a request without an execution of its own, in timelines.
-        self._outcome = "ensemble" if config.platform == ENSEMBLE_PLATFORM else "cache hit"
+        self._drain = DrainEstimate()
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -93,19 +89,16 @@ class OpenRequests:
             for responding, held in self._order.order_response(entry, (entry, response)):
                 responding.respond(held)
 
-    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
-        """Send an entry's last response; `None` means that it was cancelled."""
-        if response is not None and entry.request.wants_timings and response.timings is None:
-            failed = response.error is not None
-            response.timings = timings_of(entry, self._queue_delay_ns, _now_ns(), failed=failed)
+    def end_entry(self, entry: Entry, response: InferResponse | None, failure: str = "") -> None:
+        """Send an entry's last response; `None` means that it was cancelled.
+
+        failure: the reason to count it as failed, if its batch does not count it.
+        """
+        self.records.end_request(entry, response, failure)
         entry.state = RESPONDED
         del self.entries[entry]
-        if entry.execution is None:
-            self._record_ended(entry, response)
         for on_end in self._on_end:
             on_end(entry)
-        if entry.trace is not None:
-            entry.trace.end(entry, self.named, response, _now_ns())
         if self._order is not None:
             last = None if response is None else (entry, response)
             for earlier, held in self._order.end_request(entry, last):
@@ -118,34 +111,29 @@ class OpenRequests:
             self._idle.set_result(None)
             self._idle = None
 
-    def _record_ended(self, entry: Entry, response: InferResponse | None) -> None:
-        outcome, status = self._outcome, 0
-        if response is None:
-            outcome, status = "cancelled", Cancelled.code
-        elif response.error is not None:
-            outcome, status = response.error.message, response.error.code
-        self.timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
-
     def fail_entry(
         self,
         entry: Entry,
         error: NereidError,
-        now_ns: int,
         reason: str = OTHER,
         timings: RequestTimings | None = None,
     ) -> None:
         """Send an error as the last response of an entry that is in no queue."""
-        self.statistics.record_failure(entry, now_ns, reason)
         _log.debug("a request of %r failed: %s", self, error.message, extra=about(entry))
         response = InferResponse(0, error=error_status_of(error))
         response.timings = timings
-        self.end_entry(entry, response)
+        self.end_entry(entry, response, reason)
 
-    def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
+    def fail_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
         """Fail each of these entries, unless it has its last response."""
         for entry in entries:
             if entry.state is not RESPONDED:
-                self.fail_entry(entry, error, now_ns)
+                self.fail_entry(entry, error)
+
+    def retry_after_ms(self, now_ns: int) -> int:
+        """Return the estimated milliseconds until the open requests are completed."""
+        completed = self.records.statistics.success.count
+        return self._drain.retry_after_ms(len(self.entries), completed, now_ns)
 
     async def idle(self) -> None:
         """Wait until no entry is open."""

@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import ProtocolError, Unavailable
 from nereid.core.wire.messages import InferResponse
-from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.batching.sequences.controls import is_null
 from nereid_scheduler.core.instances.remote_instance import cancel_member, read_each_response
 from nereid_scheduler.core.requests.entry import RESPONDED
-from nereid_scheduler.core.requests.execution import Execution
-from nereid_scheduler.versions.tracing.request_traces import end_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.instance_batches import Member, SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.execution import Execution
     from nereid_scheduler.versions.instance_pool import InstancePool
     from nereid_scheduler.versions.open_requests import OpenRequests
     from nereid_scheduler.versions.queue_limits import QueueLimits
@@ -236,7 +234,7 @@ class Replies:
         if reply is None:
             return
         if reply.members is None:
-            self._respond_whole(instance, reply, now_ns)
+            self._respond_whole(reply)
         else:
             self._respond_members(instance, reply, reply.members, now_ns)
         if instance.handing_over:
@@ -244,28 +242,22 @@ class Replies:
         elif not instance.at_work:
             instance.on_idle()
 
-    def _respond_whole(self, instance: RemoteInstance, reply: Reply, now_ns: int) -> None:
+    def _respond_whole(self, reply: Reply) -> None:
         requests, sent, execution = self._requests, reply.sent, reply.execution
         responses = reply.responses
         assert execution is not None, "a whole batch that was not executed"
-        batch = sent.batch
-        if batch.traced:
-            end_attempts(instance, sent, now_ns, target=self._pool.target)
-        entries = batch.entries
+        entries = sent.batch.entries
         self._transfers.end_batch(entries, responses, reply.executed)
-        failed: list[Entry] = []
-        error = ""
         # check_whole() has checked that there are as many responses as entries.
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
             # Count a request as served if the model itself responds with an error, as on Triton.
             if response.error and not response.error.by_model:
-                failed.append(entry)
-                error = error or response.error.message
+                sent.failed.append(entry)
+                sent.error = sent.error or response.error.message
             requests.respond(entry, response, sent.revision)
-        requests.statistics.record_batch(batch, execution, failed)
-        requests.timeline.record_batch(requests.named, instance, sent, execution, error)
+        requests.records.end_batch(sent, execution, self._pool.target)
 
     def _respond_members(
         self,
@@ -276,15 +268,11 @@ class Replies:
     ) -> None:
         requests, sent, execution = self._requests, reply.sent, reply.execution
         if execution is not None:
-            requests.statistics.record_execution(sent.batch, execution)
-            if sent.batch.traced:
-                end_attempts(instance, sent, now_ns, target=self._pool.target)
+            requests.records.end_batch(sent, execution, self._pool.target)
             if not self.one_by_one:
                 self._transfers.defer_batch(sent.batch.entries)
             for member in sent.members or ():
                 member.entry.execution = execution
-                if member.ended_ns:
-                    self._record_end(member, execution)
         for member, response in members:
             if response is _RESCHEDULED:
                 self._reschedule(sent, member, now_ns)
@@ -292,8 +280,6 @@ class Replies:
             else:
                 self._respond_member(sent, member, response, now_ns)
         instance.batches.end_responding(sent)
-        if execution is not None:
-            requests.timeline.record_batch(requests.named, instance, sent, execution)
 
     def _respond_member(
         self, sent: SentBatch, member: Member, response: InferResponse, now_ns: int
@@ -315,31 +301,18 @@ class Replies:
             return
         sent.end_member(member, now_ns)
         if sent.execution is not None:
-            self._record_end(member, sent.execution)
+            requests.records.end_member(member, sent.execution, now_ns)
         self._places.pop(entry, None)
         requests.respond(entry, response, sent.revision)
 
     def _record_response(self, member: Member, response: InferResponse, now_ns: int) -> None:
-        statistics, entry = self._requests.statistics, member.entry
-        if is_null(entry):
+        if is_null(member.entry):
             return
-        statistics.record_response(member.responses, response, now_ns - member.responded_ns)
-        if not member.responses and statistics.latencies is not None:
-            statistics.latencies.record_first_response(entry, now_ns)
-        if entry.trace is not None:
-            entry.trace.responded(response, now_ns)
+        self._requests.records.record_response(
+            member.entry, member.responses, response, member.responded_ns, now_ns
+        )
         member.responses += 1
         member.responded_ns = now_ns
-
-    def _record_end(self, member: Member, execution: Execution) -> None:
-        """Count a member that has ended, and whose batch was executed."""
-        if member.rescheduled or is_null(member.entry):
-            return
-        if member.failed:
-            self._requests.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
-        else:
-            # Count a decoupled request as a success even if it had error responses, as on Triton.
-            self._requests.statistics.record_end(member.entry, execution, member.ended_ns)
 
     # ---- iterations
 
@@ -360,10 +333,9 @@ class Replies:
         entry = member.entry
         if member.rescheduled or self._iterations is None:
             return
+        execution = sent.execution or sent.lost_execution(now_ns)
+        self._requests.records.end_member(member, execution, now_ns)
         member.rescheduled = True
-        if not is_null(entry):
-            execution = sent.execution or _unknown_execution(sent, now_ns)
-            self._requests.statistics.record_end(entry, execution, now_ns)
         place = self._places.get(entry)
         if place is None or place.member is not member:
             return
@@ -382,7 +354,7 @@ class Replies:
 
     # ---- lost instances
 
-    def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:
+    def lose_batch(self, sent: SentBatch, cause: str) -> list[Entry]:
         """Return the entries of a lost batch that must run again; fail those with responses."""
         if not self.one_by_one:
             return sent.open_entries()
@@ -390,15 +362,13 @@ class Replies:
         for member in sent.members or ():
             entry = member.entry
             if member.ended_ns:
-                if sent.execution is None:
-                    self._record_end(member, _unknown_execution(sent, now_ns))
                 continue
             self._places.pop(entry, None)  # so that the lost instance is not sent a CANCEL
             if not member.responses:
                 retries.append(entry)
             elif entry.state is not RESPONDED:
                 text = f"{cause}, {member.responses} responses into the request"
-                self._requests.fail_entry(entry, Unavailable(text, accepted=True), now_ns)
+                self._requests.fail_entry(entry, Unavailable(text, accepted=True))
         return retries
 
 
@@ -416,8 +386,3 @@ def _deferred_members(sent: SentBatch, executed: Executed) -> list[tuple[Member,
         # Count a request as served if the model itself responds with an error, as on Triton.
         member.failed = response.error is not None and not response.error.by_model
     return read
-
-
-def _unknown_execution(sent: SentBatch, now_ns: int) -> Execution:
-    """Return an Execution without compute times, for a batch whose instance was lost."""
-    return Execution(sent.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=sent.gpu_uuid)

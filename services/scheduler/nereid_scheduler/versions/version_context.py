@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
-from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.tracing.traces import NO_TRACES
 
 if TYPE_CHECKING:
     from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.measurements.latencies import Latencies
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
-    from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.versions.caching.cache_client import CacheClient
+    from nereid_scheduler.versions.tracing.traces import Traces
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class World:
 def refuse(served: ServedVersion) -> ModelVersion:
     runtime = served.runtime
     assert isinstance(runtime, ModelVersion)
-    runtime.statistics.record_refusal(1, 0)
+    runtime.statistics.refused += 1
     return runtime
 
 

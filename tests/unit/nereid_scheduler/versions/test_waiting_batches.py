@@ -12,8 +12,8 @@ from nereid_scheduler.batching.times.instance_times import InstanceTimes
 from nereid_scheduler.core.instances.instance_batches import WAITING, WITHDRAWING
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import Entry
-from nereid_scheduler.versions.tracing.request_traces import SpanTraces
-from nereid_scheduler.versions.tracing.trace_timestamps import TimestampTraces
+from nereid_scheduler.versions.tracing.spans import SpanTraces
+from nereid_scheduler.versions.tracing.timestamps import TimestampTraces
 from nereid_scheduler.versions.waiting_batches import lets_batches_wait
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import model_of

@@ -77,11 +77,14 @@ class Member:
 
 
 class SentBatch:
-    """Batch that was sent to an instance."""
+    """Record of a batch that was sent to an instance."""
 
     __slots__ = (
         "batch",
+        "error",
         "execution",
+        "executor",
+        "failed",
         "gpu_uuid",
         "id",
         "idle_since_ns",
@@ -102,6 +105,7 @@ class SentBatch:
         revision: bytes = b"",
         gpu_uuid: str = "",
         instance: str = "",
+        executor: str = "",
     ) -> None:
         self.id = number
         self.batch = batch
@@ -113,9 +117,14 @@ class SentBatch:
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
+        self.executor = executor
         # Time from which the instance had no batch; `started_ns` if it was busy before.
         self.idle_since_ns = started_ns
         self.execution: Execution | None = None
+        # Why the batch was lost, or an entry of it failed; may be empty.
+        self.error = ""
+        # Entries of a batch with one reply that have failed, except by an error of the model's own.
+        self.failed: list[Entry] = []
         # `None` if the batch gets one reply, with a response to each of its entries.
         self.members: list[Member] | None = None
         self.open_members = 0
@@ -176,6 +185,22 @@ class SentBatch:
             began_ns = min(self.started_ns, finished_ns - execution.compute_ns)
             self.started_ns = execution.started_ns = max(self.waited_since_ns, began_ns)
         return execution
+
+    def lost_execution(self, now_ns: int) -> Execution:
+        """Return an Execution without compute times, up to the loss of the batch's instance."""
+        return Execution(
+            self.started_ns,
+            now_ns,
+            0,
+            0,
+            0,
+            0,
+            b"",
+            self.gpu_uuid,
+            self.instance,
+            self.batch.size,
+            self.idle_since_ns,
+        )
 
 
 class InstanceBatches:

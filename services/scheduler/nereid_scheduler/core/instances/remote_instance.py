@@ -134,7 +134,9 @@ class RemoteInstance:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
         # Send now, so that the instance executes during the rest of this turn.
         self.stream.send(message, at_once=True)
-        sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
+        sent = SentBatch(
+            number, batch, now_ns, self.revision, self.gpu_uuid, self.name, self.executor
+        )
         self.batches.add_batch(sent)
         return sent
 

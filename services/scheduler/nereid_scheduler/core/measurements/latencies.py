@@ -12,7 +12,7 @@ from nereid.observability.metrics import FIRST_RESPONSE, SUMMARIES
 from nereid.observability.metrics_page import Exemplar, Histogram, Quantiles, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
@@ -89,26 +89,8 @@ class Latencies:
         self.cache_hit = Summary()
         self.cache_miss = Summary()
 
-    def record_batch(self, entries: Collection[Entry], execution: Execution) -> None:
-        """Record the latencies of entries that were executed together."""
-        ended_ns = execution.finished_ns
-        took_ms = [(ended_ns - entry.received_ns) / 1e6 for entry in entries]
-        if self.first_response is not None:
-            for latency_ms in took_ms:
-                self.first_response.observe(latency_ms)
-            self.first_response_ms += sum(took_ms)
-        phases = self.phases
-        if phases is not None:
-            started_ns, count = execution.started_ns, len(took_ms)
-            phases["request"].observe_all([latency_ms * 1000 for latency_ms in took_ms])
-            queued = [(started_ns - entry.enqueued_ns) / 1000 for entry in entries]
-            phases["queue"].observe_all(queued)
-            phases["compute_input"].observe(execution.compute_input_ns / 1000, count)
-            phases["compute_infer"].observe(execution.compute_infer_ns / 1000, count)
-            phases["compute_output"].observe(execution.compute_output_ns / 1000, count)
-
-    def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """Record the latencies of a decoupled model's entry that has ended."""
+    def record_success(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """Record the latencies of an executed request that has had its last response."""
         phases = self.phases
         if phases is not None:
             phases["request"].observe((ended_ns - entry.received_ns) / 1000)
@@ -117,27 +99,21 @@ class Latencies:
             phases["compute_infer"].observe(execution.compute_infer_ns / 1000)
             phases["compute_output"].observe(execution.compute_output_ns / 1000)
 
-    def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """Record an entry whose response was found in the cache."""
+    def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
+        """Record a request whose response was found in the cache."""
         self.record_first_response(entry, now_ns)
-        self.cache_hit.observe(lookup_ns / 1000)
+        self.cache_hit.observe((now_ns - entry.received_ns) / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
         """Record a cache miss, with the time that lookup and insertion took together."""
         self.cache_miss.observe(cost_ns / 1000)
 
     def record_first_response(self, entry: Entry, now_ns: int) -> None:
-        """Record the latency of a request's first response, in the histogram only."""
+        """Record the latency of a request's first response; leave an exemplar of a sampled one."""
         if self.first_response is not None:
             took_ms = (now_ns - entry.received_ns) / 1e6
             self.first_response.observe(took_ms)
             self.first_response_ms += took_ms
             if entry.trace is not None:
-                self.record_exemplar(entry, now_ns)
-
-    def record_exemplar(self, entry: Entry, now_ns: int) -> None:
-        """Add an exemplar if the request is traced; its first response must have been recorded."""
-        if self.first_response is not None and entry.trace is not None:
-            trace_id = entry.trace.context[TRACE_ID]
-            took_ms = (now_ns - entry.received_ns) / 1e6
-            self.first_response.set_exemplar(Exemplar(trace_id, took_ms, now_ns))
+                trace_id = entry.trace.context[TRACE_ID]
+                self.first_response.set_exemplar(Exemplar(trace_id, took_ms, now_ns))

@@ -9,15 +9,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.retry_after import DrainEstimate
-from nereid.observability.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
+from nereid.observability.metrics import CLOSING_REASONS, FAILURE_REASONS
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from nereid.core.wire.messages import InferResponse
-    from nereid_scheduler.core.measurements.latencies import Latencies
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.core.requests.execution import Execution
 
@@ -54,12 +50,12 @@ class Compute:
     infer_ns: int = 0
     output_ns: int = 0
 
-    def record_execution(self, count: int, execution: Execution) -> None:
-        """Add an execution of `count` requests. The whole duration is added for each request."""
-        self.count += count
-        self.input_ns += count * execution.compute_input_ns
-        self.infer_ns += count * execution.compute_infer_ns
-        self.output_ns += count * execution.compute_output_ns
+    def record_execution(self, execution: Execution) -> None:
+        """Add an execution, or a request with the whole durations of its execution."""
+        self.count += 1
+        self.input_ns += execution.compute_input_ns
+        self.infer_ns += execution.compute_infer_ns
+        self.output_ns += execution.compute_output_ns
 
     def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
         """Write the count and the sums to a message."""
@@ -109,22 +105,22 @@ class GpuShare:
     compute_output_ns: int = 0
 
     def record_success(
-        self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
+        self, execution: Execution, size: int, request_ns: int, queue_ns: int
     ) -> None:
-        """Add `count` successful requests. size: number of rows of all these requests together."""
-        self.success += count
+        """Add a successful request of this many rows."""
+        self.success += 1
         self.inference_count += size
         self.request_ns += request_ns
         self.queue_ns += queue_ns
-        self.compute_input_ns += count * execution.compute_input_ns
-        self.compute_infer_ns += count * execution.compute_infer_ns
-        self.compute_output_ns += count * execution.compute_output_ns
+        self.compute_input_ns += execution.compute_input_ns
+        self.compute_infer_ns += execution.compute_infer_ns
+        self.compute_output_ns += execution.compute_output_ns
 
 
 class ModelStatistics:
     """Counters of one model version. Cache hits are not part of compute times."""
 
-    def __init__(self, latencies: Latencies | None = None) -> None:
+    def __init__(self) -> None:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
@@ -140,15 +136,12 @@ class ModelStatistics:
         # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
-        self._drain = DrainEstimate()
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
         # For decoupled models: element n counts the n-th responses of all requests.
         self.responses: list[_Responses] = []
         # Key: the UUID of a GPU, which is a label of metrics.
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
-        # `None` if --metrics-config asks for neither histograms nor summaries.
-        self.latencies = latencies
 
     @property
     def progress(self) -> int:
@@ -160,54 +153,8 @@ class ModelStatistics:
         counts += [duration.count for duration in durations]
         return sum(counts) + sum(self.batches_closed.values())
 
-    def record_refusal(self, pending: int, now_ns: int) -> int:
-        """Count a refusal by a full queue; return the milliseconds until the queue has drained."""
-        self.refused += 1
-        return self.foresee_drain(pending, now_ns)
-
-    def foresee_drain(self, pending: int, now_ns: int) -> int:
-        """Return the estimated milliseconds until this many requests are completed."""
-        return self._drain.retry_after_ms(pending, self.success.count, now_ns)
-
-    def record_batch(
-        self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
-    ) -> None:
-        """Count an executed batch. failed: the members whose response is an error."""
-        self.record_execution(batch, execution)
-        size = batch.size
-        succeeded = batch.entries
-        if batch.nulls:
-            succeeded = [entry for entry in succeeded if entry.valid.batch_size]
-            failed = [entry for entry in failed if entry.valid.batch_size]
-        if failed:
-            for entry in failed:
-                self.record_failure(entry, execution.finished_ns, BACKEND)
-                size -= entry.valid.batch_size
-            succeeded = [entry for entry in succeeded if entry not in failed]
-        received_ns = enqueued_ns = 0
-        for entry in succeeded:
-            received_ns += entry.received_ns
-            enqueued_ns += entry.enqueued_ns
-        count = len(succeeded)
-        request_ns = count * execution.finished_ns - received_ns
-        queue_ns = count * execution.started_ns - enqueued_ns
-        self.inference_count += size
-        success = self.success
-        success.count += count
-        success.ns += request_ns
-        self.queue_ns += queue_ns
-        self.compute.record_execution(count, execution)
-        if execution.gpu_uuid:
-            share = self.gpus[execution.gpu_uuid]
-            share.record_success(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
-        if self.latencies is not None:
-            self.latencies.record_batch(succeeded, execution)
-            if batch.traced:
-                for entry in succeeded:
-                    self.latencies.record_exemplar(entry, execution.finished_ns)
-
     def record_execution(self, batch: Batch, execution: Execution) -> None:
-        """Count an executed batch whose requests are counted one by one when they end."""
+        """Count an executed batch; its requests are counted when they end."""
         self.execution_count += 1
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
@@ -217,21 +164,19 @@ class ModelStatistics:
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
             by_size = self.compute_by_batch_size[size] = Compute()
-        by_size.record_execution(1, execution)
+        by_size.record_execution(execution)
 
-    def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """Count a request of a decoupled model when it has had its last response."""
+    def record_success(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """Count a request that was executed, when it has had its last response."""
         size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
         queue_ns = execution.started_ns - entry.enqueued_ns
         self.inference_count += size
         self.success.record(1, request_ns)
         self.queue_ns += queue_ns
-        self.compute.record_execution(1, execution)
+        self.compute.record_execution(execution)
         if execution.gpu_uuid:
             share = self.gpus[execution.gpu_uuid]
-            share.record_success(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
-        if self.latencies is not None:
-            self.latencies.record_phases(entry, execution, ended_ns)
+            share.record_success(execution, size, request_ns, queue_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
         """Count a request's response number `index`; took_ns: time since the response before."""
@@ -242,26 +187,22 @@ class ModelStatistics:
             responses.append(_Responses())
         responses[index].record_response(response, took_ns)
 
-    def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
+    def record_failure(self, entry: Entry, now_ns: int, reason: str) -> None:
         """Count an accepted request that expired, was cancelled or lost, or failed in execution."""
         self.fail.record(1, now_ns - entry.received_ns)
         self.failures[reason] += 1
 
-    def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
+    def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
         """Count a request whose response was found in the cache, so that it was never queued."""
-        self.success.record(1, now_ns - entry.received_ns)
-        self.cache_hit.record(1, lookup_ns)
+        took_ns = now_ns - entry.received_ns
+        self.success.record(1, took_ns)
+        self.cache_hit.record(1, took_ns)
         self.last_cache_hit_ns = now_ns
-        if self.latencies is not None:
-            self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
-        """Count a cache miss. `record_batch` has counted the lookup, but not the insertion."""
-        cost_ns = lookup_ns + insertion_ns
+        """Count a cache miss. `record_success` counts the lookup, but not the insertion."""
         self.success.ns += insertion_ns
-        self.cache_miss.record(1, cost_ns)
-        if self.latencies is not None:
-            self.latencies.record_cache_miss(cost_ns)
+        self.cache_miss.record(1, lookup_ns + insertion_ns)
 
     def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
         """Return the counters as a message of the statistics extension."""

@@ -10,7 +10,6 @@ from librt.strings import write_i32_le, write_i64_le
 
 from nereid.core.correlation_ids import as_signed
 from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
-from nereid_scheduler.core.requests.execution import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder, RecordEvent
     from nereid.timeline.ring import PackedRing
     from nereid_scheduler.core.instances.instance_batches import SentBatch
-    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.execution import Execution
 
 # Finish; version; number; start of idleness; sent; start; durations of inputs, model and outputs;
 # size, number of members, and whether there is an error. The members follow.
@@ -40,16 +39,9 @@ class SchedulerTimeline:
         self._ended = recorder.add_ring(EndedRequest, _read_ended)
         self._waits = recorder.add_ring(Wait, itemgetter(1))
 
-    def record_batch(
-        self,
-        model: tuple[str, int],
-        instance: RemoteInstance,
-        sent: SentBatch,
-        execution: Execution,
-        error: str = "",
-    ) -> None:
-        """Record an executed batch of a model and version. error: why it failed; may be empty."""
-        ring, entries = self._batches, sent.batch.entries
+    def record_batch(self, model: tuple[str, int], sent: SentBatch, execution: Execution) -> None:
+        """Record a batch of a model and version that was executed, or lost with its instance."""
+        ring, entries, error = self._batches, sent.batch.entries, sent.error
         piece, objects = ring.piece, ring.objects
         try:
             write_i64_le(piece, execution.finished_ns)
@@ -77,25 +69,11 @@ class SchedulerTimeline:
             return
         # Storing `model` itself would let compiled code create a new tuple.
         objects.append(model[0])
-        objects.append(instance.executor)
+        objects.append(sent.executor)
         objects.append(execution.instance)
         if error:
             objects.append(error[:_MAX_TEXT])
         ring.end(execution.finished_ns)
-
-    def record_lost(
-        self,
-        model: tuple[str, int],
-        instance: RemoteInstance,
-        sent: SentBatch,
-        now_ns: int,
-        cause: str,
-    ) -> None:
-        """Record a batch that was lost with its instance."""
-        size, idle_since_ns = sent.batch.size, sent.idle_since_ns
-        times = sent.started_ns, now_ns, 0, 0, 0, 0
-        execution = Execution(*times, b"", "", instance.name, size, idle_since_ns)
-        self.record_batch(model, instance, sent, execution, cause)
 
     def record_ended(
         self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
@@ -114,35 +92,10 @@ class SchedulerTimeline:
 
 
 class NoTimeline(SchedulerTimeline):
-    """Timeline of a scheduler that records nothing."""
+    """Timeline of a scheduler that records nothing; batches and requests do not come to it."""
 
     def __init__(self) -> None:
         self.recorder = None
-
-    def record_batch(
-        self,
-        model: tuple[str, int],
-        instance: RemoteInstance,
-        sent: SentBatch,
-        execution: Execution,
-        error: str = "",
-    ) -> None:
-        """Record nothing."""
-
-    def record_lost(
-        self,
-        model: tuple[str, int],
-        instance: RemoteInstance,
-        sent: SentBatch,
-        now_ns: int,
-        cause: str,
-    ) -> None:
-        """Record nothing."""
-
-    def record_ended(
-        self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
-    ) -> None:
-        """Record nothing."""
 
     def record_wait(self, wait: Wait) -> None:
         """Record nothing."""
@@ -154,8 +107,8 @@ class NoTimeline(SchedulerTimeline):
 NO_TIMELINE: Final = NoTimeline()
 
 
-def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:
-    """Return the record of a batch that an instance of this executor is executing."""
+def executing(model: tuple[str, int], sent: SentBatch) -> BatchRecord:
+    """Return the record of a batch that an instance is executing."""
     members = (
         Member(entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
         for entry in sent.batch.entries
@@ -164,7 +117,7 @@ def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRe
         model[0],
         str(model[1]),
         sent.instance,
-        executor,
+        sent.executor,
         sent.id,
         sent.batch.size,
         tuple(members),

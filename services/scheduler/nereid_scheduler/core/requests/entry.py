@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid_scheduler.core.requests.batch_frame import MemberLayout
     from nereid_scheduler.core.requests.cache_lookup import CacheLookup
-    from nereid_scheduler.core.requests.entry_trace import EntryTrace
     from nereid_scheduler.core.requests.execution import Execution
+    from nereid_scheduler.core.requests.request_trace import RequestTrace
     from nereid_scheduler.core.requests.sequence import SequenceMember
 
 _log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class RequestState(Enum):
 
 # Reading an attribute of an Enum class costs as much as a small call.
 RECEIVED: Final = RequestState.RECEIVED
+CACHE_LOOKUP: Final = RequestState.CACHE_LOOKUP
 QUEUED: Final = RequestState.QUEUED
 BATCHED: Final = RequestState.BATCHED
 EXECUTING: Final = RequestState.EXECUTING
@@ -157,7 +158,7 @@ class Entry:
         state: RequestState = RECEIVED,
         holder: Any = None,
         cache_lookup: CacheLookup | None = None,
-        trace: EntryTrace | None = None,
+        trace: RequestTrace | None = None,
         execution: Execution | None = None,
         revision: bytes = b"",
         member: SequenceMember | None = None,
@@ -231,24 +232,16 @@ class Batch:
         "traced",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a record
-        self,
-        entries: list[Entry],
-        size: int,
-        reason: str,
-        traced: bool = False,
-        instance: Any = None,
-        nulls: int = 0,
-    ) -> None:
+    def __init__(self, entries: list[Entry], size: int, reason: str) -> None:
         self.entries = entries
         self.size = size
         self.reason = reason
         # True if any entry is sampled; set when the batch is sent.
-        self.traced = traced
+        self.traced = False
         # `None` means any free instance.
-        self.instance = instance
+        self.instance: Any = None
         # Number of entries for slots without a request; their batch size is 0.
-        self.nulls = nulls
+        self.nulls = 0
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:

@@ -91,7 +91,7 @@ class Timelines:
     def _executing(self) -> Iterator[BatchRecord]:
         for session in self._sessions():
             for served, sent in session.executing():
-                yield executing((served.name, served.number), session.name, sent)
+                yield executing((served.name, served.number), sent)
 
     def _ask(self, session: Session, last_ns: int) -> int:
         query = next(self._numbers)

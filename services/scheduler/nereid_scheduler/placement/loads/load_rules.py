@@ -19,11 +19,11 @@ from nereid_scheduler.core.measurements.latencies import MetricsConfig
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid_scheduler.core.models.dependencies import is_ensemble
-from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.config_completion import complete
 from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.tracing.traces import NO_TRACES
 from nereid_scheduler.versions.validation.warmup_validation import check_samples
 from nereid_scheduler.versions.version_context import VersionContext
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
-    from nereid_scheduler.core.requests.entry_trace import Traces
     from nereid_scheduler.placement.executors.sessions import PlacedInstance
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.placement.models.config_completion import CompletionRules
     from nereid_scheduler.versions.caching.cache_client import CacheClient
     from nereid_scheduler.versions.ensembles.ensemble_dispatcher import FindModel
     from nereid_scheduler.versions.queue_limits import QueueLimits
+    from nereid_scheduler.versions.tracing.traces import Traces
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)

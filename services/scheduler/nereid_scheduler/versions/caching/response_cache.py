@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from nereid.model_config import ModelConfig
-    from nereid_scheduler.core.measurements.statistics import ModelStatistics
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.versions.caching.cache_client import CacheClient
+    from nereid_scheduler.versions.records import Records
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class CachedVersion(Protocol):
 
     name: str
     config: ModelConfig
-    statistics: ModelStatistics
+    records: Records
     # True for an ensemble.
     calls_other_models: bool
 
@@ -51,7 +51,7 @@ class CachedVersion(Protocol):
     def finish(self, entry: Entry, response: InferResponse) -> None:
         """Send the response to an entry that was not queued."""
 
-    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+    def fail(self, entry: Entry, error: NereidError) -> None:
         """Fail an entry that no instance has."""
 
 
@@ -112,8 +112,6 @@ class ResponseCache:
                 self._flights.land(flight)
                 entry.cache_lookup = None
                 raise
-            if entry.trace is not None:
-                entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
 
     def _begin_digest(
         self, large_digest: Callable[[], bytes], entry: Entry, lookup: CacheLookup
@@ -141,16 +139,16 @@ class ResponseCache:
             try:
                 self._enqueue(entry, lookup, now_ns)
             except Unavailable as error:
-                self._version.fail(entry, error, now_ns)
+                self._version.fail(entry, error)
             else:
-                self._call_on_queued(entry, lookup, now_ns)
+                self._call_on_queued(entry, lookup)
             return
         key = self._keys.key(entry.request)
         lookup.key, lookup.revision = scope.prefix + key, scope.revision
         lookup.flight = flight = self._join_flight(scope, key, entry)
         if flight.leader is not entry:
             if flight.leader.state is not RequestState.CACHE_LOOKUP:
-                self._call_on_queued(entry, lookup, now_ns)
+                self._call_on_queued(entry, lookup)
         elif not self._send_lookup(entry, flight):
             self._enqueue_leader(entry, lookup, now_ns)
 
@@ -182,23 +180,21 @@ class ResponseCache:
 
     def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
         """Queue a flight's leader after a miss. Its followers keep waiting for the response."""
-        if entry.trace is not None:
-            entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
             self._enqueue(entry, lookup, now_ns)
         except Unavailable as error:
-            self._version.fail(entry, error, now_ns)
+            self._version.fail(entry, error)
             return
         for member in (entry, *lookup.flight.followers):
             if member.cache_lookup is not None:
-                self._call_on_queued(member, member.cache_lookup, now_ns)
+                self._call_on_queued(member, member.cache_lookup)
 
-    def _call_on_queued(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+    def _call_on_queued(self, entry: Entry, lookup: CacheLookup) -> None:
         if lookup.on_queued is not None:
             try:
                 lookup.on_queued()
             except NereidError as error:
-                self._version.fail(entry, error, now_ns)
+                self._version.fail(entry, error)
 
     def _enqueue(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
         lookup.waited_ns = now_ns - entry.received_ns
@@ -206,7 +202,7 @@ class ResponseCache:
         self._version.enqueue(entry, now_ns)
 
     def _expire(self, entry: Entry) -> None:
-        self._version.fail(entry, deadline_passed(self._version.name), _now_ns())
+        self._version.fail(entry, deadline_passed(self._version.name))
 
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
         """Return whether a response must be inline, since it will be stored or shared."""
@@ -221,9 +217,6 @@ class ResponseCache:
         assert lookup is not None, "an entry without a lookup"
         was_waiting = lookup.waiting
         self._end_wait(lookup)
-        if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # The cache records its own span for the lookup anyway.
-            entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = lookup.flight
         if entry is not flight.leader:
             self._flights.leave(flight, entry)
@@ -237,10 +230,9 @@ class ResponseCache:
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
             # Each execution lost an instance, and the followers would lose more. So they fail too.
-            now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
-                self._version.fail(follower, error, now_ns)
+                self._version.fail(follower, error)
         elif response.error is not None:
             self._enqueue_followers(flight)
         else:
@@ -271,10 +263,7 @@ class ResponseCache:
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
                 self._expire(entry)
                 continue
-            if entry.trace is not None:
-                entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
             entry.revision = revision
-            self._version.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
             hit = InferResponse(0, response.head, list(response.payloads))
             self._version.finish(entry, hit)
 
@@ -289,8 +278,7 @@ class ResponseCache:
         elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup
             self._client.store(lookup.key, value, context)
-        statistics = self._version.statistics
-        statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
+        self._version.records.end_miss(lookup.waited_ns, _now_ns() - started_ns)
 
     def _end_wait(self, lookup: CacheLookup) -> None:
         if lookup.waiting:

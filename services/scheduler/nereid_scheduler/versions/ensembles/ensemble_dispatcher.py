@@ -104,7 +104,7 @@ class EnsembleDispatcher(Dispatcher):
     ) -> None:
         """find_model: returns the version that runs a step. labels: of the classes of an output."""
         self._requests = requests
-        self._statistics = requests.statistics
+        self._records = requests.records
         self._segments = RunSegments(requests.segment_owners)
         self._turns = turns
         self._name, number = requests.named
@@ -132,10 +132,9 @@ class EnsembleDispatcher(Dispatcher):
         """Forget the versions that run the steps, since they may have changed."""
         self._steps.clear()
 
-    def cancel_execution(self, entry: Entry) -> None:
-        """Count the cancellation of a request whose steps run."""
-        if entry in self._runs:
-            self._statistics.record_failure(entry, _now_ns(), CANCELED)
+    def cancel_execution(self, entry: Entry) -> str:
+        """Return the reason to count a request whose steps run as failed."""
+        return CANCELED if entry in self._runs else ""
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of Dispatcher
         """Return False, as a step waits in another version's queue."""
@@ -180,7 +179,7 @@ class EnsembleDispatcher(Dispatcher):
         try:
             head = self._heads.parse_request(entry.request.head)
         except NereidError as error:
-            self._requests.fail_entry(entry, error, now_ns)
+            self._requests.fail_entry(entry, error)
             return
         run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
@@ -294,7 +293,7 @@ class EnsembleDispatcher(Dispatcher):
 
     def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
         response.more = True
-        run.record_response(self._statistics, response, _now_ns())
+        run.record_response(self._records, response, _now_ns())
         run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
@@ -308,14 +307,13 @@ class EnsembleDispatcher(Dispatcher):
         execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
         entry.revision = revision
-        run.batch.traced = entry.trace is not None
-        self._statistics.record_batch(run.batch, execution)
+        self._records.end_run(run.batch, execution, several=self._decoupled)
         if self._decoupled:
             if not run.responses_sent:
                 # An empty response shows that the model is decoupled, so its responses need not
                 # wait.
                 entry.respond(InferResponse(0, more=True))
-            run.record_response(self._statistics, response, _now_ns())
+            run.record_response(self._records, response, _now_ns())
         if entry.request.wants_timings:
             response.timings = run.timings()
         self._requests.end_entry(entry, response)
@@ -325,7 +323,7 @@ class EnsembleDispatcher(Dispatcher):
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
         timings = run.timings() if run.entry.request.wants_timings else None
         reason = CANCELED if code in _CANCELS else OTHER
-        self._requests.fail_entry(run.entry, error, _now_ns(), reason, timings)
+        self._requests.fail_entry(run.entry, error, reason, timings)
 
     def _end_run(self, entry: Entry) -> None:
         run = self._runs.pop(entry, None)
@@ -362,8 +360,7 @@ class EnsembleDispatcher(Dispatcher):
             self._requests,
             extra=about(entry),
         )
-        entry.retries += 1
-        self._statistics.retries += 1
+        self._records.retry(entry)
         self._cancel_run(run)
         self._start_run(run.batch, now_ns)
 

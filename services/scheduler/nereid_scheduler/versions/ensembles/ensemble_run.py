@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.core.wire.messages import InferResponse
-    from nereid_scheduler.core.measurements.statistics import ModelStatistics
     from nereid_scheduler.core.requests.entry import Batch, Entry
     from nereid_scheduler.versions.ensembles.graphs.graph import StepCall
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace, StatedPlace
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         StepHeads,
         Tensor,
     )
+    from nereid_scheduler.versions.records import Records
 
 
 class EnsembleRun:
@@ -128,13 +128,10 @@ class EnsembleRun:
             )
             self.stale = self.stale or execution.revision != revision
 
-    def record_response(
-        self, statistics: ModelStatistics, response: InferResponse, now_ns: int
-    ) -> None:
-        """Count a response of a decoupled ensemble."""
-        statistics.record_response(self.responses_sent, response, now_ns - self.last_response_ns)
-        if self.entry.trace is not None:
-            self.entry.trace.responded(response, now_ns)
+    def record_response(self, records: Records, response: InferResponse, now_ns: int) -> None:
+        """Record a response of a decoupled ensemble."""
+        sent, since_ns = self.responses_sent, self.last_response_ns
+        records.record_response(self.entry, sent, response, since_ns, now_ns)
         self.responses_sent += 1
         self.last_response_ns = now_ns
 

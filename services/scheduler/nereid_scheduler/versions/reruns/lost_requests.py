@@ -37,16 +37,14 @@ class LostRequests:
         self._sequences = sequences
         self._max_retries = max_retries
 
-    def retry(
-        self, entries: Iterable[Entry], cause: str, now_ns: int, *, begun: bool = True
-    ) -> bool:
+    def retry(self, entries: Iterable[Entry], cause: str, *, begun: bool = True) -> bool:
         """Queue entries again, ahead of the others; return whether there were any.
 
         begun: whether they may have begun, so that those of an at-most-once model fail.
         """
         requests = self._requests
         if begun and self._at_most_once:
-            requests.fail_entries(entries, may_have_run(requests.named[0], cause), now_ns)
+            requests.fail_entries(entries, may_have_run(requests.named[0], cause))
             return False
         retries = []
         for entry in entries:
@@ -55,7 +53,7 @@ class LostRequests:
                 if error is None:
                     retries.append(entry)
                 else:
-                    requests.fail_entry(entry, error, now_ns)
+                    requests.fail_entry(entry, error)
         if retries:
             self._batcher.requeue(retries)
             for entry in retries:
@@ -72,8 +70,7 @@ class LostRequests:
             attempts = entry.retries + 1
             text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
             return Unavailable(text, accepted=True)
-        entry.retries += 1
-        self._requests.statistics.retries += 1
+        self._requests.records.retry(entry)
         if entry.retries == self._max_retries:
             # The last attempt runs alone: if the entry crashes executors, no other request fails.
             entry.key = entry

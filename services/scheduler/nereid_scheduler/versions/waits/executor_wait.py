@@ -93,7 +93,7 @@ class ExecutorWait:
                 f"no executor has model '{name}' version {number}; waited {self._limit_s:g} s for"
                 " one"
             )
-        self._requests.fail_entry(entry, Unavailable(text, accepted=True), _now_ns())
+        self._requests.fail_entry(entry, Unavailable(text, accepted=True))
 
 
 def overdue(

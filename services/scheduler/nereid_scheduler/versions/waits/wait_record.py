@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
+from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER
 from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import RateLimitedRouter
 
 if TYPE_CHECKING:
     from nereid_scheduler.batching.batcher import Batcher
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.instances.router import Router
-    from nereid_scheduler.versions.open_requests import OpenRequests
+    from nereid_scheduler.versions.records import Records
 
 
 class WaitRecord:
@@ -20,10 +20,8 @@ class WaitRecord:
     Waits for busy instances or for slots of sequences are not recorded.
     """
 
-    def __init__(
-        self, requests: OpenRequests, batcher: Batcher, router: Router[RemoteInstance]
-    ) -> None:
-        self._requests = requests
+    def __init__(self, records: Records, batcher: Batcher, router: Router[RemoteInstance]) -> None:
+        self._records = records
         self._batcher = batcher
         self._router = router
         # Reason of the wait; empty if none is recorded.
@@ -36,9 +34,7 @@ class WaitRecord:
         if reason == self.reason:
             return
         if self.reason:
-            name, number = self._requests.named
-            wait = Wait(name, str(number), self.reason, self._from_ns, now_ns, requests)
-            self._requests.timeline.record_wait(wait)
+            self._records.end_wait(self.reason, self._from_ns, now_ns, requests)
         self.reason, self._from_ns = reason, now_ns
 
     def _find_reason(self, now_ns: int) -> str:

@@ -10,12 +10,10 @@ from nereid_scheduler.core.measurements.latencies import (
     parse_metrics_config,
     setting,
 )
-from nereid_scheduler.core.measurements.statistics import ModelStatistics
 from nereid_scheduler.core.requests.entry import Batch, Entry
 from nereid_scheduler.core.requests.execution import Execution
-from nereid_scheduler.versions.tracing.request_traces import SpanTrace
-from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.samples import entry_of, model_of
+from nereid_scheduler.core.requests.request_trace import RequestTrace
+from tests.support.scheduler.samples import end_whole, entry_of, model_of, records_of
 
 MS = 1_000_000
 EXECUTION = Execution(
@@ -43,10 +41,10 @@ def test_a_batch_counts_for_each_of_its_members() -> None:
         model_of()
     )
     assert latencies is not None
-    statistics = ModelStatistics(latencies)
+    records = records_of(latencies)
     failed = entry(0)
     members = [entry(0), entry(550 * MS), failed]
-    statistics.record_batch(Batch(members, 3, "full"), EXECUTION, failed=[failed])
+    end_whole(records, Batch(members, 3, "full"), EXECUTION, [failed])
     assert latencies.first_response is not None
     assert latencies.first_response.bounds == DEFAULT_BOUNDS_MS
     # 600 ms and 50 ms; who failed got no response.
@@ -68,12 +66,11 @@ def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> N
         model_of()
     )
     assert latencies is not None
-    statistics = ModelStatistics(latencies)
     one = entry(100 * MS)
     latencies.record_first_response(one, 150 * MS)
     assert latencies.first_response is not None
     assert sum(latencies.first_response.counts) == 1
-    statistics.record_end(one, EXECUTION, 900 * MS)
+    latencies.record_success(one, EXECUTION, 900 * MS)
     assert latencies.first_response_ms == 50
     assert latencies.phases is not None
     assert latencies.phases["request"].total == 800_000
@@ -83,10 +80,9 @@ def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> N
 
 def test_the_cache_has_summaries_of_its_own() -> None:
     latencies = Latencies((100,), summaries=False)
-    statistics = ModelStatistics(latencies)
-    statistics.record_cache_hit(entry(0), 5000, 200 * MS)
-    statistics.record_cache_miss(4000, 3000)
-    assert (latencies.cache_hit.total, latencies.cache_miss.total) == (5, 7)
+    latencies.record_cache_hit(entry(0), 200 * MS)
+    latencies.record_cache_miss(7000)
+    assert (latencies.cache_hit.total, latencies.cache_miss.total) == (200_000, 7)
     assert latencies.first_response is not None
     assert latencies.first_response.counts == [0, 1]
 
@@ -95,7 +91,7 @@ def test_summaries_without_histograms() -> None:
     latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
     assert latencies is not None
     assert latencies.first_response is None
-    latencies.record_batch([entry(0)], EXECUTION)
+    end_whole(records_of(latencies), Batch([entry(0)], 1, "full"), EXECUTION)
     assert latencies.first_response_ms == 0
 
 
@@ -138,7 +134,7 @@ def test_an_unknown_setting_is_refused(text: str) -> None:
 def traced_entry(received_ns: int, trace: int) -> Entry:
     one = entry(received_ns)
     context = b"\0" + bytes([trace]) * 16 + bytes(8) + b"\1"
-    one.trace = SpanTrace(RecordedSpans(), context, received_ns)
+    one.trace = RequestTrace(context, has_spans=True)
     return one
 
 
@@ -146,20 +142,18 @@ def test_only_sampled_requests_leave_exemplars() -> None:
     latencies = MetricsConfig(histogram_latencies=True).latencies_of(model_of())
     assert latencies is not None
     assert latencies.first_response is not None
-    statistics = ModelStatistics(latencies)
+    records = records_of(latencies)
     members = [entry(0), traced_entry(0, 7), traced_entry(560 * MS, 8), traced_entry(0, 9)]
     failed = [members[-1]]
-    statistics.record_batch(Batch(members, 4, "full"), EXECUTION, failed=failed)
-    assert latencies.first_response.exemplars == {}
-    statistics.record_batch(Batch(members, 4, "full", traced=True), EXECUTION, failed=failed)
+    end_whole(records, Batch(members, 4, "full"), EXECUTION, failed)
     finished_ns = EXECUTION.finished_ns
     assert latencies.first_response.exemplars == {
         0: Exemplar(bytes([8]) * 16, 40, finished_ns),
         2: Exemplar(bytes([7]) * 16, 600, finished_ns),
     }
     # The cache's and decoupled models' first responses.
-    latencies.record_cache_hit(traced_entry(0, 1), 5, 50 * MS)
-    latencies.record_cache_hit(entry(0), 5, 60 * MS)
+    latencies.record_cache_hit(traced_entry(0, 1), 50 * MS)
+    latencies.record_cache_hit(entry(0), 60 * MS)
     assert latencies.first_response.exemplars[0] == Exemplar(bytes([1]) * 16, 50, 50 * MS)
 
 
@@ -167,6 +161,6 @@ def test_without_histograms_there_are_no_exemplars() -> None:
     latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
     assert latencies is not None
     members = [traced_entry(0, 7)]
-    ModelStatistics(latencies).record_batch(Batch(members, 1, "full", traced=True), EXECUTION)
+    end_whole(records_of(latencies), Batch(members, 1, "full"), EXECUTION)
     latencies.record_first_response(members[0], 50 * MS)
     assert latencies.first_response is None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from nereid.core.wire.messages import ErrorStatus, InferResponse
+from nereid.observability.metrics import OTHER
 from nereid_scheduler.core.measurements.statistics import (
     MAX_RESPONSES,
     GpuShare,
@@ -10,7 +11,7 @@ from nereid_scheduler.core.measurements.statistics import (
 )
 from nereid_scheduler.core.requests.entry import Batch, Entry
 from nereid_scheduler.core.requests.execution import Execution
-from tests.support.scheduler.samples import entry_of
+from tests.support.scheduler.samples import end_whole, entry_of, records_of
 
 _TIMES = (1000, 2000, 1_700_000_000_000, 10, 200, 30)
 EXECUTION = Execution(*_TIMES)
@@ -23,9 +24,10 @@ def entry(size: int, received_ns: int, enqueued_ns: int) -> Entry:
 
 
 def test_each_member_counts_with_the_whole_execution() -> None:
-    statistics = ModelStatistics()
+    records = records_of()
+    statistics = records.statistics
     members = [entry(1, 100, 110), entry(3, 200, 220)]
-    statistics.record_batch(Batch(members, 4, "full"), EXECUTION)
+    end_whole(records, Batch(members, 4, "full"), EXECUTION)
     message = statistics.to_proto("m", "2")
     assert (message.name, message.version) == ("m", "2")
     assert (message.inference_count, message.execution_count) == (4, 1)
@@ -44,15 +46,16 @@ def test_each_member_counts_with_the_whole_execution() -> None:
 
 
 def test_the_counts_of_a_gpu_are_a_part_of_the_versions() -> None:
-    statistics = ModelStatistics()
+    records = records_of()
+    statistics = records.statistics
     there = Execution(*_TIMES, gpu_uuid="GPU-1")
     good, bad = entry(1, 100, 110), entry(2, 200, 220)
-    statistics.record_batch(Batch([good, bad], 3, "delay"), there, failed=[bad])
-    statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
+    end_whole(records, Batch([good, bad], 3, "delay"), there, [bad])
+    end_whole(records, Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
     # As a decoupled model's: the execution, and the end of each request.
     one = entry(2, 500, 510)
     statistics.record_execution(Batch([one], 2, "single"), there)
-    statistics.record_end(one, there, 5500)
+    statistics.record_success(one, there, 5500)
     assert statistics.gpus == {
         "GPU-1": GpuShare(
             success=2,
@@ -70,9 +73,10 @@ def test_the_counts_of_a_gpu_are_a_part_of_the_versions() -> None:
 
 
 def test_a_failed_execution_counts_as_an_execution_but_no_inference() -> None:
-    statistics = ModelStatistics()
+    records = records_of()
+    statistics = records.statistics
     members = [entry(1, 100, 110), entry(2, 200, 220)]
-    statistics.record_batch(Batch(members, 3, "delay"), EXECUTION, failed=members)
+    end_whole(records, Batch(members, 3, "delay"), EXECUTION, members)
     message = statistics.to_proto("m", "1")
     assert (message.inference_count, message.execution_count) == (0, 1)
     stats = message.inference_stats
@@ -83,9 +87,10 @@ def test_a_failed_execution_counts_as_an_execution_but_no_inference() -> None:
 
 
 def test_a_member_may_fail_alone() -> None:
-    statistics = ModelStatistics()
+    records = records_of()
+    statistics = records.statistics
     good, bad = entry(1, 100, 110), entry(2, 200, 220)
-    statistics.record_batch(Batch([good, bad], 3, "delay"), EXECUTION, failed=[bad])
+    end_whole(records, Batch([good, bad], 3, "delay"), EXECUTION, [bad])
     message = statistics.to_proto("m", "1")
     assert message.inference_count == 1
     assert (message.inference_stats.success.count, message.inference_stats.success.ns) == (1, 1900)
@@ -94,32 +99,34 @@ def test_a_member_may_fail_alone() -> None:
 
 def test_a_request_that_expired_in_the_queue_counts_as_failed() -> None:
     statistics = ModelStatistics()
-    statistics.record_failure(entry(1, 100, 110), now_ns=600)
+    statistics.record_failure(entry(1, 100, 110), 600, OTHER)
     message = statistics.to_proto("m", "1")
     assert (message.inference_stats.fail.count, message.inference_stats.fail.ns) == (1, 500)
     assert (message.execution_count, message.last_inference) == (0, 0)
 
 
 def test_the_counts_are_consistent_with_a_cache() -> None:
-    statistics = ModelStatistics()
-    statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
+    records = records_of()
+    statistics = records.statistics
+    end_whole(records, Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
     statistics.record_cache_miss(5, 2)
-    statistics.record_cache_hit(entry(1, 3000, 0), lookup_ns=5, now_ns=3020)
+    statistics.record_cache_hit(entry(1, 3000, 0), 3020)
     message = statistics.to_proto("m", "1")
     stats = message.inference_stats
     assert (stats.success.count, stats.success.ns) == (2, 1900 + 2 + 20)
     assert stats.queue.count == stats.success.count
     assert stats.compute_infer.count == stats.success.count - stats.cache_hit.count
-    assert (stats.cache_hit.count, stats.cache_hit.ns) == (1, 5)
+    assert (stats.cache_hit.count, stats.cache_hit.ns) == (1, 20)
     assert (stats.cache_miss.count, stats.cache_miss.ns) == (1, 7)
     assert (message.inference_count, message.execution_count) == (1, 1)
 
 
 def test_batch_sizes_are_sorted_and_the_last_inference_never_goes_back() -> None:
-    statistics = ModelStatistics()
+    records = records_of()
+    statistics = records.statistics
     for size, epoch_ms in ((4, 20), (1, 10), (4, 15)):
         execution = Execution(0, 0, epoch_ms, 1, 1, 1)
-        statistics.record_batch(Batch([entry(size, 0, 0)], size, "full"), execution)
+        end_whole(records, Batch([entry(size, 0, 0)], size, "full"), execution)
     message = statistics.to_proto("m", "1")
     assert [(b.batch_size, b.compute_infer.count) for b in message.batch_stats] == [(1, 1), (4, 2)]
     assert message.last_inference == 20
@@ -158,17 +165,14 @@ def test_responses_beyond_a_limit_are_not_counted() -> None:
 def test_whatever_counts_makes_progress() -> None:
     one = entry(1, 100, 110)
     recorded: list[Callable[[ModelStatistics], object]] = [
-        lambda it: it.record_batch(Batch([one], 1, "full"), EXECUTION),
-        lambda it: it.record_batch(Batch([one], 1, "full"), EXECUTION, failed=[one]),
         lambda it: it.record_execution(Batch([one], 1, "full"), EXECUTION),
-        lambda it: it.record_end(one, EXECUTION, 5100),
+        lambda it: it.record_success(one, EXECUTION, 5100),
         lambda it: it.record_response(0, InferResponse(1, b"head", more=True), 10),
         lambda it: it.record_response(1, InferResponse(1), 10),
         lambda it: it.record_response(1, InferResponse(1, error=ErrorStatus(13, "no")), 10),
-        lambda it: it.record_failure(one, 600),
-        lambda it: it.record_cache_hit(one, 5, 600),
+        lambda it: it.record_failure(one, 600, OTHER),
+        lambda it: it.record_cache_hit(one, 600),
         lambda it: it.record_cache_miss(5, 2),
-        lambda it: it.record_refusal(1, 600),
     ]
     statistics = ModelStatistics()
     for record in recorded:
@@ -182,7 +186,7 @@ def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
     one = entry(2, 100, 110)
     statistics.record_execution(Batch([one], 2, "single"), EXECUTION)
     assert statistics.inference_count == 0
-    statistics.record_end(one, EXECUTION, 5100)
+    statistics.record_success(one, EXECUTION, 5100)
     message = statistics.to_proto("m", "1")
     assert (message.inference_count, message.execution_count) == (2, 1)
     stats = message.inference_stats

@@ -33,9 +33,9 @@ R = TypeVar("R")
 class World(VersionWorld):
     def __init__(self, text: str = "dynamic_batching { }", **context: Any) -> None:
         self.recorder = Recorder("scheduler", "s", 30)
-        timeline = SchedulerTimeline(self.recorder)
+        self.timeline = SchedulerTimeline(self.recorder)
         super().__init__(
-            f"max_batch_size: 8 {text}", context=VersionContext(timeline=timeline, **context)
+            f"max_batch_size: 8 {text}", context=VersionContext(timeline=self.timeline, **context)
         )
 
     def records(self, kind: type[R]) -> list[R]:
@@ -81,7 +81,7 @@ async def test_payloads_are_not_kept() -> None:
     it.submit(1)
     await turn()
     it.reply(instance, stream.sent[0])
-    assert [type(each) for each in it.model.requests.timeline._batches.objects] == [str, str, str]
+    assert [type(each) for each in it.timeline._batches.objects] == [str, str, str]
 
 
 async def test_any_number_that_a_request_may_have() -> None:

@@ -10,23 +10,46 @@ from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, is_sampled, wi
 from nereid.pb import kserve_pb2
 from nereid.shm.segments import SegmentPool
 from nereid_scheduler.core.requests.entry import Entry
-from nereid_scheduler.core.requests.entry_trace import NO_TRACES, EntryTrace, RefusedRequest
 from nereid_scheduler.core.requests.execution import Execution
-from nereid_scheduler.versions.tracing.request_traces import SpanTraces, open_traces
-from nereid_scheduler.versions.tracing.trace_timestamps import TimestampTraces
+from nereid_scheduler.versions.tracing.spans import SpanTraces, open_traces
+from nereid_scheduler.versions.tracing.timestamps import TimestampTraces
+from nereid_scheduler.versions.tracing.traces import NO_TRACES, RefusedRequest
 from tests.support.scheduler.samples import entry_of, request_with
 
 FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def begun(traces: TimestampTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
-    trace = traces.begin(request_with(context, **more), now_ns)
-    assert trace is not None
-    return trace
+class Begun:
+    """A traced request, with its record, and the reader that ends it."""
+
+    def __init__(self, traces: TimestampTraces, context: bytes, now_ns: int, **more: Any) -> None:
+        trace = traces.begin(request_with(context, **more))
+        assert trace is not None
+        self.traces, self.trace, self.received_ns = traces, trace, now_ns
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        return self.trace.begin_attempt(now_ns)
+
+    def begin_steps(self) -> bytes:
+        return self.trace.begin_steps()
+
+    def responded(self, response: InferResponse, now_ns: int) -> None:
+        self.trace.add_response(now_ns)
+        self.traces.copy_response(self.trace, response)
+
+    def end(
+        self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
+    ) -> None:
+        entry.received_ns = self.received_ns
+        self.traces.end_request(self.trace, entry, model, response, now_ns)
 
 
-def ended(trace: EntryTrace, entry: Entry, now_ns: int, name: str = "m") -> tuple[TracedModel, ...]:
+def begun(traces: TimestampTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> Begun:
+    return Begun(traces, context, now_ns, **more)
+
+
+def ended(trace: Begun, entry: Entry, now_ns: int, name: str = "m") -> tuple[TracedModel, ...]:
     response = InferResponse(1)
     trace.end(entry, (name, 3), response, now_ns)
     return response.trace
@@ -42,12 +65,12 @@ def test_a_response_carries_the_timestamps() -> None:
     entry = entry_of()
     entry.request.request_id = "mine"
     entry.enqueued_ns = 110
-    assert trace.begin_attempt(200) == trace.context
+    assert trace.begin_attempt(200) == trace.trace.context
     # 40 ns of 100 were not the instance's.
     entry.execution = executed(10, 30, 20, finished_ns=300)
     (model,) = ended(trace, entry, 310)
     assert model == TracedModel(
-        trace.context,
+        trace.trace.context,
         FIRST,
         "m",
         3,
@@ -134,8 +157,8 @@ def test_the_response_carries_the_models_below_the_request() -> None:
     assert ended(step, entry_of(), 130, "step") == ()
     models = ended(root, entry_of(), 140, "root")
     assert [each.name for each in models] == ["root", "inner", "step"]
-    assert models[1].parent == models[2].context == step.context
-    assert models[2].parent == root.context
+    assert models[1].parent == models[2].context == step.trace.context
+    assert models[2].parent == root.trace.context
     assert [each.name for each in ended(other, entry_of(), 140, "other")] == ["other"]
     # Nothing is kept.
     assert [each.name for each in ended(begun(traces, FIRST), entry_of(), 150)] == ["m"]
@@ -148,7 +171,7 @@ def test_a_cancelled_or_refused_request_is_forgotten() -> None:
     ended(step, entry_of(), 120)
     # A refused step is no refused request.
     refused = entry_of().request
-    refused.trace_context = trace.context
+    refused.trace_context = trace.trace.context
     traces.refused(RefusedRequest(refused, "m", "", 0, "no"))
     assert len(ended(trace, entry_of(), 130)) == 2
     for cancelled in (True, False):
@@ -262,8 +285,8 @@ def test_tensors_are_copied_for_traces_that_show_them_and_within_limits() -> Non
 
 
 def test_a_request_that_is_not_sampled_has_no_trace() -> None:
-    assert TimestampTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
-    assert is_sampled(begun(TimestampTraces(), FIRST).begin_lookup())
+    assert TimestampTraces().begin(request_with(FIRST[:25] + b"\0")) is None
+    assert is_sampled(begun(TimestampTraces(), FIRST).trace.begin_lookup())
 
 
 def test_the_settings_choose_the_form_of_traces() -> None:

@@ -1,13 +1,14 @@
 """The spans of requests in a model version."""
 
 from nereid.core.errors import Unavailable
-from nereid.core.wire.messages import InferResponse
+from nereid.core.wire.messages import MOVED, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from nereid_scheduler.core.requests.entry import Entry
-from nereid_scheduler.core.requests.entry_trace import NO_TRACES
-from nereid_scheduler.versions.tracing.request_traces import SpanTraces
+from nereid_scheduler.core.requests.entry import Entry, RequestState
+from nereid_scheduler.core.requests.request_trace import RequestTrace
+from nereid_scheduler.versions.tracing.spans import SpanTraces
+from nereid_scheduler.versions.tracing.traces import NO_TRACES
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import entry_of, request_with
 from tests.support.scheduler.world import VersionWorld, turn
@@ -15,6 +16,18 @@ from tests.support.scheduler.world import VersionWorld, turn
 
 def context(number: int, sampled: bool = True) -> bytes:
     return b"\0" + bytes([number]) * 24 + bytes([sampled])
+
+
+def begun_entry() -> Entry:
+    entry = entry_of()
+    entry.received_ns = 100
+    return entry
+
+
+def begun(tracer: RecordedSpans, entry: Entry) -> RequestTrace:
+    entry.trace = trace = SpanTraces(tracer).begin(request_with(context(1)))
+    assert trace is not None
+    return trace
 
 
 class World(VersionWorld):
@@ -123,12 +136,11 @@ async def test_a_cancelled_request_has_spans_of_its_wait_and_its_execution() -> 
 
 
 def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
-    tracer = RecordedSpans()
-    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
-    assert trace is not None
+    tracer, entry = RecordedSpans(), begun_entry()
+    trace = begun(tracer, entry)
     asked = trace.begin_lookup()
-    trace.end_lookup(100, 150, hit=True)
-    trace.end(entry_of(), ("m", 1), InferResponse(0), 200)
+    entry.state = RequestState.CACHE_LOOKUP
+    SpanTraces(tracer).end_request(trace, entry, ("m", 1), InferResponse(0), 150)
     lookup, model = tracer.one("cache lookup"), tracer.one("m")
     assert (lookup.context, lookup.parent) == (asked, model.context)
     assert lookup.attributes == {"nereid.cache.hit": True}
@@ -137,23 +149,31 @@ def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
     assert tracer.named("queue") == []
 
 
+def test_the_lookup_of_a_returned_entry_ends_where_its_wait_begins() -> None:
+    tracer, entry = RecordedSpans(), begun_entry()
+    trace = begun(tracer, entry)
+    trace.begin_lookup()
+    entry.state, entry.enqueued_ns = RequestState.QUEUED, 130
+    SpanTraces(tracer).end_request(trace, entry, ("m", 1), InferResponse(0, error=MOVED), 150)
+    lookup, wait = tracer.one("cache lookup"), tracer.one("queue")
+    assert lookup.attributes == {"nereid.cache.hit": False}
+    assert lookup.end_ns == wait.start_ns == lookup.start_ns + 30
+
+
 def test_a_cancelled_request_has_that_as_its_error() -> None:
-    tracer = RecordedSpans()
-    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
-    assert trace is not None
-    trace.end(entry_of(), ("m", 1), None, 200)
+    tracer, entry = RecordedSpans(), begun_entry()
+    SpanTraces(tracer).end_request(begun(tracer, entry), entry, ("m", 1), None, 200)
     assert tracer.one("m").error == "cancelled"
     assert is_sampled(tracer.one("m").context)
-    assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
+    assert SpanTraces(tracer).begin(request_with(context(1, sampled=False))) is None
 
 
 def test_a_span_has_events_for_the_responses_of_a_decoupled_model() -> None:
-    tracer = RecordedSpans()
-    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
-    assert trace is not None
+    tracer, entry = RecordedSpans(), begun_entry()
+    trace = begun(tracer, entry)
     for number in range(300):
-        trace.responded(InferResponse(0, more=True), 110 + number)
-    trace.end(entry_of(), ("m", 1), InferResponse(0), 500)
+        trace.add_response(110 + number)
+    SpanTraces(tracer).end_request(trace, entry, ("m", 1), InferResponse(0), 500)
     span = tracer.one("m")
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "nereid.response"]
     # Only the first so many.
