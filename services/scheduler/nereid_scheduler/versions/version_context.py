@@ -11,6 +11,7 @@ from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.steps import Steps
 
 if TYPE_CHECKING:
     from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
@@ -37,3 +38,4 @@ class VersionContext:
     # `None` means that an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
     timeline: SchedulerTimeline = NO_TIMELINE
+    steps: Steps = field(default_factory=Steps)
