@@ -53,7 +53,7 @@ class Environment:
     traces: Traces
     metrics_config: MetricsConfig
     timeline: SchedulerTimeline
-    # Of all versions.
+    # The steps of all versions.
     steps: Steps
 
     def load_rules(
