@@ -25,6 +25,7 @@ from nereid_scheduler.ports import SocketPorts
 from nereid_scheduler.settings import BY_EXECUTIONS
 from nereid_scheduler.versions.caching.mesh_cache import MeshCache
 from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.steps import Steps
 from nereid_scheduler.versions.tracing.spans import open_traces
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Environment:
     traces: Traces
     metrics_config: MetricsConfig
     timeline: SchedulerTimeline
+    # The steps of all versions.
+    steps: Steps
 
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
@@ -72,6 +75,7 @@ class Environment:
             membership,
             free_memory,
             self.timeline,
+            self.steps,
         )
 
 
@@ -101,6 +105,7 @@ def open_environment(
         open_traces(settings),
         parse_metrics_config(settings.metrics_config),
         _open_timeline(settings),
+        Steps(),
     )
 
 

@@ -113,6 +113,7 @@ class SchedulerService:
             load_on_demand=on_demand.request,
             orphan_limit_s=settings.recovery.orphan_s,
             timeline=environment.timeline,
+            steps=environment.steps,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
         # Models whose responses are cached, as last sent. Gateways add a digest to requests for

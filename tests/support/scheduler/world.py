@@ -237,9 +237,9 @@ class VersionWorld:
     ) -> None:
         """Make a version; text: of its configuration, beside the tensors; limits: of its queue."""
         config = model_of(tensors + text, name=name, backend=backend)
-        self.model = ModelVersion(
-            config, 1, context or VersionContext(QueueLimits(**limits), traces)
-        )
+        context = context or VersionContext(QueueLimits(**limits), traces)
+        self.steps = context.steps
+        self.model = ModelVersion(config, 1, context)
         self.responses: list[InferResponse] = []
         # Names of the retired instances that have nothing left to do.
         self.idle: list[str] = []
@@ -264,13 +264,18 @@ class VersionWorld:
         shape = [1, 1] if self.model.config.max_batch_size else [1]
         return InferRequest(number, head_of([("I", "UINT8", shape)]), [b"x"], **fields)
 
-    def submit(self, *numbers: int, at_once: bool = False, **fields: Any) -> list[Entry]:
+    def submit(self, *numbers: int, **fields: Any) -> list[Entry]:
         return [
-            self.model.submit(
-                self.request(number, **fields), self.responses.append, at_once=at_once
-            )
+            self.model.submit(self.request(number, **fields), self.responses.append)
             for number in numbers
         ]
+
+    def receive(self, *numbers: int, **fields: Any) -> list[Entry]:
+        """Submit requests as those of one frame, after which the version takes a step."""
+        self.steps.begin_input()
+        entries = self.submit(*numbers, **fields)
+        self.steps.end_input()
+        return entries
 
     def reply(self, instance: RemoteInstance, batch: pb.Batch) -> None:
         """Respond to each member of a batch."""
@@ -361,7 +366,8 @@ class AdmissionWorld:
 
     def ready(self) -> ModelVersion:
         """Report the model as loaded."""
-        context = VersionContext(QueueLimits(self.max_queue_size), self.traces)
+        limits = QueueLimits(self.max_queue_size)
+        context = VersionContext(limits, self.traces, steps=self.admission.steps)
         model = ModelVersion(model_of(TENSORS), 1, context)
         self.served.runtime = model
         self.served.life.report("a", LoadStatus.UP)

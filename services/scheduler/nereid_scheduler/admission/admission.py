@@ -38,6 +38,7 @@ from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
 from nereid_scheduler.placement.models.catalogue import Loading, Missing, OnDemand, Ready
 from nereid_scheduler.versions.reruns.first_runs import NO_FIRST_RUNS
 from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
+from nereid_scheduler.versions.steps import Steps
 from nereid_scheduler.versions.tracing.traces import NO_TRACES, RefusedRequest
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
@@ -93,6 +94,7 @@ class Admission:
         max_heads: int = _MAX_HEADS,
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
         timeline: SchedulerTimeline = NO_TIMELINE,
+        steps: Steps | None = None,
     ) -> None:
         """Create an Admission without sessions.
 
@@ -101,6 +103,8 @@ class Admission:
         on while its gateway is disconnected.
         """
         self._timeline = timeline
+        # Steps of the versions; sessions record their frames before.
+        self.steps = steps or Steps()
         self._load_on_demand = load_on_demand
         self._has_moved = has_moved
         self._catalogue = catalogue
@@ -120,8 +124,6 @@ class Admission:
         request: InferRequest,
         on_response: OnResponse,
         on_queued: OnQueued,
-        *,
-        at_once: bool,
     ) -> PendingRequest:
         """Submit a request to its model. `on_response` is called after this method has returned.
 
@@ -135,7 +137,7 @@ class Admission:
         if request.caller:
             self._nested_calls.set_depth(request)
             return self._submit_to(model, request, on_response)
-        return model.submit(request, on_response, at_once=at_once)
+        return model.submit(request, on_response)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
         """Record a trace of a request that no model accepted. since_ns: arrival; 0 means now."""

@@ -44,6 +44,7 @@ class GatewaySession:
     ) -> None:
         """for_models: models make the calls on this link, which are never sent again."""
         self._admission = admission
+        self._steps = admission.steps
         self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
@@ -70,21 +71,24 @@ class GatewaySession:
         """Handle the requests, cancellations and releases of one frame."""
         if self not in self._admission.sessions:
             return  # the session has ended; the gateway sends its requests again on another link
-        # If the model is idle, no request of the frame waits for another turn of the event loop.
-        last = items[-1] if items else None
-        for item in items:
-            if isinstance(item, InferRequest):
-                self._submit(item, item is last)
-            elif isinstance(item, Cancel):
-                self._cancel(item.id)
-            elif isinstance(item, FlowControl):
-                pending = self._pending.get(item.id)
-                if pending is not None:
-                    pending.set_flow(paused=item.paused)
-            else:
-                released = self._lent.intersection(item.segment_names)
-                self._lent -= released
-                self._segment_owners.return_segments(released)
+        steps = self._steps
+        steps.begin_input()
+        try:
+            for item in items:
+                if isinstance(item, InferRequest):
+                    self._submit(item)
+                elif isinstance(item, Cancel):
+                    self._cancel(item.id)
+                elif isinstance(item, FlowControl):
+                    pending = self._pending.get(item.id)
+                    if pending is not None:
+                        pending.set_flow(paused=item.paused)
+                else:
+                    released = self._lent.intersection(item.segment_names)
+                    self._lent -= released
+                    self._segment_owners.return_segments(released)
+        finally:
+            steps.end_input()
 
     def on_down(self) -> None:
         """End the session, because the link broke or its gateway has given it up.
@@ -111,12 +115,12 @@ class GatewaySession:
         """Return whether a request of this gateway has no last response yet."""
         return request_id in self._pending
 
-    def _submit(self, request: InferRequest, at_once: bool) -> None:
+    def _submit(self, request: InferRequest) -> None:
         try:
             if request.resent:
                 self._admission.end_older_link(request.id, self)
             self._pending[request.id] = self._admission.submit(
-                request, self._on_response, self._on_queued, at_once=at_once
+                request, self._on_response, self._on_queued
             )
         except Exception as error:
             self._refuse(request, client_error(error, request))

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch
     from nereid_scheduler.core.requests.execution import Execution
     from nereid_scheduler.versions.open_requests import OpenRequests
-    from nereid_scheduler.versions.turns import Turns
+    from nereid_scheduler.versions.steps import Turns
     from nereid_scheduler.versions.version_context import VersionContext
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# After a larger batch, a single request waits until the end of the event loop's turn, as other
-# requests may come and share its batch.
+# After a larger batch, requests wait until the end of the event loop's turn, as others may come and
+# share their batch.
 _FEW: Final = 2
 
 
@@ -69,6 +69,7 @@ class InstancePool(Dispatcher):
     ) -> None:
         self._requests = requests
         self._turns = turns
+        self._steps = context.steps
         limits, limiter = context.limits, context.rate_limiter
         limited = None if limiter is None else RateLimitedRouter(limiter)
         self._router: Router[RemoteInstance] = limited or Router()
@@ -111,7 +112,7 @@ class InstancePool(Dispatcher):
             self._waiting = WaitingBatches(config, self._router, self.times)
         # True if the reply at hand has freed an instance, or let its second batch begin.
         self._has_freed = False
-        # If True, a request that comes alone is probably the only one.
+        # If True, the requests of an input are probably the only ones of this turn.
         self._last_batch_small = True
         self._lost = LostRequests(
             config, requests, self.batcher, self._sequences, limits.max_retries
@@ -149,10 +150,10 @@ class InstancePool(Dispatcher):
 
     # ---- requests
 
-    def on_queued(self, now_ns: int, *, at_once: bool) -> None:
+    def on_queued(self, now_ns: int) -> None:
         """See to it that a request that was just queued gets its turn."""
-        if at_once and self._last_batch_small and self._router.free:
-            self._turns.step(now_ns)
+        if self._last_batch_small and self._router.free:
+            self._turns.ask(now_ns)
         else:
             self._turns.wake()
         if not self._router.count:
@@ -247,16 +248,22 @@ class InstancePool(Dispatcher):
                 must end.
         """
         now_ns = _now_ns()
-        reply = self._replies.read(instance, message, now_ns)
-        if self._has_freed:
-            self._has_freed = False
-            if self._sequences is not None:
-                # The next requests of sequences may join the batch once the responses are sent.
-                self._turns.wake()
-            elif self.batcher.pending:
-                # Send the next batch before the responses, so that the instance executes meanwhile.
-                self._turns.step(now_ns)
-        self._replies.respond(instance, reply, now_ns)
+        steps = self._steps
+        steps.begin_input()
+        try:
+            reply = self._replies.read(instance, message, now_ns)
+            if self._has_freed:
+                self._has_freed = False
+                if self._sequences is not None:
+                    # The next requests of sequences may join the batch once they have responses.
+                    self._turns.wake()
+                elif self.batcher.pending:
+                    self._turns.ask(now_ns)
+                # The instance executes its next batch while the responses are sent.
+                steps.take_steps()
+            self._replies.respond(instance, reply, now_ns)
+        finally:
+            steps.end_input()
         if self.target is None and reply is not None and reply.execution is not None:
             self._record_times(instance, reply.sent, reply.execution)
 

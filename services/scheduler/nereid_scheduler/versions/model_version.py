@@ -19,7 +19,7 @@ from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, RESPONDED, Entry
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
-from nereid_scheduler.versions.turns import Turns
+from nereid_scheduler.versions.steps import Turns
 from nereid_scheduler.versions.validation.request_validation import Validator
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ModelVersion:
         self.requests = OpenRequests(config, number, context)
         self.records = self.requests.records
         self.statistics = self.records.statistics
-        self._turns = Turns(self._step, self._expire)
+        self._turns = Turns(self._step, self._expire, context.steps)
         self.dispatcher: Dispatcher = make_dispatcher(config, context, self.requests, self._turns)
         # True for an ensemble, which has no instances.
         self.calls_other_models = self.dispatcher.calls_other_models
@@ -106,12 +106,9 @@ class ModelVersion:
         self,
         request: InferRequest,
         on_response: OnResponse,
-        *,
-        at_once: bool = False,
     ) -> Entry:
         """Accept a request. `on_response` is never called before this method has returned.
 
-        at_once: no other request comes with this one, so it need not wait for the end of the turn.
         Raises NereidError if it is refused; `on_response` is then never called.
         """
         if self.config.decoupled:
@@ -133,7 +130,7 @@ class ModelVersion:
             self.records.refuse(entry, error, now_ns)
             raise
         requests.add_entry(entry)
-        self.dispatcher.on_queued(now_ns, at_once=at_once)
+        self.dispatcher.on_queued(now_ns)
         return entry
 
     def check_client(self, request: InferRequest) -> None:

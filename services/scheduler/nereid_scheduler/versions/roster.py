@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.instances.router import Router
     from nereid_scheduler.versions.state_transfers import StateTransfers
-    from nereid_scheduler.versions.turns import Turns
+    from nereid_scheduler.versions.steps import Turns
     from nereid_scheduler.versions.waiting_batches import WaitingBatches
     from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.steps import Steps
 from nereid_scheduler.versions.tracing.traces import NO_TRACES
 
 if TYPE_CHECKING:
@@ -37,3 +38,4 @@ class VersionContext:
     # `None` means that an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
     timeline: SchedulerTimeline = NO_TIMELINE
+    steps: Steps = field(default_factory=Steps)

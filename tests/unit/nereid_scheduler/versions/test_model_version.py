@@ -31,9 +31,9 @@ async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
     it = World()
     _, stream = it.instance()
     await turn()
-    it.submit(1, at_once=True)
+    it.receive(1)
     assert len(stream.sent) == 1
-    it.submit(2, at_once=True)
+    it.receive(2)
     assert len(stream.sent) == 1
 
 
@@ -45,12 +45,12 @@ async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_it
     await turn()
     it.reply(instance, stream.sent[0])
     # Their clients send the next ones.
-    it.submit(4, 5, at_once=True)
+    it.receive(4, 5)
     assert len(stream.sent) == 1
     await turn()
     it.reply(instance, stream.sent[1])
     # Two were few: the next one may well be the only one.
-    it.submit(6, at_once=True)
+    it.receive(6)
     assert batches(stream) == [[1, 2, 3], [4, 5], [6]]
 
 
@@ -86,16 +86,13 @@ async def test_a_passed_deadline_is_refused() -> None:
     await it.model.idle()
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_a_batch_that_cannot_be_sent_fails_alone(
-    caplog: pytest.LogCaptureFixture, at_once: bool
-) -> None:
+async def test_a_batch_that_cannot_be_sent_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     it = World()
     instance, stream = it.instance()
     await turn()
     stream.broken = True
-    it.submit(1, at_once=at_once)
-    # Not before submit() has returned.
+    it.receive(1)
+    # Not within a step.
     assert it.outcomes() == {}
     await turn()
     assert it.outcomes() == {1: "the batch cannot be sent to an executor"}
@@ -505,8 +502,8 @@ async def test_responses_keep_their_order_though_requests_leave_at_once() -> Non
     it = World("dynamic_batching { preserve_ordering: true }")
     (one, stream), (other, more) = it.instance("one"), it.instance("other")
     await turn()
-    it.submit(1, at_once=True)
-    it.submit(2, at_once=True)
+    it.receive(1)
+    it.receive(2)
     it.reply(other, more.sent[0])
     assert it.responses == []
     it.reply(one, stream.sent[0])

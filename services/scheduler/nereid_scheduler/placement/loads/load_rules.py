@@ -23,6 +23,7 @@ from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.config_completion import complete
 from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.steps import Steps
 from nereid_scheduler.versions.tracing.traces import NO_TRACES
 from nereid_scheduler.versions.validation.warmup_validation import check_samples
 from nereid_scheduler.versions.version_context import VersionContext
@@ -77,6 +78,7 @@ class LoadRules:
     # device without an entry has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
+    steps: Steps = field(default_factory=Steps)
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """Record an event in the timeline. This method is a RecordEvent."""
@@ -112,6 +114,7 @@ class LoadRules:
             self.snapshots,
             None if config.platform == ENSEMBLE_PLATFORM else self.rate_limiter,
             self.timeline,
+            self.steps,
         )
         if config.platform == ENSEMBLE_PLATFORM:
             # Executors read the labels of other models.

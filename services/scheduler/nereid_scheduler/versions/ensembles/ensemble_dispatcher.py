@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.open_requests import OpenRequests
-    from nereid_scheduler.versions.turns import Turns
+    from nereid_scheduler.versions.steps import Turns
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
@@ -164,7 +164,7 @@ class EnsembleDispatcher(Dispatcher):
         """No sequences: the models of its steps have them."""
         return None
 
-    def on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of Dispatcher
+    def on_queued(self, now_ns: int) -> None:  # noqa: ARG002 - of Dispatcher
         """See to it that a request that was just queued gets its turn."""
         self._turns.wake()
 
@@ -185,11 +185,9 @@ class EnsembleDispatcher(Dispatcher):
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
-        # Send a call at once only if there is no other call that could share a batch with it.
-        alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self._decoupled
         try:
             for call in actions.calls:
-                self._submit_step(run, call, at_once=alone)
+                self._submit_step(run, call)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
@@ -208,7 +206,7 @@ class EnsembleDispatcher(Dispatcher):
             )
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
-    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor], *, at_once: bool) -> None:
+    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
         step, head = call.step, run.head
         heads = self._steps.get(step)
         if heads is None:
@@ -241,7 +239,7 @@ class EnsembleDispatcher(Dispatcher):
         if original.wants_timings:
             run.paths[call] = run.path
         on_response = partial(self._on_step_response, run, call)
-        entry = heads.model.submit(request, on_response, at_once=at_once)
+        entry = heads.model.submit(request, on_response)
         run.calls[call] = heads, entry
         if request.caller:
             # A model that has called the ensemble waits for the ensemble's steps.

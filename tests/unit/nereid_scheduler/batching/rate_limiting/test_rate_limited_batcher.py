@@ -54,7 +54,7 @@ class Version(VersionWorld):
     def send(self, number: int) -> Entry:
         place = {"sequence_id": number, "sequence_start": True, "sequence_end": True}
         fields = {"parameters": place} if self.sequences else {}
-        (entry,) = self.submit(number, at_once=True, accepts_many=self.model.decoupled, **fields)
+        (entry,) = self.receive(number, accepts_many=self.model.decoupled, **fields)
         return entry
 
     @property

@@ -113,7 +113,7 @@ def test_a_models_delay_is_its_batchers(text: str, delay_ns: int) -> None:
 async def test_only_requests_that_want_timings_have_them() -> None:
     world = VersionWorld()
     instance, stream = world.instance("i_7")
-    world.submit(1, wants_timings=True, at_once=True)
+    world.receive(1, wants_timings=True)
     world.submit(2)
     for number in (1, 2):
         assert batches(stream) == [[each] for each in range(1, number + 1)]

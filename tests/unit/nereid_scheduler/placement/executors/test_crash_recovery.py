@@ -41,7 +41,7 @@ class World(VersionWorld):
 
     async def start(self) -> None:
         await asyncio.sleep(0)
-        self.submit(7, at_once=True)
+        self.receive(7)
         assert len(self.stream.sent) == 1
         self.second, self.other = self.add_instance(2)
 

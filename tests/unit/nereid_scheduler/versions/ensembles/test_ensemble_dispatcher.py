@@ -25,6 +25,7 @@ from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.steps import Steps
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
@@ -48,8 +49,10 @@ FORK: list[Step] = [
 class Model(VersionWorld):
     """One step's model, with an instance that responds when the test says so."""
 
-    def __init__(self, name: str, executor: LendingExecutor, segment_owners: SegmentOwners) -> None:
-        context = VersionContext(segment_owners=segment_owners)
+    def __init__(
+        self, name: str, executor: LendingExecutor, segment_owners: SegmentOwners, steps: Steps
+    ) -> None:
+        context = VersionContext(segment_owners=segment_owners, steps=steps)
         super().__init__(name=name, tensors=TENSORS, context=context)
         self.executor = executor
         self.runner, self.stream = self.instance(name)
@@ -119,11 +122,13 @@ class World:
     ) -> None:
         segment_owners, self.executor = SegmentOwners("here"), LendingExecutor()
         segment_owners.add_owner(self.executor)
-        self.models = {name: Model(name, self.executor, segment_owners) for name in "abc"}
+        loop = Steps()
+        self.models = {name: Model(name, self.executor, segment_owners, loop) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
         text = ensemble_config(["x UINT8 -1"], tensors, steps)
         config = model_of(text, name="e", backend="")
-        context = VersionContext(QueueLimits(max_retries=1), segment_owners=segment_owners)
+        limits = QueueLimits(max_retries=1)
+        context = VersionContext(limits, segment_owners=segment_owners, steps=loop)
         self.ensemble = ModelVersion(
             config,
             1,
@@ -191,24 +196,13 @@ async def test_a_segment_is_released_after_its_step_and_the_last_by_the_gateway(
     assert len(it.released) == 1
 
 
-async def test_a_lone_request_s_next_step_starts_with_the_response_of_the_one_before() -> None:
+async def test_the_next_step_starts_with_the_response_of_the_one_before() -> None:
     it = World(CHAIN)
     await it.ask()
     it.models["a"].response(b"m")
     assert len(it.models["b"].stream.sent) == 1
     await it.response("b", b"y")
     assert len(it.responses) == 1
-    await it.close()
-
-
-async def test_steps_of_several_requests_wait_for_what_the_turn_brings() -> None:
-    it = World(CHAIN)
-    await it.ask()
-    await it.ask()
-    it.models["a"].response(b"m")
-    assert not it.models["b"].stream.sent
-    await turn()
-    assert len(it.models["b"].stream.sent) == 1
     await it.close()
 
 

@@ -235,7 +235,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
     request = InferRequest(1, head.SerializeToString(), [b"x"], accepts_many=True, depth=4)
-    model.submit(request, lambda _: None, at_once=True)
+    model.submit(request, lambda _: None)
     await asyncio.sleep(0)
     executed = pb.Executed(id=1, partial=True)
     model.pool.on_reply(a, executed.SerializeToString())
