@@ -157,6 +157,8 @@ async def test_models_that_a_peer_has_served_are_given_up_and_taken_over_by_thei
     it.moves.resume()
     assert it.due(Reason.TAKEN_OVER) == [mine]
     assert not it.desired.suspended
+    it.moves.resume()
+    assert it.due(Reason.TAKEN_OVER) == []
 
 
 async def test_without_records_a_scheduler_keeps_the_models_that_a_peer_has_served() -> None:
