@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from nereid.core.wire.messages import InferRequest
 
 if TYPE_CHECKING:
-    from nereid.core.wire.messages import ErrorStatus, Parameter, Payload
     from nereid_gateway.core.request_record import RequestRecord
 
 
@@ -30,30 +29,10 @@ class ClientRequest(InferRequest):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to pickle this compiled class: all that a decoder process sets."""
-        return _unpickled, (
-            self.head,
-            self.payloads,
-            self.request_id,
-            self.parameters,
-            self.priority,
-            self.timeout_us,
-            self.error_status,
-            self.wants_empty_final,
-        )
+        arguments = self.head, self.payloads, self.request_id, self.parameters, self.priority
+        rest = self.timeout_us, None, b"", self.error_status
+        return ClientRequest, (0, *arguments, *rest), self.wants_empty_final
 
-
-def _unpickled(  # noqa: PLR0913, PLR0917 - a record
-    head: bytes,
-    payloads: list[Payload],
-    request_id: str,
-    parameters: dict[str, Parameter] | None,
-    priority: int,
-    timeout_us: int,
-    error_status: ErrorStatus | None,
-    wants_empty_final: bool,
-) -> ClientRequest:
-    request = ClientRequest(
-        0, head, payloads, request_id, parameters, priority, timeout_us, error_status=error_status
-    )
-    request.wants_empty_final = wants_empty_final
-    return request
+    def __setstate__(self, wants_empty_final: bool) -> None:
+        """Set what is no argument."""
+        self.wants_empty_final = wants_empty_final
