@@ -239,17 +239,17 @@ class DynamicBatcher:
         if closing is None:
             self._candidates = found
             return False
-        formed = found.growing
+        entries, formed = self._queues.pop(closing.count), found.growing
         if formed is None:
-            formed = FormedBatch(found.key)
+            formed = FormedBatch(found.key, entries)
             self._formed.append(formed)
-        if closing.count:
-            entries = self._queues.pop(closing.count)
+        else:
             formed.entries += entries
+        if entries:
             formed.size, formed.reason = closing.size, closing.reason
-            for entry in entries:
-                entry.holder = formed
-                entry.state = BATCHED
+        for entry in entries:
+            entry.holder = formed
+            entry.state = BATCHED
         if found.ended_by == "shape":
             formed.sealed = True
         self._scan_anew(formed if closing.grows else None)

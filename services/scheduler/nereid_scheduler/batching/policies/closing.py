@@ -20,8 +20,8 @@ class FormedBatch:
 
     __slots__ = ("entries", "key", "reason", "sealed", "size")
 
-    def __init__(self, key: Hashable) -> None:
-        self.entries: list[Entry] = []
+    def __init__(self, key: Hashable, entries: list[Entry]) -> None:
+        self.entries = entries
         self.size = 0
         self.key = key
         self.reason = ""

@@ -31,8 +31,7 @@ def entries_of(text: str) -> list[Entry]:
 
 
 def formed_of(text: str, reason: str = "immediate") -> FormedBatch:
-    formed = FormedBatch(text[0])
-    formed.entries = entries_of(text)
+    formed = FormedBatch(text[0], entries_of(text))
     formed.size = sum(entry.valid.batch_size for entry in formed.entries)
     formed.reason = reason
     return formed
