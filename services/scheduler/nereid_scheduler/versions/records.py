@@ -55,8 +55,7 @@ class Records:
         self._traces = traces
         self._named = named
         self._queue_delay_ns = queue_delay_ns(config)
-        # Outcome of a request without an execution of its own, in timelines.
-        self._outcome = "ensemble" if config.platform == ENSEMBLE_PLATFORM else "cache hit"
+        self._is_ensemble = config.platform == ENSEMBLE_PLATFORM
 
     # ---- batches
 
@@ -167,6 +166,7 @@ class Records:
         if (
             failure
             or entry.execution is None
+            or self._is_ensemble
             or entry.trace is not None
             or entry.request.wants_timings
         ):
@@ -184,15 +184,22 @@ class Records:
                 self.latencies.record_cache_hit(entry, now_ns)
         if response is not None and entry.request.wants_timings and response.timings is None:
             response.timings = timings_of(entry, self._queue_delay_ns, now_ns, failed=not succeeded)
-        if self._timeline is not None and entry.execution is None:
-            outcome, status = self._outcome, 0
-            if response is None:
-                outcome, status = "cancelled", Cancelled.code
-            elif response.error is not None:
-                outcome, status = response.error.message, response.error.code
-            self._timeline.record_ended(self._named, entry, now_ns, outcome, status)
+        if self._timeline is not None and (entry.execution is None or self._is_ensemble):
+            outcome, status = self._outcome(entry, response)
+            if outcome:
+                self._timeline.record_ended(self._named, entry, now_ns, outcome, status)
         if entry.trace is not None:
             self._traces.end_request(entry.trace, entry, self._named, response, now_ns)
+
+    def _outcome(self, entry: Entry, response: InferResponse | None) -> tuple[str, int]:
+        """Return the outcome and status of a request; "" if its batch's record will show them."""
+        if response is None:
+            return "cancelled", Cancelled.code
+        if response.error is not None:
+            return response.error.message, response.error.code
+        if self._is_ensemble:
+            return "ensemble", 0
+        return ("cache hit" if entry.state is CACHE_LOOKUP else ""), 0
 
     def end_miss(self, lookup_ns: int, insertion_ns: int) -> None:
         """Record what a cache miss has cost."""

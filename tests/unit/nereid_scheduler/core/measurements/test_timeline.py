@@ -166,6 +166,21 @@ async def test_requests_that_never_ran() -> None:
     assert ended[1].received_ns <= ended[1].enqueued_ns <= ended[1].ended_ns
 
 
+async def test_a_request_that_ends_before_its_batch_is_only_in_its_batch() -> None:
+    it = World("model_transaction_policy { decoupled: true }")
+    instance, _ = it.instance()
+    it.submit(1, accepts_many=True)
+    await turn()
+    for busy in (True, False):
+        reply = pb.Executed(id=1, partial=True, busy=busy)
+        if busy:
+            reply.responses.add(id=0, head=b"head")
+        it.model.pool.on_reply(instance, reply.SerializeToString())
+    [batch] = it.records(BatchRecord)
+    assert [member.number for member in batch.members] == [1]
+    assert it.records(EndedRequest) == []
+
+
 async def test_a_delay_is_one_wait_however_often_the_version_looks() -> None:
     delay = "max_queue_delay_microseconds: 20000 preferred_batch_size: [ 4 ]"
     it = World(f"dynamic_batching {{ {delay} }}")

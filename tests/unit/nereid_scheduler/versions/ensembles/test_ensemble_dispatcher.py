@@ -18,7 +18,11 @@ from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse, 
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
+from nereid.timeline.recorder import Recorder
+from nereid.timeline.records import EndedRequest
+from nereid.timeline.wire import file_part, read_timeline
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
@@ -128,7 +132,11 @@ class World:
         text = ensemble_config(["x UINT8 -1"], tensors, steps)
         config = model_of(text, name="e", backend="")
         limits = QueueLimits(max_retries=1)
-        context = VersionContext(limits, segment_owners=segment_owners, steps=loop)
+        self.recorder = Recorder("scheduler", "s", 30)
+        timeline = SchedulerTimeline(self.recorder)
+        context = VersionContext(
+            limits, segment_owners=segment_owners, steps=loop, timeline=timeline
+        )
         self.ensemble = ModelVersion(
             config,
             1,
@@ -204,6 +212,17 @@ async def test_the_next_step_starts_with_the_response_of_the_one_before() -> Non
     await it.response("b", b"y")
     assert len(it.responses) == 1
     await it.close()
+
+
+async def test_timelines_show_the_request_of_an_ensemble() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    await it.response("a", b"m")
+    await it.response("b", b"y")
+    frames = b"".join(map(file_part, it.recorder.frames(30_000_000_000)))
+    [ended] = read_timeline(frames).services[0].records
+    assert isinstance(ended, EndedRequest)
+    assert (ended.model, ended.outcome, ended.status) == ("e", "ensemble", 0)
 
 
 async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
