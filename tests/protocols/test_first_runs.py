@@ -158,7 +158,7 @@ class ClientLink:
         self.up = False
         self.link: Link | None = None
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         if self.link is not None and self.link.at_gateway:
             self.link.send_request(item)
 

@@ -321,7 +321,7 @@ class _WatchedLink:
             self._world.error = error
             raise
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         if self._link.up and isinstance(item, InferRequest):
             self._world.on_sent(item, self._world.wires[self._address])
         self._link.send(item, at_once=at_once)

@@ -175,7 +175,7 @@ class ServerCall(RoutedCall):
             self._accepted = True
             self._connection.down.send(self._stream.on_accepted)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         if not self.done:
             self.accept()
             stream = self._stream

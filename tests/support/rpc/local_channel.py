@@ -163,7 +163,7 @@ class LocalCall(RoutedCall):
             self._accepted = True
             self._stream.on_accepted()
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         """Send one message. The stream is accepted before the first one."""
         if not self.done:
             self.accept()

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid_scheduler.core.timer import RearmableTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
+
+
+class Stepper(ABC):
+    """Interface of what takes steps: a model version."""
+
+    @abstractmethod
+    def take_step(self, now_ns: int) -> int | None:
+        """Take a step; return when the next one is due, if nothing comes before."""
+
+    @abstractmethod
+    def expire(self, now_ns: int) -> None:
+        """Expire what has waited too long. Called before a step that was due or ends a turn."""
 
 
 class Turns:
     """Turns of one version. Create it inside the event loop."""
 
-    def __init__(self, step: Callable[[int], int | None], expire: Callable[[int], None]) -> None:
-        """step: takes the time and returns when the next step is due, if nothing comes before.
-
-        expire: called before a step, at the end of a turn or when a step was due.
-        """
-        self._take_step = step
-        self._expire = expire
+    def __init__(self, stepper: Stepper) -> None:
+        self._stepper = stepper
         self._loop = asyncio.get_running_loop()
         self._due = False
         self._timer = RearmableTimer(self._on_timer)
@@ -31,8 +39,8 @@ class Turns:
     def step(self, now_ns: int) -> None:
         """Take a step now."""
         if self._timer.at_ns <= now_ns:
-            self._expire(now_ns)
-        self._timer.arm(self._take_step(now_ns), now_ns)
+            self._stepper.expire(now_ns)
+        self._timer.arm(self._stepper.take_step(now_ns), now_ns)
 
     def wake(self) -> None:
         """Take a step at the end of this turn of the event loop."""
@@ -51,8 +59,8 @@ class Turns:
     def _on_turn(self) -> None:
         self._due = False
         now_ns = _now_ns()
-        self._expire(now_ns)
-        self._timer.arm(self._take_step(now_ns), now_ns)
+        self._stepper.expire(now_ns)
+        self._timer.arm(self._stepper.take_step(now_ns), now_ns)
 
     def _on_timer(self) -> None:
         if not self._due:
