@@ -42,7 +42,7 @@ class RespondingStream:
     def __init__(self) -> None:
         self.message = b""
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
+    def send(self, message: bytes, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Keep the batch."""
         self.message = message
 

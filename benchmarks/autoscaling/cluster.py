@@ -156,7 +156,7 @@ class Cluster:
             self._drained = self.loop.create_future()
             await self._drained
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
+    def send(self, item: InferResponse, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Count a response at the gateway's end of the link."""
         took_s = self.now_s - self._sent_s.pop(item.id)
         self.responses.append((self.now_s, took_s))
@@ -239,7 +239,7 @@ class _DrainedStream(InstanceStream):
         self.busy = 0
         self.on_idle: Callable[[], None] = lambda: None
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         """Take a batch."""
         self.busy += 1
         super().send(message, at_once=at_once)

@@ -217,7 +217,7 @@ class _Mesh:
 
     # ---- the gateway's end of the link
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
+    def send(self, item: InferResponse, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Take a response."""
         sent_s = self._sent_s.pop(item.id)
         took_s = self.loop.time() - sent_s if item.error is None else None

@@ -75,7 +75,7 @@ class Surroundings(Protocol):
     busy_s: float
     executions: int
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:
+    def send(self, item: InferResponse, at_once: bool = False) -> None:
         """Take a response."""
 
 
@@ -204,7 +204,7 @@ class SimulatedMesh:
         request = InferRequest(self.submitted, self._heads[number], [b"x"])
         scheduler.gateway.on_items([request])
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
+    def send(self, item: InferResponse, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Take a response at the gateway's end of the link."""
         assert item.error is None, item.error
         self.completed += 1
@@ -247,7 +247,7 @@ class InstanceStream:
         self._instance = placed.instance
         self._executed = partial(model.on_reply, placed.instance)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (the instance knows its batch)
+    def send(self, message: bytes, at_once: bool = False) -> None:  # noqa: ARG002 (the instance knows its batch)
         """Begin the execution of the instance's batch."""
         mesh = self._mesh
         # The instance knows what it runs once this has returned.

@@ -237,7 +237,7 @@ class GrpcioCall(Call):
         if not self.done:
             self._enqueue(None)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - as Call
+    def send(self, message: bytes, at_once: bool = False) -> None:  # noqa: ARG002 - as Call
         """Queue one message."""
         if not self.done:
             self._enqueue(message)

@@ -51,7 +51,7 @@ class InstanceWire:
 
     # ---- the scheduler's end
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         self.batches.send(Message(message, self.describe(pb.Batch.FromString(message))))
 
     def finish(self) -> None:

@@ -240,14 +240,14 @@ class DecoupledWorld(World):
 
     # ---- the wire
 
-    def _send_request(self, item: Any, *, at_once: bool = False) -> None:
+    def _send_request(self, item: Any, at_once: bool = False) -> None:
         text = type(item).__name__
         if isinstance(item, FlowControl):
             text = "pause" if item.paused else "resume"
         text = f"{text} {item.id - self.first_id}"
         self.to_scheduler.send(Message(RequestCodec().encode([item]), text))
 
-    def _send_response(self, item: InferResponse, *, at_once: bool = False) -> None:
+    def _send_response(self, item: InferResponse, at_once: bool = False) -> None:
         text = f"response {item.id - self.first_id}{' and more' if item.more else ''}"
         self.to_gateway.send(Message(ResponseCodec().encode([item]), text))
 

@@ -106,7 +106,7 @@ class Link:
         text = f"{type(item).__name__} {self.world.number(item.id)}{again}"
         self.requests.send(Message(RequestCodec().encode([item]), text))
 
-    def send_response(self, item: Any, *, at_once: bool = False) -> None:
+    def send_response(self, item: Any, at_once: bool = False) -> None:
         text = f"{type(item).__name__} {self.world.number(item.id)}" if item.id else str(item)
         self.responses.send(Message(ResponseCodec().encode([item]), text))
 
@@ -158,7 +158,7 @@ class ClientLink:
         self.up = False
         self.link: Link | None = None
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         if self.link is not None and self.link.at_gateway:
             self.link.send_request(item)
 
@@ -308,7 +308,7 @@ class Joined:
     def _on_reply(self, message: Any) -> None:
         self.scheduler.on_reply(self, message)
 
-    def send_batch(self, message: bytes, *, at_once: bool = False) -> None:
+    def send_batch(self, message: bytes, at_once: bool = False) -> None:
         batch = pb.Batch.FromString(message)
         numbers = [self.executor.world.number(each.id) for each in batch.members]
         self.batches.send(Message(message, f"batch {batch.id} of {numbers}"))

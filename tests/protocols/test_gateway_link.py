@@ -321,7 +321,7 @@ class _WatchedLink:
             self._world.error = error
             raise
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         if self._link.up and isinstance(item, InferRequest):
             self._world.on_sent(item, self._world.wires[self._address])
         self._link.send(item, at_once=at_once)
@@ -344,7 +344,7 @@ class _Model:
         self.running: dict[Entry, int] = {}
         self.paused: set[Entry] = set()
 
-    def submit(self, request: InferRequest, on_response: Any, *, at_once: bool = False) -> Entry:
+    def submit(self, request: InferRequest, on_response: Any) -> Entry:
         entry = self._validator.make_entry(request, on_response, self, 0)
         entry.state = QUEUED
         self.queued.append(entry)

@@ -246,7 +246,7 @@ class StreamWire:
 
     # ---- the scheduler's end
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         batch = pb.Batch.FromString(message)
         if batch.members:
             self.batches.send(Numbered(batch.id, message))

@@ -476,7 +476,7 @@ class _ClientLink:
         self.on_items = on_items
         self._world = world
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         text = type(item).__name__
         if isinstance(item, InferRequest):
             text = f"request {world_number(self._world, item.id)}"
@@ -492,7 +492,7 @@ class _SessionLink:
     def __init__(self, world: LeaseWorld) -> None:
         self._world = world
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:
+    def send(self, item: InferResponse, at_once: bool = False) -> None:
         text = f"response {world_number(self._world, item.id)}"
         self._world.to_gateway.send(Message(ResponseCodec().encode([item]), text))
 

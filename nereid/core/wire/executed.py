@@ -29,7 +29,7 @@ _INPUT_BYTE: Final = bytes((_INPUT,))
 _INFER_BYTE: Final = bytes((_INFER,))
 _OUTPUT_BYTE: Final = bytes((_OUTPUT,))
 
-_ids = VarintSequence()
+_ids: Final = VarintSequence()
 
 
 class ExecutedTimes:

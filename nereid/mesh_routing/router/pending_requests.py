@@ -158,7 +158,7 @@ class PendingRequests:
             if route is None:
                 return pending
         # If no other request is pending, none will share the frame.
-        route.send(request, at_once=len(requests) == 1)
+        route.send(request, len(requests) == 1)
         return pending
 
     def cancel(self, request_id: int) -> None:
@@ -282,10 +282,12 @@ class PendingRequests:
         table = self.requests
         on_end = self._on_end
         for item in items:
+            if not isinstance(item, InferResponse):
+                self._router.on_notice(item, link)
+                continue
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # A pending request has this id, so the item is a response. Notices have the id 0.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -305,8 +307,6 @@ class PendingRequests:
                     _deliver(pending, item)
                 if on_end is not None and not item.more:
                     on_end(item.id)
-            elif not isinstance(item, InferResponse):
-                self._router.on_notice(item, link)
             elif item.segment_name:
                 # The request was cancelled, so give the response's segment back.
                 link.send(Release((item.segment_name,)))

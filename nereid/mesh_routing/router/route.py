@@ -16,7 +16,7 @@ class SchedulerLink(Protocol):
 
     up: bool
 
-    def send(self, item: ToScheduler, *, at_once: bool = False) -> None:
+    def send(self, item: ToScheduler, at_once: bool = False) -> None:
         """Send an item at the end of this turn of the event loop, or all pending items at once."""
 
     def close(self) -> None:

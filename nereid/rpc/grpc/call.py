@@ -128,7 +128,7 @@ class Call(Protocol):
         """Send the response headers of a stream now, so that the client knows it is open."""
         raise NotImplementedError
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         """Send one message of a stream.
 
         at_once: write it before this turn of the event loop is over, if the engine can.

@@ -9,12 +9,12 @@ never fires early, and fires at most 10 ms late.
 from __future__ import annotations
 
 import heapq
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_PER_SECOND = 100
-_SLACK = 64
+_PER_SECOND: Final = 100
+_SLACK: Final = 64
 
 
 class Deadlines(Generic[T]):

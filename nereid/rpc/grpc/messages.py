@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from nereid.rpc.grpc.compression import begin_inflation, inflate, inflated_message
 from nereid.rpc.grpc.status import RpcError, Status
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
     from nereid.rpc.net.inflation import Inflation
 
-MESSAGE_PREFIX = Struct(">BI")
-_PREFIX_BYTES = MESSAGE_PREFIX.size
+MESSAGE_PREFIX: Final = Struct(">BI")
+_PREFIX_BYTES: Final = MESSAGE_PREFIX.size
 # Packs a DATA frame's header and the message's prefix in one call. The frame must be smaller than
 # 64 KiB.
-_DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
-_pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
+_DATA_AND_MESSAGE_PREFIX: Final = Struct(">BHBBIBI")
+_pack_data_and_message_prefix: Final = _DATA_AND_MESSAGE_PREFIX.pack
 # A message up to this size is inflated at once. The handler may defer a larger one.
-_INLINE_INFLATION_BYTES = 32_768
+_INLINE_INFLATION_BYTES: Final = 32_768
 # A message may arrive in this many pieces of any size. Further pieces are reported if the average
 # piece is below _SMALL_PIECE_BYTES.
-_FREE_PIECES = 8
-_SMALL_PIECE_BYTES = 256
-_MANY_MESSAGES = 64
+_FREE_PIECES: Final = 8
+_SMALL_PIECE_BYTES: Final = 256
+_MANY_MESSAGES: Final = 64
 
 
 class MessageBuffer(Protocol):

@@ -11,7 +11,7 @@ import base64
 import binascii
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.grpc.status import RpcError, Status
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-_UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_TIMEOUT = re.compile(rb"[0-9]{1,8}[HMSmun]\Z")
-_KEY = re.compile(r"[0-9a-z_.-]+\Z")
-_TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
-_UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
-_CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
+_UNIT_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]\Z")
+_KEY: Final = re.compile(r"[0-9a-z_.-]+\Z")
+_TEXT: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
+_UNSAFE: Final = re.compile(rb"[^\x20-\x24\x26-\x7e]")
+_CUT_ESCAPE: Final = re.compile(rb"%[0-9A-F]?\Z")
 # gRPC clients refuse header lists larger than 8 to 16 KiB.
-_MAX_MESSAGE_LENGTH = 6000
-_REMEMBERED_MESSAGE = 200
-_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_MAX_MESSAGE_LENGTH: Final = 6000
+_REMEMBERED_MESSAGE: Final = 200
+_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 # A grpc-timeout has at most eight digits. Longer times need a coarser unit.
-_LARGEST = 99_999_999
+_LARGEST: Final = 99_999_999
 
 
 def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
@@ -134,7 +134,7 @@ def _encode_status(status: int, message: str) -> bytes:
     return block + literal(b"grpc-message", encode_message(message)) if message else block
 
 
-_remembered_status = lru_cache(256)(_encode_status)
+_remembered_status: Final = lru_cache(256)(_encode_status)
 
 
 @lru_cache(256)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.compression import ACCEPTED, ENCODINGS, reply_encoding
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
     from nereid.rpc.http2.header_decoder import Decoded, Field, HeaderDecoder
 
-_CONTENT_TYPE = literal(b"content-type", b"application/grpc")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
+_CONTENT_TYPE: Final = literal(b"content-type", b"application/grpc")
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 # Values keep surrounding spaces, as in gRPC's own implementations but unlike RFC 9113 8.2.1.
-_VALUE = re.compile(rb"[^\x00\r\n]*\Z")
-_PSEUDO_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
-_SPACES = b" \t"
-_NUMBER = re.compile(rb"[0-9]{1,18}\Z")
-_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
-_CONNECTION_ONLY = frozenset(
+_VALUE: Final = re.compile(rb"[^\x00\r\n]*\Z")
+_PSEUDO_VALUE: Final = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
+_SPACES: Final = b" \t"
+_NUMBER: Final = re.compile(rb"[0-9]{1,18}\Z")
+_PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
+_CONNECTION_ONLY: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
-_RESERVED = frozenset(
+_RESERVED: Final = frozenset(
     (
         b"te",
         b"content-type",
@@ -55,13 +55,13 @@ _RESERVED = frozenset(
         b"grpc-status-details-bin",
     )
 )
-_CACHED_BLOCKS = 64
+_CACHED_BLOCKS: Final = 64
 # Limit for one connection.
-_CACHED_BLOCK_BYTES = 65_536
+_CACHED_BLOCK_BYTES: Final = 65_536
 # Each field beyond this number is charged to the sender, unless the block is cached.
-_FREE_FIELDS = 32
-_FIELDS_PER_UNIT = 2
-CACHED_INDEXED_HEADERS = 1024
+_FREE_FIELDS: Final = 32
+_FIELDS_PER_UNIT: Final = 2
+CACHED_INDEXED_HEADERS: Final = 1024
 
 
 class RequestHeaders:
@@ -128,7 +128,7 @@ class Refusal:
         return block + literal(b"grpc-message", encode_message(self.message))
 
 
-OVERSIZED = RequestHeaders()
+OVERSIZED: Final = RequestHeaders()
 OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metadata is too large")
 
 

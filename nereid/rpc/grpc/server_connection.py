@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
@@ -68,31 +68,31 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.limits.budget import Account, ByteBudget
 
-    WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
+    WriteThrough = Callable[["ServerCall", bytes], None]
 
 # HPACK's static table: entry 8 is :status 200, entry 31 names content-type.
-_HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
-_OK_BLOCK = literal(b"grpc-status", b"0")
+_HEAD_BLOCK: Final = b"\x88" + b"\x0f\x10\x10application/grpc"
+_OK_BLOCK: Final = literal(b"grpc-status", b"0")
 
 # Packs a HEADERS frame, a DATA frame's header and the message's prefix.
-_pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
-_pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
-_HEAD_SIZE = len(_HEAD_BLOCK)
-_OK_SIZE = len(_OK_BLOCK)
-_TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
+_pack_response: Final = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
+_pack_ok_trailers: Final = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
+_HEAD_SIZE: Final = len(_HEAD_BLOCK)
+_OK_SIZE: Final = len(_OK_BLOCK)
+_TRAILERS_FLAGS: Final = frames.END_HEADERS | frames.END_STREAM
 # Units of the flood budget. An oversized block may have thousands of fields, and decoding them
 # takes milliseconds.
-_OVERSIZED_COST = 20.0
-_REFUSAL_COST = 0.1
-_TINY_PIECE_COST = 0.2
-_TRAILERS_COST = 1.0
+_OVERSIZED_COST: Final = 20.0
+_REFUSAL_COST: Final = 0.1
+_TINY_PIECE_COST: Final = 0.2
+_TRAILERS_COST: Final = 1.0
 # A message up to this size is not charged while its request arrives.
-_UNCHARGED_BYTES = 4096
+_UNCHARGED_BYTES: Final = 4096
 # Compressing this many bytes at once takes a fraction of a millisecond.
-_INLINE_COMPRESSION_BYTES = 4096
+_INLINE_COMPRESSION_BYTES: Final = 4096
 # Bits: reasons not to reopen a stream's window.
-_PAUSED_BY_HANDLER = 1
-_PAUSED_BY_INFLATION = 2
+_PAUSED_BY_HANDLER: Final = 1
+_PAUSED_BY_INFLATION: Final = 2
 
 
 class ServerContext:
@@ -303,10 +303,10 @@ class ServerCall(MessageStream):
             self.head_sent = True
             self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         """Send one message; see Call.send. The headers are sent before the first one."""
         if at_once:
-            self.connection.write_through(self.send, message)
+            self.connection.write_through(self, message)
         elif not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
@@ -459,7 +459,7 @@ class CompressingCall(ServerCall):
             block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
             self.connection.sender.write_headers(self.id, block)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - as ServerCall
+    def send(self, message: bytes, at_once: bool = False) -> None:  # noqa: ARG002 - as ServerCall
         """Send one message, or keep it until it has been compressed."""
         self._send_parts((message,))
 
@@ -524,8 +524,8 @@ class CompressingCall(ServerCall):
             super()._end(block)
 
 
-def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
-    send(message)
+def _send_later(call: ServerCall, message: bytes) -> None:
+    call.send(message)
 
 
 class ServerConnection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.flood_budget import FloodBudget, WindowUpdateBudget
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 # Units of the flood budget. Cheap, because honest clients also reset many calls at once when
 # deadlines pass.
-_RESET_COST = 0.25
+_RESET_COST: Final = 0.25
 # One unit of the flood budget pays for this many entries of a SETTINGS frame, or for this many
 # streams whose windows the frame changes.
-_ENTRIES_PER_UNIT = 60
-_STREAMS_PER_UNIT = 64
-_KEEPALIVE_PING = b"keepaliv"
-_DRAIN_PING = b"draining"
-_MIN_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
+_ENTRIES_PER_UNIT: Final = 60
+_STREAMS_PER_UNIT: Final = 64
+_KEEPALIVE_PING: Final = b"keepaliv"
+_DRAIN_PING: Final = b"draining"
+_MIN_FRAME_LIMIT: Final = frames.DEFAULT_FRAME_BYTES
 
 
 class ControlFrames(Generic[S]):

@@ -6,17 +6,19 @@ Such frames are pings, settings, resets, tiny pieces and useless window updates.
 
 from __future__ import annotations
 
+from typing import Final
+
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 # Units that may be spent at once, and units added per second. Real clients stay far below.
-_BURST = 1000.0
-_REFILL_PER_S = 500.0
+_BURST: Final = 1000.0
+_REFILL_PER_S: Final = 500.0
 # Updates are charged in lots, so one costs a fraction of a unit.
-_UPDATES_PER_LOT = 100
-_LOT_COST = 10.0
+_UPDATES_PER_LOT: Final = 100
+_LOT_COST: Final = 10.0
 # One window update is free for this many sent bytes: a client may acknowledge even small messages
 # twice.
-_BYTES_PER_UPDATE = 16
+_BYTES_PER_UPDATE: Final = 16
 
 
 class FloodBudget:

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-DATA = 0x0
-HEADERS = 0x1
-PRIORITY = 0x2
-RST_STREAM = 0x3
-SETTINGS = 0x4
-PUSH_PROMISE = 0x5
-PING = 0x6
-GOAWAY = 0x7
-WINDOW_UPDATE = 0x8
-CONTINUATION = 0x9
+DATA: Final = 0x0
+HEADERS: Final = 0x1
+PRIORITY: Final = 0x2
+RST_STREAM: Final = 0x3
+SETTINGS: Final = 0x4
+PUSH_PROMISE: Final = 0x5
+PING: Final = 0x6
+GOAWAY: Final = 0x7
+WINDOW_UPDATE: Final = 0x8
+CONTINUATION: Final = 0x9
 
-END_STREAM = 0x1
-ACK = 0x1
-END_HEADERS = 0x4
-PADDED = 0x8
-PRIORITY_FLAG = 0x20
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITY_FLAG: Final = 0x20
 
-HEADER_TABLE_SIZE = 0x1
-ENABLE_PUSH = 0x2
-MAX_CONCURRENT_STREAMS = 0x3
-INITIAL_WINDOW_SIZE = 0x4
-MAX_FRAME_SIZE = 0x5
-MAX_HEADER_LIST_SIZE = 0x6
+HEADER_TABLE_SIZE: Final = 0x1
+ENABLE_PUSH: Final = 0x2
+MAX_CONCURRENT_STREAMS: Final = 0x3
+INITIAL_WINDOW_SIZE: Final = 0x4
+MAX_FRAME_SIZE: Final = 0x5
+MAX_HEADER_LIST_SIZE: Final = 0x6
 
-DEFAULT_WINDOW_BYTES = 65_535
-DEFAULT_FRAME_BYTES = 16_384
-MAX_FRAME_BYTES = (1 << 24) - 1
-MAX_WINDOW_BYTES = (1 << 31) - 1
-MAX_STREAM_ID = (1 << 31) - 1
+DEFAULT_WINDOW_BYTES: Final = 65_535
+DEFAULT_FRAME_BYTES: Final = 16_384
+MAX_FRAME_BYTES: Final = (1 << 24) - 1
+MAX_WINDOW_BYTES: Final = (1 << 31) - 1
+MAX_STREAM_ID: Final = (1 << 31) - 1
 
 # A frame's nine header bytes: length as 16 + 8 bits, type, flags, stream id.
-FRAME_HEAD = Struct(">HBBBI")
-_WORD = Struct(">I")
-_SETTING = Struct(">HI")
+FRAME_HEAD: Final = Struct(">HBBBI")
+_WORD: Final = Struct(">I")
+_SETTING: Final = Struct(">HI")
 
 
 class Code(IntEnum):
@@ -125,4 +126,4 @@ def header_frames(stream_id: int, block: bytes, flags: int, max_frame_bytes: int
     return b"".join(pieces)
 
 
-SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)

@@ -7,6 +7,8 @@ unchanged.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
@@ -17,12 +19,12 @@ Field = tuple[bytes, bytes]
 
 # The placeholder for index 0, which is an error, makes table indices equal to list indices.
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
-_FIRST_DYNAMIC = len(_STATIC)
-_ENTRY_OVERHEAD_BYTES = 32
+_FIRST_DYNAMIC: Final = len(_STATIC)
+_ENTRY_OVERHEAD_BYTES: Final = 32
 # Enough for any number below 2**28. A longer integer is an attack or a bug.
-_MAX_INTEGER_BYTES = 4
+_MAX_INTEGER_BYTES: Final = 4
 # RFC 7541 4.2: the smallest size since the last block, and the current size.
-_MAX_RESIZES = 2
+_MAX_RESIZES: Final = 2
 
 
 class Decoded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 # Limit for frames other than DATA and header blocks.
-_MAX_CONTROL_BYTES = 16_384
-_MAX_CONTINUATIONS = 64
+_MAX_CONTROL_BYTES: Final = 16_384
+_MAX_CONTINUATIONS: Final = 64
 # A DATA frame below this size is charged if it arrives after the end of its stream.
-_SMALL_BYTES = 256
-_SMALL_COST = 0.2
+_SMALL_BYTES: Final = 256
+_SMALL_COST: Final = 0.2
 
 
 class Expects(Enum):
@@ -46,8 +46,8 @@ class Expects(Enum):
 
 
 # An attribute of an Enum class costs as much as a small call.
-_ANY_FRAME = Expects.ANY_FRAME
-_PREFACE = Expects.PREFACE
+_ANY_FRAME: Final = Expects.ANY_FRAME
+_PREFACE: Final = Expects.PREFACE
 
 
 class Receiver(Generic[S]):

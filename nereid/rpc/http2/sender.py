@@ -7,7 +7,7 @@ has to limit that queue.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     from nereid.rpc.http2.stream import StreamTable
 
-LOW_WATER_BYTES = 65_536
+LOW_WATER_BYTES: Final = 65_536
 # Bytes that pump() moves at once: enough to keep a socket busy, and fair to other streams.
-_PUMP_BYTES = 262_144
+_PUMP_BYTES: Final = 262_144
 # Content up to this size is joined before it is queued. Also the maximum 16-bit size in a DATA
 # frame's header.
-MAX_DIRECT_BYTES = 65_535
+MAX_DIRECT_BYTES: Final = 65_535
 # Limit for frames other than DATA that wait for a peer that does not read.
-_MAX_UNREAD_BYTES = 1 << 20
+_MAX_UNREAD_BYTES: Final = 1 << 20
 # Table size update to zero.
-_NO_HEADER_TABLE = b"\x20"
-_DEFAULT_HEADER_TABLE_BYTES = 4096
+_NO_HEADER_TABLE: Final = b"\x20"
+_DEFAULT_HEADER_TABLE_BYTES: Final = 4096
 
-_pack_frame_head = frames.FRAME_HEAD.pack
+_pack_frame_head: Final = frames.FRAME_HEAD.pack
 
 
 class Sender(Generic[S]):

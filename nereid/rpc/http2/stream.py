@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections import deque
 
-_REMEMBERED_RESETS = 512
+_REMEMBERED_RESETS: Final = 512
 
 
 class StreamState(IntEnum):
@@ -32,10 +32,10 @@ class StreamEvent(Enum):
     RESET = auto()
 
 
-OPEN = StreamState.OPEN
-HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
-HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
-CLOSED = StreamState.CLOSED
+OPEN: Final = StreamState.OPEN
+HALF_CLOSED_LOCAL: Final = StreamState.HALF_CLOSED_LOCAL
+HALF_CLOSED_REMOTE: Final = StreamState.HALF_CLOSED_REMOTE
+CLOSED: Final = StreamState.CLOSED
 
 # END_SENT is allowed in CLOSED: a call may complete while its connection is being closed.
 TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
@@ -51,12 +51,12 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     StreamEvent.RESET: dict.fromkeys(StreamState, CLOSED),
 }
 # For the hot path, where a transition is one look-up.
-AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
-AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
-AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
+AFTER_END_SENT: Final = TRANSITIONS[StreamEvent.END_SENT]
+AFTER_END_RECEIVED: Final = TRANSITIONS[StreamEvent.END_RECEIVED]
+AFTER_RESET: Final = TRANSITIONS[StreamEvent.RESET]
 # Bit masks, for example for stream.state & REMOTE_CLOSED.
-LOCAL_CLOSED = 1
-REMOTE_CLOSED = 2
+LOCAL_CLOSED: Final = 1
+REMOTE_CLOSED: Final = 2
 
 
 class Stream:

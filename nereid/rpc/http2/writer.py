@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from nereid.rpc.http2.connection import Http2Connection
 
@@ -18,6 +17,13 @@ if TYPE_CHECKING:
 _JOIN_BYTES: Final = 1 << 18
 # The peer may read our GOAWAY for this long before the connection is closed.
 _LINGER_S: Final = 1.0
+
+
+class MessageStream(Protocol):
+    """Stream that carries messages."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
 
 
 class Http2Writer:
@@ -69,10 +75,10 @@ class Http2Writer:
             self._scheduled = True
             self._loop.call_soon(self.end_turn)
 
-    def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call `send` with the message, and write the output before this turn ends."""
+    def write_through(self, stream: MessageStream, message: bytes) -> None:
+        """Send a message on a stream, and write the output before this turn ends."""
         scheduled, self._scheduled = self._scheduled, True
-        send(message)
+        stream.send(message)
         self.end_turn()
         self._scheduled = scheduled
 

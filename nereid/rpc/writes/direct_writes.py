@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from os import write
+import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
 
+_write: Final = os.write
 # Limited, because data that a full socket does not take is copied.
 _MAX_BYTES: Final = 1 << 18
 
@@ -31,7 +32,7 @@ def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: byte
         transport.write(data)
         return
     try:
-        written = write(descriptor, data)
+        written = _write(descriptor, data)
     except OSError:
         written = 0
     if written < len(data):

@@ -37,7 +37,7 @@ class Stream:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         assert at_once
         self.sent.append(message)
 

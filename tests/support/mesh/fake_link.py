@@ -40,7 +40,7 @@ class FakeLink:
             on_up()
         return self
 
-    def send(self, item: ToScheduler, *, at_once: bool = False) -> None:
+    def send(self, item: ToScheduler, at_once: bool = False) -> None:
         self.sent.append(item)
         self.sent_at_once += at_once
 

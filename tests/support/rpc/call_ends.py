@@ -311,7 +311,7 @@ class ServerCall(Call):
             self._accepted = True
             self._connection.down.send(self._stream.on_accepted)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         if not self.done:
             self.accept()
             stream = self._stream

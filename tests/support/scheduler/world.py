@@ -69,7 +69,7 @@ class Stream:
         self.broken = False
         self.failed = ""
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         if self.broken:
             raise RuntimeError("cannot be written")
         self.sent.append(pb.Batch.FromString(message))
@@ -88,7 +88,7 @@ class CommandStream:
         self.sent: list[pb.ExecutorCommand] = []
         self.finished = False
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         self.sent.append(pb.ExecutorCommand.FromString(message))
 
     def finish(self) -> None:
@@ -104,7 +104,7 @@ class ResponseLink:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         self.sent.append(item)
 
 

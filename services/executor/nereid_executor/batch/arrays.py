@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         TensorSpec,
     )
 
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 # Objects to make in one step. Between steps, other threads may run.
 _SLICE_ELEMENTS: Final = 16384
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from operator import itemgetter
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import NereidError
 from nereid.core.wire.messages import error_status_of
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_batch_index = itemgetter(0)
+_batch_index: Final = itemgetter(0)
 # Most batches share this empty table, so nothing may write to it.
 _NONE: dict[int, Any] = {}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Heads differ by batch size and shape, which clients may vary without end.
 _MAX_SPECS: Final = 1024
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 
 
 class RequestReader:

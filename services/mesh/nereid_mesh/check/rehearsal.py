@@ -66,7 +66,7 @@ class RehearsalExecutor:
         hello = pb.Hello(name=_EXECUTOR, devices=devices, backends=reader.offered)
         self.session = Session(hello, self)
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Call)
+    def send(self, message: bytes, at_once: bool = False) -> None:  # noqa: ARG002 (as Call)
         """Handle a command in the next iteration of the event loop."""
         command = pb.ExecutorCommand.FromString(message)
         # The loader calls this in the middle of its own work.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class GatewayLink(Protocol):
     """Interface for the scheduler's end of a gateway's link; nereid.rpc.Link implements it."""
 
-    def send(self, item: InferResponse, *, at_once: bool = False) -> None:
+    def send(self, item: InferResponse, at_once: bool = False) -> None:
         """Send a response at the end of the event loop's turn, or all pending ones at once."""
 
 
@@ -149,7 +149,7 @@ class GatewaySession:
             return
         del pending[response.id]
         # Without another pending request, no response will share the frame.
-        self.link.send(response, at_once=not pending)
+        self.link.send(response, not pending)
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
         if not self.shares:

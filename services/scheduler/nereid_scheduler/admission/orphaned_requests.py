@@ -75,7 +75,7 @@ class OrphanedRequests:
         self._stop_timer(orphan)
         self._requests.pop(orphan.request_id, None)
 
-    def send(self, response: InferResponse, *, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
+    def send(self, response: InferResponse, at_once: bool = False) -> None:  # noqa: ARG002 (as Link)
         """Keep the response of an orphan, or send it to the gateway that claimed the orphan."""
         orphan = self._requests.get(response.id)
         if orphan is None:

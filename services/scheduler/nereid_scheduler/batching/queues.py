@@ -118,7 +118,8 @@ class Fifo:
     def pop(self, limit: int) -> list[Entry]:
         """Remove and return the oldest entries, at most `limit`."""
         items = self.items
-        if limit >= self.live == len(items):
+        # For one entry this takes three times as long as popleft().
+        if limit >= self.live == len(items) > 1:
             entries = list(items)
             items.clear()
         else:

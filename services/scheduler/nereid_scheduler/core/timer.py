@@ -25,13 +25,13 @@ class RearmableTimer:
 
     def arm(self, at_ns: int | None, now_ns: int) -> None:
         """Set the deadline; `None` means never."""
-        at_ns = _NEVER if at_ns is None else at_ns
-        if at_ns == self.at_ns:
+        due_ns: int = _NEVER if at_ns is None else at_ns
+        if due_ns == self.at_ns:
             return
         self.cancel()
-        if at_ns != _NEVER:
-            self.at_ns = at_ns
-            self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._fire)
+        if due_ns != _NEVER:
+            self.at_ns = due_ns
+            self._handle = self._loop.call_later(max(0, due_ns - now_ns) / 1e9, self._fire)
 
     def cancel(self) -> None:
         """Clear the deadline."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.version_context import VersionContext
 
 _log = logging.getLogger(__name__)
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 # After a larger batch, requests wait until the end of the event loop's turn, as others may come and
 # share their batch.
 _FEW: Final = 2
@@ -200,15 +200,16 @@ class InstancePool(Dispatcher):
             for instance in self._waiting.overdue(now_ns):
                 instance.withdraw_waiting()
         batcher = self.batcher
-        waited = batcher.pending
-        while batcher.pending:
+        waited = pending = batcher.pending
+        while pending:
             planned = plan(batcher, self._router, self._waiting, now_ns)
             if not planned:
                 break
             for instance, batch in planned:
                 self._last_batch_small = len(batch.entries) <= _FEW
                 self._send_batch(instance, batch, now_ns)
-        if batcher.pending or self._wait.reason:
+            pending = batcher.pending
+        if pending or self._wait.reason:
             self._wait.update(waited, now_ns)
         self.roster.end_retirements()
         at_ns = batcher.wake_at_ns(now_ns)

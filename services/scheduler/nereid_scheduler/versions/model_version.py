@@ -10,7 +10,7 @@ All code runs in one event loop and never awaits while it handles a request.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
 from nereid.core.wire.messages import DECOUPLED, moved_response
@@ -19,7 +19,7 @@ from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, RESPONDED, Entry
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
-from nereid_scheduler.versions.steps import Turns
+from nereid_scheduler.versions.steps import Stepper, Turns
 from nereid_scheduler.versions.validation.request_validation import Validator
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     OnResponse = Callable[[InferResponse], None]
     MakeDispatcher = Callable[[ModelConfig, VersionContext, OpenRequests, Turns], Dispatcher]
 
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 
 
-class ModelVersion:
+class ModelVersion(Stepper):
     """One version of a model or ensemble."""
 
     def __init__(
@@ -52,7 +52,7 @@ class ModelVersion:
         self.requests = OpenRequests(config, number, context)
         self.records = self.requests.records
         self.statistics = self.records.statistics
-        self._turns = Turns(self._step, self._expire, context.steps)
+        self._turns = Turns(self, context.steps)
         self.dispatcher: Dispatcher = make_dispatcher(config, context, self.requests, self._turns)
         # True for an ensemble, which has no instances.
         self.calls_other_models = self.dispatcher.calls_other_models
@@ -181,13 +181,14 @@ class ModelVersion:
         """Take a step at the end of this turn of the event loop."""
         self._turns.wake()
 
-    def _step(self, now_ns: int) -> int | None:
+    def take_step(self, now_ns: int) -> int | None:
         """Execute the requests that can run; return when the next step is due."""
         if self._given_away:
             self.return_queued()
         return self.dispatcher.dispatch(now_ns)
 
-    def _expire(self, now_ns: int) -> None:
+    def expire(self, now_ns: int) -> None:
+        """Fail the requests that have waited too long in the queue."""
         for entry, error in self._batcher.expire_entries(now_ns):
             reason = CANCELED  # the client's deadline has passed
             if isinstance(error, Unavailable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.waiting_batches import WaitingBatches
     from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
 
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 
 
 class Roster:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid_scheduler.core.timer import RearmableTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 
 
 class Steps:
@@ -58,18 +59,23 @@ class Steps:
         return True
 
 
+class Stepper(ABC):
+    """Interface of what takes steps: a model version."""
+
+    @abstractmethod
+    def take_step(self, now_ns: int) -> int | None:
+        """Take a step; return when the next one is due, if nothing comes before."""
+
+    @abstractmethod
+    def expire(self, now_ns: int) -> None:
+        """Expire what has waited too long. Called before a step that was due or ends a turn."""
+
+
 class Turns:
     """Steps of one version. Create it inside the event loop."""
 
-    def __init__(
-        self, step: Callable[[int], int | None], expire: Callable[[int], None], steps: Steps
-    ) -> None:
-        """step: takes the time and returns when the next step is due, if nothing comes before.
-
-        expire: called before a step, at the end of a turn or when a step was due.
-        """
-        self._take_step = step
-        self._expire = expire
+    def __init__(self, stepper: Stepper, steps: Steps) -> None:
+        self._stepper = stepper
         self._steps = steps
         self._loop = asyncio.get_running_loop()
         # True if a step was asked for: after the input, or at the end of the turn.
@@ -100,8 +106,8 @@ class Turns:
         """Take a step now. Only Steps may call this."""
         self._after_input = False
         if self._timer.at_ns <= now_ns:
-            self._expire(now_ns)
-        self._timer.arm(self._take_step(now_ns), now_ns)
+            self._stepper.expire(now_ns)
+        self._timer.arm(self._stepper.take_step(now_ns), now_ns)
 
     def close(self) -> None:
         """Cancel the timer."""
@@ -112,8 +118,8 @@ class Turns:
         now_ns = _now_ns()
         self._steps.begin_input()
         try:
-            self._expire(now_ns)
-            self._timer.arm(self._take_step(now_ns), now_ns)
+            self._stepper.expire(now_ns)
+            self._timer.arm(self._stepper.take_step(now_ns), now_ns)
         finally:
             self._steps.end_input()
 

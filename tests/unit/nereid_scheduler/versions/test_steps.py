@@ -4,19 +4,25 @@ import time
 
 import pytest
 
-from nereid_scheduler.versions.steps import Steps, Turns
+from nereid_scheduler.versions.steps import Stepper, Steps, Turns
 from tests.support.scheduler.world import turn
 from tests.support.waiting import until
 
 
-class Version:
+class Version(Stepper):
     def __init__(self, steps: Steps, *, due_ns: int | None = None) -> None:
         self.log: list[str] = []
         self.due_ns = due_ns
         self.then: Version | None = None
-        self.turns = Turns(self._step, lambda _: self.log.append("expire"), steps)
+        self.fails = False
+        self.turns = Turns(self, steps)
 
-    def _step(self, now_ns: int) -> int | None:
+    def expire(self, now_ns: int) -> None:
+        self.log.append("expire")
+
+    def take_step(self, now_ns: int) -> int | None:
+        if self.fails:
+            raise ValueError
         self.log.append("step")
         if self.then is not None:
             self.then.turns.ask(now_ns)
@@ -80,14 +86,10 @@ async def test_a_step_may_let_others_step() -> None:
 
 async def test_a_step_that_fails_leaves_the_others_and_the_next_input_as_they_are() -> None:
     steps = Steps()
-    version, other = Version(steps), Version(steps)
-
-    def fail(_: int) -> int | None:
-        raise ValueError
-
-    broken = Turns(fail, lambda _: None, steps)
+    version, other, broken = Version(steps), Version(steps), Version(steps)
+    broken.fails = True
     steps.begin_input()
-    broken.ask(1)
+    broken.turns.ask(1)
     version.turns.ask(1)
     with pytest.raises(ValueError):
         steps.end_input()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Message = kserve_pb2.ModelInferRequest
 
-_parse = kserve_pb2.ModelInferRequest.FromString
+_parse: Final = kserve_pb2.ModelInferRequest.FromString
 
 _UINT64: Final = (1 << 64) - 1
 _EMPTY_FINAL: Final = "triton_enable_empty_final_response"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class BatchStream(Protocol):
     """The scheduler's end of an Execute stream; nereid.rpc.Call implements it."""
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         """Write a message at the end of the event loop's turn, or at once.
 
         No-op if the stream is broken.
@@ -133,7 +133,7 @@ class RemoteInstance:
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
         # Send now, so that the instance executes during the rest of this turn.
-        self.stream.send(message, at_once=True)
+        self.stream.send(message, True)
         sent = SentBatch(
             number, batch, now_ns, self.revision, self.gpu_uuid, self.name, self.executor
         )

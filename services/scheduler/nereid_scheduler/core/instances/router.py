@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ class Router(Generic[T]):
 
     def __init__(self) -> None:
         self._all: set[T] = set()
-        self.free_instances: OrderedDict[T, None] = OrderedDict()
+        self.free_instances: dict[T, None] = {}
 
     def __contains__(self, instance: object) -> bool:
         return instance in self._all

@@ -62,9 +62,9 @@ _REQUEST_ID: Final = _tag(pb.BatchMember.REQUEST_ID_FIELD_NUMBER)
 _REMAINING_US: Final = _tag(pb.BatchMember.REMAINING_US_FIELD_NUMBER, _VARINT)
 _TIMEOUT_US: Final = _tag(pb.BatchMember.TIMEOUT_US_FIELD_NUMBER, _VARINT)
 
-_ids = VarintSequence()
+_ids: Final = VarintSequence()
 # Key: size of a member. Value: tag and length before it.
-_starts = BoundedCache[int, bytes](1024)
+_starts: Final = BoundedCache[int, bytes](1024)
 
 
 def plain_batch_frame(number: int, batch: Batch, now_ns: int) -> bytes | None:

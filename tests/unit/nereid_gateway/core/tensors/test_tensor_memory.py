@@ -102,7 +102,7 @@ class GatewayWithExecutor:
         on_up()
         return self
 
-    def send(self, item: Any, *, at_once: bool = False) -> None:
+    def send(self, item: Any, at_once: bool = False) -> None:
         self.sent.append(item)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class Stream(CommandStream):
         super().__init__()
         self._loader = loader
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
             number = command.load.instance

@@ -36,7 +36,7 @@ class Commands(CommandStream):
         # Of the last query what was begun for a lost scheduler.
         self.query = 0
 
-    def send(self, message: bytes, *, at_once: bool = False) -> None:
+    def send(self, message: bytes, at_once: bool = False) -> None:
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("recall"):
             self.recalled.append(command.recall.request)
