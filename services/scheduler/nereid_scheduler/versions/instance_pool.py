@@ -296,22 +296,20 @@ class InstancePool(Dispatcher):
         assert ended is not None, "no batch that could have been executed"
         batches.end_first(now_ns)
         self._has_freed = True
-        if batches.first is not None:
-            self._begin_waiting(instance, batches.first)
+        first = batches.first
+        if first is not None:
+            # The batch that has waited there begins.
+            self._waiting.on_begun(instance)
+            if instance.accepts_controls:
+                for member, entry in enumerate(first.batch.entries):
+                    if entry.state is RESPONDED:
+                        instance.send_control(first.id, member, pb.MemberControl.CANCEL)
             return
         taken_ns = now_ns - ended.started_ns
         if taken_ns >= MIN_NS and (self._sequences is not None or self._router.count == 1):
             self.batcher.batch_ended(instance, ended.batch, taken_ns, now_ns)
         self._waiting.remove_instance(instance)
         self._router.release_instance(instance)
-
-    def _begin_waiting(self, instance: RemoteInstance, first: SentBatch) -> None:
-        """Record that an instance has begun to execute the batch that has waited there."""
-        self._waiting.on_begun(instance)
-        if instance.accepts_controls:
-            for member, entry in enumerate(first.batch.entries):
-                if entry.state is RESPONDED:
-                    instance.send_control(first.id, member, pb.MemberControl.CANCEL)
 
     def _forget_batch(self, batch: Batch) -> None:
         if self.target is not None:

@@ -110,7 +110,7 @@ class Shard:
         # Other schedulers that start at about the same time may not have announced themselves yet.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self.changes.start()
-        self._set_members()
+        self.owned.set_members(self.membership.members)
         self.membership.take_lost_models()
         others = ", ".join(sorted(self.owned.members - {self.membership.name})) or "none"
         _log.info("scheduler '%s' has started; other schedulers: %s", self.membership.name, others)
@@ -118,7 +118,7 @@ class Shard:
     def leave(self) -> bool:
         """Hand over all models to the other members; return False if there are no other members."""
         self.membership.leave()
-        self._set_members()
+        self.owned.set_members(self.membership.members)
         others = bool(self.membership.members)
         if others:
             self.models.move_models(frozenset(), frozenset())
@@ -264,7 +264,7 @@ class Shard:
 
     def _apply(self, *, lost: bool = False) -> None:
         lost_members = self.owned.members - self.membership.members
-        self._set_members()
+        self.owned.set_members(self.membership.members)
         self.membership.record_takeovers(lost_members)
         if lost or lost_members:
             self.models.on_member_lost()
@@ -272,9 +272,6 @@ class Shard:
         self.models.move_models(self.membership.take_lost_models(), leaving)
         self.models.resume()
         self.update()
-
-    def _set_members(self) -> None:
-        self.owned.set_members(self.membership.members)
 
     def _is_prepared(self) -> bool:
         connected = bool(self.links.dialled) and self.links.all_connected
