@@ -228,7 +228,7 @@ async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_p
     it.peer(models=frozenset({"m"}))
     it.shard.changes.start()
     it.shard.membership.start()
-    it.shard._set_members()
+    it.shard.owned.set_members(it.shard.membership.members)
     it.shard.changes._last_beat_s = time.monotonic() - 300
     it.shard._on_beat()
     it.lose_peer()
