@@ -154,7 +154,7 @@ class RequestRecord:
     def __call__(self, response: InferResponse) -> None:
         """Deliver a response. The last one ends the record, even if it cannot be delivered.
 
-        The record itself is the next step's on_response: a bound method costs 0.3 % of a request.
+        The record itself is the next step's on_response: a bound method costs about 50 ns.
         """
         deliver = self._deliver
         if deliver is None:

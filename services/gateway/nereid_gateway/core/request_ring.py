@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import write_i16_le, write_i64_le
 
-from nereid.core.wire.trace_context import TRACE_ID
 from nereid.observability.tracing import is_sampled
 from nereid.timeline.records import GatewayRequest
 from nereid_gateway.core.request_head import HeadReader
@@ -46,7 +45,8 @@ class RequestRing:
         trace_id = b""
         context = request.trace_context
         if context and is_sampled(context):
-            trace_id = context[TRACE_ID]
+            # Compiled code cannot index bytes by a slice with a name.
+            trace_id = context[1:17]
         ring = self._ring
         model, version, _ = self._heads.read(request.head)
         piece, objects = ring.piece, ring.objects
