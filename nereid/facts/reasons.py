@@ -36,8 +36,8 @@ _BY_REASON: Final = {
     "shape": "ended at a request of another shape",
     "delay": "had waited for max_queue_delay_microseconds, or as a target_p99_us has it",
     "immediate": "went to an instance that was free, with all that waited",
-    "shared": "had their instance's share of the open requests, or as many requests as a batch"
-    " serves at the lowest measured cost",
+    "shared": "had their instance's fair share of the open requests",
+    "cost": "had the number of requests that costs least for each on this CPU, or is being tried",
     "single": "had one request, as without dynamic_batching",
 }
 

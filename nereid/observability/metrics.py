@@ -168,7 +168,16 @@ BATCHES_CLOSED: Final = _counter(
     *_MODEL,
     "reason",
 )
-CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "shared", "single")
+CLOSING_REASONS: Final = (
+    "full",
+    "preferred",
+    "shape",
+    "delay",
+    "immediate",
+    "shared",
+    "cost",
+    "single",
+)
 REFUSED: Final = _counter(
     "nereid_requests_refused_total",
     "Requests that a full queue refused, or a target; as on Triton, they are no failures",

@@ -1,4 +1,4 @@
-"""Interface of batchers, the simplest batcher, and the choice of a batcher for a configuration.
+"""Interface of batchers, and the choice of a batcher for a configuration.
 
 In each turn of the event loop the model version enqueues the new entries, asks for a batch for each
 free instance, lets the batcher form batches ahead, and asks when to call again.
@@ -6,18 +6,17 @@ free instance, lets the batcher form batches ahead, and asks when to call again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid_scheduler.batching.adaptive_batcher import AdaptiveBatcher
 from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid_scheduler.batching.forming_rules import can_share
+from nereid_scheduler.batching.fifo_batcher import FifoBatcher
+from nereid_scheduler.batching.policies.fair_shares import can_share
 from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
 from nereid_scheduler.batching.policies.latency_target import LatencyTarget
-from nereid_scheduler.batching.policies.queue_control import AdaptiveBatcher, QueueControl
-from nereid_scheduler.batching.policies.sizing import ConfiguredSizing, MeasuredSizing
-from nereid_scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
+from nereid_scheduler.batching.policies.queue_control import QueueControl
+from nereid_scheduler.batching.policies.sizing import MeasuredSizing, Sizing
 from nereid_scheduler.batching.sequences.direct import DirectBatcher
 from nereid_scheduler.batching.sequences.iterative import (
     IterativeDirectBatcher,
@@ -26,7 +25,7 @@ from nereid_scheduler.batching.sequences.iterative import (
 from nereid_scheduler.batching.sequences.oldest import OldestBatcher
 from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
-from nereid_scheduler.core.requests.entry import QUEUED, Batch, executing_batch
+from nereid_scheduler.core.requests.entry import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence, Sized
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching, ModelConfig
     from nereid_scheduler.batching.policies.queue_control import AdmissionTarget, Control
-    from nereid_scheduler.batching.policies.sizing import Sizing
     from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid_scheduler.core.requests.entry import Entry
 
@@ -146,13 +144,10 @@ def make_batcher(  # noqa: PLR0913 (most by keyword)
         batcher = FifoBatcher(config.name, max_pending)
     else:
         gathers = control is None and can_gather(config)
-        batching = config.batching
-        if target is not None:
-            batching = replace(batching, preferred_batch_sizes=(size,))
         batcher = DynamicBatcher(
             config.name,
-            batching,
-            target or _sizing_of(config, batching, router, times, open_requests),
+            config.batching,
+            target or _sizing_of(config, config.batching, router, times, open_requests),
             Gathering(times) if gathers else None,
             max_pending,
         )
@@ -169,7 +164,8 @@ def _sizing_of(
     """Return the sizing of a model without a latency target."""
     if can_share(batching, config.max_batch_size):
         return MeasuredSizing(config.max_batch_size, router, times, open_requests)
-    return ConfiguredSizing(config.max_batch_size, batching.max_queue_delay_us * 1000)
+    delay_ns = batching.max_queue_delay_us * 1000
+    return Sizing(config.max_batch_size, delay_ns, batching.preferred_batch_sizes)
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
@@ -186,82 +182,3 @@ def holds_target(config: ModelConfig) -> bool:
         and not config.decoupled
         and config.platform != ENSEMBLE_PLATFORM
     )
-
-
-class FifoBatcher:
-    """Triton's default scheduler: one request per execution, in order of arrival."""
-
-    def __init__(self, model_name: str, max_pending: int = 0) -> None:
-        self.pending = 0
-        self._model_name = model_name
-        self._max_pending = max_pending
-        self._queue = Fifo()
-        self._expiries = Expiries()
-
-    def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry; raise Unavailable if the queue is full."""
-        if self._max_pending and self.pending >= self._max_pending:
-            raise queue_full(entry)
-        entry.enqueued_ns = now_ns
-        entry.state = QUEUED
-        self._queue.append(entry)
-        self.pending += 1
-        self._expiries.push(entry, self.pending)
-
-    def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
-        """Return how many entries would be executed before a new entry."""
-        return self.pending
-
-    def last_entries(self, count: int) -> list[Entry]:
-        """Return the last `count` entries of the queue (or fewer), the last first."""
-        return list(islice(self._queue.newest(), max(0, count)))
-
-    def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries back to the front, in this order; the limit does not apply."""
-        self._queue.prepend(entries)
-        self.pending += len(entries)
-        for entry in entries:
-            entry.state = QUEUED
-            self._expiries.push(entry, self.pending)
-
-    def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; return False if the queue does not have it."""
-        if entry.holder is not self._queue:
-            return False
-        self._queue.discard(entry)
-        self.pending -= 1
-        return True
-
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
-        """Return a batch that has the oldest entry alone; `None` if nothing is queued."""
-        entries = self._queue.pop(1)
-        if not entries:
-            return None
-        self.pending -= 1
-        return executing_batch(entries, entries[0].valid.batch_size, "single")
-
-    def has_grown(self, now_ns: int, instances: int) -> bool:  # noqa: ARG002 (no batch is formed)
-        """Return True, as a batch of one entry cannot grow."""
-        return True
-
-    def form_batches(self, now_ns: int, instances: int) -> None:
-        """Do nothing, as every entry runs alone."""
-
-    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove the entries whose deadline has passed; return them with their errors."""
-        expired: list[tuple[Entry, NereidError]] = []
-        for entry in self._expiries.due(now_ns):
-            self.remove_entry(entry)
-            expired.append((entry, deadline_passed(self._model_name)))
-        return expired
-
-    def closes_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
-        """Return `None`, as no batch is delayed."""
-        return None
-
-    def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
-        """Return a time not after the next deadline; `None` if no entry has a deadline."""
-        return self._expiries.next_ns()
-
-    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
-        """Do nothing, as batches cannot be larger."""

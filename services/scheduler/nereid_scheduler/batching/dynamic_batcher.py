@@ -11,9 +11,16 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.forming_rules import forms_ahead
+from nereid_scheduler.batching.policies.closing import (
+    NO_CANDIDATES,
+    Candidates,
+    FormedBatch,
+    close,
+    read,
+    takes_along,
+)
+from nereid_scheduler.batching.policies.queue_policies import QueuePolicies
 from nereid_scheduler.batching.queues import (
-    Cursor,
     Expiries,
     Fifo,
     PriorityQueues,
@@ -42,53 +49,10 @@ if TYPE_CHECKING:
 _FORMED_PER_INSTANCE: Final = 2
 
 
-class _FormedBatch:
-    """Batch that waits for an instance. If it is sealed, nothing may be merged with it."""
-
-    __slots__ = ("entries", "key", "reason", "sealed", "size")
-
-    def __init__(self, key: Hashable) -> None:
-        self.entries: list[Entry] = []
-        self.size = 0
-        self.key = key
-        self.reason = ""
-        self.sealed = False
-
-
-class _Scan(Cursor):
-    """Candidates for the next batch. A scan begins anew if one leaves or another goes ahead."""
-
-    __slots__ = ("count", "key", "oldest_ns", "size")
-
-    def __init__(self, key: Hashable = None) -> None:
-        super().__init__()
-        self.count = 0
-        self.size = 0
-        self.oldest_ns = 0
-        self.key = key
-
-
-class _ScanResult:
-    __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
-
-    def __init__(self) -> None:
-        self.best_count = 0
-        self.best_size = 0
-        self.best_reason = ""
-        # Why the next entry does not fit: full, shape or shared; empty if all were scanned.
-        self.ended_by = ""
-
-    def cut(self, count: int, size: int, reason: str) -> None:
-        """End the batch after `count` candidates, which have `size` rows."""
-        self.best_count = count
-        self.best_size = size
-        self.best_reason = reason
-
-
 class DynamicBatcher:
     """Batcher for requests that do not belong to sequences.
 
-    `_growing` is the last batch in `_formed` if entries may still join it, otherwise `None`.
+    The growing batch of `_candidates` is the last one in `_formed`.
     """
 
     def __init__(
@@ -109,37 +73,31 @@ class DynamicBatcher:
         self._gathering = gathering
         self._model_name = model_name
         self._max_pending = max_pending
-        self._preferred = frozenset(batching.preferred_batch_sizes)
-        self._max_preferred = max(self._preferred, default=0)
-        self._policy = batching.default_queue_policy
-        self._policies = batching.priority_queue_policies if batching.priority_levels else {}
-        self._forms_ahead = forms_ahead(batching)
-        self._has_levels = batching.priority_levels > 0
+        self._policies = QueuePolicies(batching)
         self._queues = PriorityQueues()
-        self._scan = _Scan()
-        self._formed: deque[_FormedBatch] = deque()
-        self._growing: _FormedBatch | None = None
+        self._formed: deque[FormedBatch] = deque()
+        self._candidates = NO_CANDIDATES
         self._expiries = Expiries()
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raise Unavailable if its queue is full."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
-        if not self._forms_ahead:
-            bound = self._policies.get(entry.level, self._policy).max_queue_size
+        if not self._policies.forms_ahead:
+            bound = self._policies.of_level(entry.level).max_queue_size
             if bound and self._queues.count(entry.level) >= bound:
                 raise queue_full(entry)
         entry.enqueued_ns = now_ns
         entry.state = QUEUED
-        if not self._queues.append(entry, self._scan):
-            self._scan = _Scan()
+        if not self._queues.append(entry):
+            self._scan_anew(self._candidates.growing)
         self.pending += 1
         if entry.timeout_ns is not None or entry.deadline_ns is not None:
             self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:
         """Return how many entries would be executed before a new entry of this level."""
-        return self._queues.count_ahead(level) if self._has_levels else self.pending
+        return self._queues.count_ahead(level) if self._policies.levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
         """Return the last `count` entries that are in no formed batch, the last first."""
@@ -150,8 +108,7 @@ class DynamicBatcher:
         # Undo the formed batches. Their entries come after the requeued ones.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
-        self._growing = None
-        self._scan = _Scan()
+        self._scan_anew(None)
         self.pending += len(entries)
         for entry in entries:
             entry.timeout_ns = None  # the entry was sent to an instance before its timeout
@@ -162,15 +119,20 @@ class DynamicBatcher:
 
     def remove_entry(self, entry: Entry) -> bool:
         """Remove an entry that no instance has; return False if the batcher does not have it."""
-        holder = entry.holder
+        holder, growing = entry.holder, self._candidates.growing
         if isinstance(holder, Fifo):
             holder.discard(entry)
-        elif isinstance(holder, _FormedBatch):
+        elif isinstance(holder, FormedBatch):
             entry.holder = None
-            self._drop_from_batch(entry, holder)
+            holder.entries.remove(entry)
+            holder.size -= entry.valid.batch_size
+            if not holder.entries:
+                self._formed.remove(holder)
+                if growing is holder:
+                    growing = None
         else:
             return False
-        self._scan = _Scan()
+        self._scan_anew(growing)
         self.pending -= 1
         return True
 
@@ -188,13 +150,12 @@ class DynamicBatcher:
             return None
         batch = self._formed.popleft()
         if self._sizing.delay_ns:
-            self._merge_followers(batch, now_ns)
-        if batch.sealed and not self._has_levels:
+            self._take_along(batch, now_ns)
+        if batch.sealed and not self._policies.levels:
             self._join_alike(batch)
-        if self._growing is not None and not self._formed:
-            # The growing batch has just left, and the scan's candidates were for it.
-            self._growing = None
-            self._scan = _Scan()
+        if self._candidates.growing is not None and not self._formed:
+            # The growing batch has just left, and the candidates were for it.
+            self._scan_anew(None)
         self.pending -= len(batch.entries)
         if gathering is not None:
             gathering.batch_dispatched(batch.entries)
@@ -219,15 +180,15 @@ class DynamicBatcher:
         self.form_batches(now_ns, instances)
         first = self._formed[0] if self._formed else None
         return first is not None and (
-            first is not self._growing or first.size >= self._sizing.max_size
+            first is not self._candidates.growing or first.size >= self._sizing.max_size
         )
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form batches ahead of time, a few for each instance, and add entries to the last one."""
-        if not self._forms_ahead:
+        if not self._policies.forms_ahead:
             return
         limit = _FORMED_PER_INSTANCE * instances
-        while self._growing is not None or len(self._formed) < limit:
+        while self._candidates.growing is not None or len(self._formed) < limit:
             if not self._form(now_ns):
                 break
 
@@ -239,10 +200,10 @@ class DynamicBatcher:
                 self.remove_entry(entry)
                 expired.append((entry, deadline_passed(self._model_name)))
             elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
-                if self._policies.get(entry.level, self._policy).timeout_action == "DELAY":
+                if self._policies.of_level(entry.level).timeout_action == "DELAY":
                     entry.timeout_ns = None
                     self._queues.delay(entry)
-                    self._scan = _Scan()
+                    self._scan_anew(self._candidates.growing)
                 else:
                     self.remove_entry(entry)
                     expired.append((entry, timeout_expired()))
@@ -264,129 +225,66 @@ class DynamicBatcher:
         if self._gathering is not None and self._gathering.expected and self.pending:
             until_ns = self._gathering.until_ns
             return until_ns if until_ns > now_ns else None
-        if not self._sizing.delay_ns or not self._scan.count:
+        if not self._sizing.delay_ns or not self._candidates.count:
             return None
-        closes_ns = self._scan.oldest_ns + self._sizing.delay_ns
+        closes_ns = self._candidates.oldest_ns + self._sizing.delay_ns
         # If the delay is over, the batch waits only for a free instance. The owner knows when an
         # instance is free, so no time is returned.
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
         """Form, extend or end the growing batch. Return False if none of these can be done now."""
-        growing, scan = self._growing, self._scan
-        base = 0 if growing is None else growing.size
-        result = self._examine(base)
-        delay_ns = self._sizing.delay_ns
-        delay_over = delay_ns and scan.count and now_ns - scan.oldest_ns >= delay_ns
-        if result.best_size and not delay_over:
-            saturated = not delay_ns or result.best_reason == "full"
-            self._close(result.best_count, result.best_size, result.best_reason, saturated)
-        elif not scan.count:
-            if not result.ended_by:
-                return False
-            self._growing = None
-            self._scan = _Scan()
-        elif result.ended_by or base + scan.size >= self._max_preferred:
-            self._close(scan.count, scan.size, result.ended_by or "preferred", True)
-        elif delay_over or not delay_ns:
-            self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
-        elif growing is not None and base not in self._preferred:
-            # An instance may become free at any moment, so add the candidates now.
-            self._close(scan.count, scan.size, growing.reason, False)
-        else:
+        found = read(self._candidates, self._queues.scan(), self._sizing)
+        closing = close(found, self._sizing, now_ns)
+        if closing is None:
+            self._candidates = found
             return False
-        if result.ended_by == "shape":
-            self._formed[-1].sealed = True
-        return True
-
-    def _examine(self, base: int) -> _ScanResult:
-        """Move the scan as far as entries fit into a batch that has `base` rows already."""
-        scan, result = self._scan, _ScanResult()
-        key = scan.key if self._growing is None else self._growing.key
-        count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
-        sizing, max_preferred, preferred = self._sizing, self._max_preferred, self._preferred
-        max_size, delay_ns = sizing.max_size, sizing.delay_ns
-        ahead = 0 if self._growing is None else len(self._growing.entries)
-        most = sizing.max_requests(key) - ahead
-        for entry in self._queues.scan(scan):
-            before = total
-            total += entry.valid.batch_size
-            if before or count:
-                if total > max_preferred and not result.best_size:
-                    result.cut(count, before - base, "full")
-                if total > max_size:
-                    result.ended_by = "full"
-                elif entry.key != key:
-                    result.ended_by = "shape"
-                elif count >= most:
-                    result.ended_by = "shared"
-                if result.ended_by:
-                    total = before
-                    break
-            else:
-                key = scan.key = entry.key
-                most = sizing.max_requests(key) - ahead
-            oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
-            count += 1
-            if total in preferred:
-                result.cut(count, total - base, "preferred")
-            if total >= max_preferred and not delay_ns:
-                # Without a queue delay it is known now where the batch ends. Later entries change
-                # nothing.
-                break
-        scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
-        return result
-
-    def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
-        """Move the first `count` candidates to the growing batch; saturated: nothing may follow."""
-        formed = self._growing
-        entries = self._queues.pop(count)
+        entries, formed = self._queues.pop(closing.count), found.growing
         if formed is None:
-            formed = _FormedBatch(self._scan.key)
-            formed.entries = entries
+            formed = FormedBatch(found.key, entries)
             self._formed.append(formed)
         else:
             formed.entries += entries
-        formed.size += size
-        formed.reason = "full" if formed.size >= self._sizing.max_size else reason
+        if entries:
+            formed.size, formed.reason = closing.size, closing.reason
         for entry in entries:
             entry.holder = formed
             entry.state = BATCHED
-        self._growing = None if saturated else formed
-        self._scan = _Scan()
+        if found.ended_by == "shape":
+            formed.sealed = True
+        self._scan_anew(formed if closing.grows else None)
+        return True
 
-    def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        while self._formed and not batch.sealed:
-            following = self._formed[0]
-            oldest_ns = min(entry.enqueued_ns for entry in following.entries)
-            if (
-                following.sealed
-                or following.key != batch.key
-                or batch.size + following.size > self._sizing.max_size
-                or now_ns - oldest_ns <= self._sizing.delay_ns
-            ):
-                return
-            self._formed.popleft()
+    def _scan_anew(self, growing: FormedBatch | None) -> None:
+        """Let entries join this batch or, if it is `None`, a new one. Forget the candidates."""
+        self._queues.rewind()
+        self._candidates = NO_CANDIDATES
+        if growing is not None:
+            self._candidates = Candidates(growing, 0, growing.size, growing.key)
+
+    def _take_along(self, batch: FormedBatch, now_ns: int) -> None:
+        formed = self._formed
+        while formed and takes_along(batch, formed[0], self._sizing, now_ns):
+            following = formed.popleft()
             batch.entries += following.entries
             batch.size += following.size
             batch.reason = "full" if batch.size >= self._sizing.max_size else "delay"
 
-    def _join_alike(self, batch: _FormedBatch) -> None:
+    def _join_alike(self, batch: FormedBatch) -> None:
         """Add entries of the same shape, from behind other shapes, to a batch that leaves.
 
         The batch was ended by an entry of another shape. That entry cannot starve, as the oldest
         entry of all still leaves first.
         """
-        largest = self._max_preferred or self._sizing.max_size
+        largest = self._sizing.max_preferred or self._sizing.max_size
         most = self._sizing.max_requests(batch.key)
         for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)
             if batch.size + following.size > largest or together > most:
                 return
             self._formed.remove(following)
-            if self._growing is following:
-                self._growing = None
-                self._scan = _Scan()
+            if self._candidates.growing is following:
+                self._scan_anew(None)
             batch.entries += following.entries
             batch.size += following.size
         most -= len(batch.entries)
@@ -394,12 +292,4 @@ class DynamicBatcher:
         if entries:
             batch.entries += entries
             batch.size += sum(entry.valid.batch_size for entry in entries)
-            self._scan = _Scan()
-
-    def _drop_from_batch(self, entry: Entry, formed: _FormedBatch) -> None:
-        formed.entries.remove(entry)
-        formed.size -= entry.valid.batch_size
-        if not formed.entries:
-            self._formed.remove(formed)
-            if self._growing is formed:
-                self._growing = None
+            self._scan_anew(self._candidates.growing)

@@ -133,33 +133,29 @@ class Fifo:
         return entries
 
 
-class Cursor:
-    """Position of a scan: the index of the queue, and the slot in that queue."""
-
-    __slots__ = ("index", "slot")
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.slot = 0
-
-
 class PriorityQueues:
-    """Queues of all priority levels; behind each is a queue for the level's delayed entries."""
+    """Queues of all priority levels; behind each is a queue for the level's delayed entries.
 
-    __slots__ = ("_by_rank", "_fifos")
+    Call `rewind` after an entry has left, or has come before one that was scanned.
+    """
+
+    __slots__ = ("_by_rank", "_fifos", "_index", "_slot")
 
     def __init__(self) -> None:
         self._by_rank: dict[int, Fifo] = {}
         self._fifos: list[Fifo] = []
+        # Where the scan goes on: the index of the queue, and the slot in that queue.
+        self._index = 0
+        self._slot = 0
 
-    def append(self, entry: Entry, cursor: Cursor) -> bool:
-        """Queue an entry at the end of its level; return False if it is now before the cursor."""
+    def append(self, entry: Entry) -> bool:
+        """Queue an entry at the end of its level; return False if the scan has passed its place."""
         rank = 2 * entry.level
         fifos = self._fifos
         if len(fifos) == 1 and fifos[0].rank == rank:
             fifos[0].append(entry)
             return True
-        in_front = bool(fifos) and rank < fifos[cursor.index].rank
+        in_front = bool(fifos) and rank < fifos[self._index].rank
         (self._by_rank.get(rank) or self._open(rank)).append(entry)
         return not in_front
 
@@ -192,18 +188,22 @@ class PriorityQueues:
         """Return an iterator over all entries, from the last one in the queues to the first."""
         return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
-    def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """Yield entries from the cursor on. The cursor moves when the next entry is requested."""
+    def scan(self) -> Iterator[Entry]:
+        """Yield the entries that no scan has passed. Asking for the next one passes an entry."""
         while self._fifos:
-            fifo = self._fifos[cursor.index]
-            for entry in islice(fifo.items, cursor.slot, None):
+            fifo = self._fifos[self._index]
+            for entry in islice(fifo.items, self._slot, None):
                 if entry.holder is fifo:
                     yield entry
-                cursor.slot += 1
-            if cursor.index == len(self._fifos) - 1:
+                self._slot += 1
+            if self._index == len(self._fifos) - 1:
                 return
-            cursor.index += 1
-            cursor.slot = 0
+            self._index += 1
+            self._slot = 0
+
+    def rewind(self) -> None:
+        """Let the next scan begin at the first entry."""
+        self._index = self._slot = 0
 
     def pop(self, limit: int) -> list[Entry]:
         """Remove and return the first `limit` entries, in scan order; there must be that many."""

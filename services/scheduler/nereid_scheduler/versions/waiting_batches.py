@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.forming_rules import forms_ahead
+from nereid_scheduler.batching.policies.queue_policies import forms_ahead
 from nereid_scheduler.core.instances.instance_batches import EXECUTING, WAITING
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import pytest
 
 from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.facts.reasons import Statement, explain
+from nereid.observability.metrics import CLOSING_REASONS
 from nereid.observability.samples import Samples
 
 _M = 'model="m",version="1"'
@@ -159,6 +160,19 @@ def test_why_batches_are_small(reason: str, problem: bool, advice: str) -> None:
     assert statement.problem is problem
     assert advice in statement.advice
     assert "1.10 rows on average" in said(of)["batch-size"].text
+
+
+@pytest.mark.parametrize("reason", CLOSING_REASONS)
+def test_each_reason_has_words(reason: str) -> None:
+    of = facts(
+        ready(),
+        "nv_inference_count{M} 40",
+        "nv_inference_exec_count{M} 10",
+        f'nereid_batches_closed_total{{M,reason="{reason}"}} 10',
+    )
+    text = said(of)[f"closed-{reason}"].text
+    assert text != f"100% of the batches {reason}"
+    assert ("fair share" in text, "costs least" in text) == (reason == "shared", reason == "cost")
 
 
 def test_only_what_happens_between_two_looks_counts() -> None:

@@ -1,6 +1,6 @@
 """Queues in order of arrival and by level."""
 
-from nereid_scheduler.batching.queues import Cursor, Expiries, Fifo, PriorityQueues
+from nereid_scheduler.batching.queues import Expiries, Fifo, PriorityQueues
 from tests.support.scheduler.samples import entry_of
 
 
@@ -44,27 +44,28 @@ def test_alike_entries_are_not_looked_for_without_end() -> None:
 
 
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
-    levels, cursor = PriorityQueues(), Cursor()
-    assert list(levels.scan(cursor)) == []
+    levels = PriorityQueues()
+    assert list(levels.scan()) == []
     low, high, dead = entry_of(level=5), entry_of(level=2), entry_of(level=2)
     for entry in (low, high, dead):
-        levels.append(entry, cursor)
+        levels.append(entry)
     assert isinstance(dead.holder, Fifo)
     dead.holder.discard(dead)
-    assert list(levels.scan(cursor)) == [high, low]
+    assert list(levels.scan()) == [high, low]
     later = entry_of(level=5)
-    assert levels.append(later, cursor)
-    assert list(levels.scan(cursor)) == [later]
-    assert not levels.append(entry_of(level=2), cursor)
-    assert not levels.append(entry_of(level=1), cursor)
-    assert levels.append(entry_of(level=9), Cursor())
+    assert levels.append(later)
+    assert list(levels.scan()) == [later]
+    assert not levels.append(entry_of(level=2))
+    assert not levels.append(entry_of(level=1))
+    levels.rewind()
+    assert levels.append(entry_of(level=9))
 
 
 def test_levels_once_used_are_not_kept() -> None:
     levels = PriorityQueues()
     for level in range(1, 100):
-        levels.append(entry_of(level=level), Cursor())
-        levels.append(entry_of(level=level + 1), Cursor())
+        levels.append(entry_of(level=level))
+        levels.append(entry_of(level=level + 1))
         levels.pop(2)
     assert sum(1 for level in range(1, 102) if 2 * level in levels._by_rank) == 1
 
@@ -117,7 +118,7 @@ def test_levels_count_their_delayed_entries() -> None:
     assert levels.count(3) == 0
     old, fresh = entry_of(level=3), entry_of(level=3)
     for entry in (old, fresh):
-        levels.append(entry, Cursor())
+        levels.append(entry)
     levels.delay(old)
     assert levels.count(3) == 2
     assert levels.pop(2) == [fresh, old]

@@ -10,13 +10,24 @@ executor is idle while the gateway converts requests, and the other way round.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nereid.model_config import DynamicBatching
 
 # Rough cost of a request outside the executor. If an execution takes less than this for each open
 # request, it counts as short.
 _OVERHEAD_NS: Final = 20_000
 # With fewer open requests than this, smaller batches of a short execution cost more than they save.
 _MIN_OPEN: Final = 32
+
+
+def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
+    """Return whether a batch may leave without waiting requests that would fit."""
+    return not batching.max_queue_delay_us and batching.preferred_batch_sizes in (
+        (),
+        (max_batch_size,),
+    )
 
 
 def fair_share(open_requests: int, instances: int, execution_ns: float) -> int:

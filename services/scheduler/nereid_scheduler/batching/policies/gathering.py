@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.forming_rules import can_share, forms_ahead
+from nereid_scheduler.batching.policies.fair_shares import can_share
+from nereid_scheduler.batching.policies.queue_policies import forms_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -7,19 +7,18 @@ larger batches serve more requests, and requests that would be late are refused.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
-from math import ceil, sqrt
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
-from nereid_scheduler.batching.policies.sizing import UNLIMITED, Sizing
+from nereid_scheduler.batching.policies.sizing import Sizing
+from nereid_scheduler.batching.policies.target_plan import Plan, best_plan
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.batching.times.row_times import steps_up_to
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from nereid_scheduler.batching.times.row_times import RowTimes
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
@@ -33,10 +32,6 @@ _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
 # Weight of the newest batch in the average number of rows of a request.
 _WEIGHT: Final = 0.05
-# A larger size is preferred only if its rate is higher by at least this fraction.
-_WORTH: Final = 0.02
-# Assumed rate of a burst, as a multiple of the rate that can be served without refusals.
-_BURST: Final = 1.5
 # Batches wait after a measurement with more refusals. With fewer, the delay decays to 0.
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
@@ -45,24 +40,72 @@ _MIN_DELAY: Final = 0.1
 _MET_AGAIN: Final = 0.95
 
 
-class Plan(NamedTuple):
-    """Current decision about batches.
-
-    size: rows. delay_ns: how long a batch waits for more requests while an instance is free.
-    execution_ns: time in which nearly all batches of this size finish; 0 before measurements.
-    """
-
-    size: int
-    delay_ns: int
-    execution_ns: int
-
-
 class _Sent(NamedTuple):
-    """Batch that an instance has; `number` orders batches with the same expected end."""
+    """Batch that an instance has: its expected end, and the plan that it was formed by."""
 
     end_ns: int
-    number: int
     plan: Plan
+
+
+class _SentBatches:
+    """Batches that instances have, and when each is expected to end."""
+
+    def __init__(self) -> None:
+        self._by_batch: dict[Batch, _Sent] = {}
+        # Sorted by the expected ends.
+        self._ends: list[_Sent] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, batch: Batch, end_ns: int, plan: Plan) -> None:
+        """Add a batch that was formed by this plan."""
+        self._by_batch[batch] = sent = _Sent(end_ns, plan)
+        insort(self._ends, sent)
+
+    def remove(self, batch: Batch) -> Plan | None:
+        """Remove a batch; return its plan, or `None` if no instance has it."""
+        sent = self._by_batch.pop(batch, None)
+        if sent is None:
+            return None
+        self._ends.remove(sent)
+        return sent.plan
+
+    def free_ns(self, place: int, instances: int, now_ns: int) -> int:
+        """Return when the busy instance at `place` becomes free; 0 is the first to become free."""
+        last = self._ends[-instances:]
+        if last[0].end_ns > now_ns:
+            return last[place].end_ns
+        # If a batch is overdue by some time, expect it to end after the same time again.
+        ends_ns = (sent.end_ns for sent in last)
+        return sorted(end if end > now_ns else 2 * now_ns - end for end in ends_ns)[place]
+
+
+class _Arrivals:
+    """The rate at which requests come, and whether too many are refused."""
+
+    def __init__(self) -> None:
+        self.count = self.refused = 0
+        self._since_ns = 0
+        # Arrivals per nanosecond, and the batches' delay as a fraction of the maximum delay.
+        self.per_ns = 0.0
+        self.delay_part = 0.0
+
+    def measure(self, now_ns: int) -> None:
+        """End a measurement that is long enough, and begin the next one."""
+        if now_ns - self._since_ns < _RATE_NS:
+            return
+        per_ns = self.count / (now_ns - self._since_ns)
+        # Average the rates, so that a single burst does not decide.
+        self.per_ns = (self.per_ns + per_ns) / 2 if self.per_ns else per_ns
+        if self.refused > _FEW_REFUSED * self.count:
+            self.delay_part = 1.0
+        else:
+            self.delay_part *= _DELAY_DECAY
+            if self.delay_part < _MIN_DELAY:
+                self.delay_part = 0.0
+        self.count = self.refused = 0
+        self._since_ns = now_ns
 
 
 class LatencyTarget(Sizing):
@@ -70,6 +113,7 @@ class LatencyTarget(Sizing):
 
     def __init__(self, target_ns: int, max_batch_size: int, times: RowTimes) -> None:
         """Record each batch in `times` before on_executed()."""
+        super().__init__(1, preferred=(max_batch_size,))
         self.target_ns = target_ns
         # False if a single request takes longer than the target.
         self.reachable = True
@@ -86,20 +130,12 @@ class LatencyTarget(Sizing):
         self.held_ns = float(target_ns)
         self.least_ns = 0
         self._planned_ns = 0
-        self._since_ns = 0
-        self._arrivals = 0
-        self._refused = 0
-        # Arrivals per nanosecond, and the batches' delay as a fraction of the maximum delay.
-        self._per_ns = 0.0
-        self._delay_part = 0.0
+        self._arrivals = _Arrivals()
         # When the execution times of all sizes last changed, and how often they have changed.
         self._shifted_ns = 0
         self._shifts = 0
         self._has_excess = False
-        # Batches that instances have; `_ends` is sorted by their expected ends.
-        self._sent: dict[Batch, _Sent] = {}
-        self._ends: list[_Sent] = []
-        self._number = 0
+        self._sent = _SentBatches()
         self._queued_ns: deque[int] = deque()
 
     @property
@@ -107,29 +143,13 @@ class LatencyTarget(Sizing):
         """Number of batches that instances have."""
         return len(self._sent)
 
-    # ---- sizes of batches
-
-    @property
-    def max_size(self) -> int:
-        """Maximum number of rows in a batch, by the current plan."""
-        return self.plan.size
-
-    @property
-    def delay_ns(self) -> int:
-        """Time for which a batch waits for more requests, by the current plan."""
-        return self.plan.delay_ns
-
-    def max_requests(self, key: Hashable) -> int:  # noqa: ARG002 - of Sizing
-        """Return UNLIMITED, as the plan limits rows."""
-        return UNLIMITED
-
     # ---- refusals
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:  # noqa: ARG002 - of Control
         """Return whether a new request, behind `ahead` others in the queue, would be in time."""
-        self._arrivals += 1
+        self._arrivals.count += 1
         if not self._is_in_time(ahead, instances, now_ns):
-            self._refused += 1
+            self._arrivals.refused += 1
             return False
         self._queued_ns.append(now_ns)
         return True
@@ -139,14 +159,9 @@ class LatencyTarget(Sizing):
         if not self._has_excess:
             return 0
         self._has_excess = False
-        in_time, most = 0, pending
-        while in_time < most:
-            middle = (in_time + most) // 2
-            if self._is_in_time(middle, instances, now_ns):
-                in_time = middle + 1
-            else:
-                most = middle
-        return pending - in_time
+        return pending - bisect_left(
+            range(pending), 1, key=lambda ahead: not self._is_in_time(ahead, instances, now_ns)
+        )
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error of a request that would be late."""
@@ -157,19 +172,19 @@ class LatencyTarget(Sizing):
 
     def _is_in_time(self, ahead: int, instances: int, now_ns: int) -> bool:
         """Return False if the new request, or the oldest in its batch, would be late."""
-        plan, times, ends = self.plan, self._times, self._ends
+        plan, times, sent = self.plan, self._times, self._sent
         if not plan.execution_ns:
             return True
         requests = max(1, int(plan.size / self._rows))
         batches, mates = divmod(ahead, requests)
-        free = max(0, instances - len(ends))
+        free = max(0, instances - len(sent))
         if batches < free:
             return True
         rounds, place = divmod(batches, instances)
         start_ns = now_ns
         if place >= free:
             # The batch starts when a busy instance has ended its batch.
-            start_ns = self._free_ns(place - free, instances, now_ns)
+            start_ns = sent.free_ns(place - free, instances, now_ns)
         start_ns += rounds * plan.execution_ns
         size = ceil((mates + 1) * self._rows)
         first = batches * requests
@@ -178,46 +193,28 @@ class LatencyTarget(Sizing):
             if done_ns - self._queued_ns[first] > self.held_ns:
                 return False
         # Leave room for requests that come before the batch starts. Otherwise batches become small.
-        coming = (start_ns - now_ns) * self._per_ns * self._rows
+        coming = (start_ns - now_ns) * self._arrivals.per_ns * self._rows
         size = max(size, min(plan.size, int(size + coming)))
         return start_ns + times.mean_ns(size) * times.spread - now_ns <= self.held_ns
-
-    def _free_ns(self, place: int, instances: int, now_ns: int) -> int:
-        """Return when the busy instance at `place` becomes free; 0 is the first to become free."""
-        last = self._ends[-instances:]
-        if last[0].end_ns > now_ns:
-            return last[place].end_ns
-        # If a batch is overdue by some time, expect it to end after the same time again.
-        ends_ns = (sent.end_ns for sent in last)
-        return sorted(end if end > now_ns else 2 * now_ns - end for end in ends_ns)[place]
 
     # ---- batches
 
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
         """Record a batch that has left the queue, and estimate when it ends."""
         self._instances = instances
-        queued_ns, ends = self._queued_ns, self._ends
+        queued_ns, sent = self._queued_ns, self._sent
         while len(queued_ns) > pending:
             queued_ns.popleft()
         start_ns = now_ns
-        if len(ends) >= instances:
+        if len(sent) >= instances:
             # The batch waits at an instance until the batch before it ends.
-            start_ns = self._free_ns(0, instances, now_ns)
-        self._expect(batch, start_ns, now_ns)
-
-    def _expect(self, batch: Batch, start_ns: int, now_ns: int) -> None:
+            start_ns = max(now_ns, sent.free_ns(0, instances, now_ns))
         self._rows += _WEIGHT * (batch.size / len(batch.entries) - self._rows)
-        self._number += 1
-        end_ns = max(start_ns, now_ns) + int(self._times.mean_ns(batch.size))
-        self._sent[batch] = sent = _Sent(end_ns, self._number, self.plan)
-        insort(self._ends, sent)
+        sent.add(batch, start_ns + int(self._times.mean_ns(batch.size)), self.plan)
 
     def forget(self, batch: Batch) -> None:
         """Forget a batch that was executed, lost or given back."""
-        sent = self._sent.pop(batch, None)
-        if sent is not None:
-            self._ends.remove(sent)
-            self.executed_plan = sent.plan
+        self.executed_plan = self._sent.remove(batch) or self.executed_plan
 
     def on_executed(self, batch: Batch, finished_ns: int) -> bool:
         """Record that an instance has executed a batch; return whether `reachable` has changed."""
@@ -242,9 +239,8 @@ class LatencyTarget(Sizing):
     def _decide(self, now_ns: int) -> bool:
         """Make a new plan; return whether `reachable` has changed."""
         self._planned_ns = now_ns
-        if now_ns - self._since_ns >= _RATE_NS:
-            self._end_measurement(now_ns)
-        times = self._times
+        arrivals, times = self._arrivals, self._times
+        arrivals.measure(now_ns)
         times.forget_stale(now_ns)
         if not times.largest:
             return False
@@ -258,74 +254,9 @@ class LatencyTarget(Sizing):
         if not self.reachable:
             least_ns = self.least_ns * times.spread
             self.held_ns = max(self.held_ns, least_ns * (1 + 1 / self._instances))
-        self.plan = self._best_plan()
+        offered = arrivals.per_ns * self._rows
+        self.plan = best_plan(
+            times, self._steps, self._instances, self.held_ns, offered, arrivals.delay_part
+        )
+        self.max_size, self.delay_ns = self.plan.size, self.plan.delay_ns
         return self.reachable is not was_reachable
-
-    def _end_measurement(self, now_ns: int) -> None:
-        per_ns = self._arrivals / (now_ns - self._since_ns)
-        # Average the rates, so that a single burst does not decide.
-        self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
-        if self._refused > _FEW_REFUSED * self._arrivals:
-            self._delay_part = 1.0
-        else:
-            self._delay_part *= _DELAY_DECAY
-            if self._delay_part < _MIN_DELAY:
-                self._delay_part = 0.0
-        self._arrivals = self._refused = 0
-        self._since_ns = now_ns
-
-    def _best_plan(self) -> Plan:
-        times, instances, held_ns = self._times, self._instances, self.held_ns
-        # Sizes grow by doubling: at most twice the largest measured one.
-        sizes = [size for size in self._steps if size <= 2 * times.largest]
-        means = [(size, times.mean_ns(size)) for size in sizes]
-        # Sizes with which each request is in time, whenever it comes.
-        calm = [
-            (instances * size / mean_ns, size)
-            for size, mean_ns in means
-            if mean_ns * times.spread * (1 + 1 / instances) <= held_ns
-        ]
-        offered = self._per_ns * self._rows
-        rate, size = _smallest_of_best(calm)
-        if calm:
-            # Assume at least this load. Under less load, batches stay below the maximum anyway.
-            offered = max(offered, _BURST * rate)
-        # With larger sizes, requests are in time only in a part of the time between executions.
-        tight = []
-        for candidate, mean_ns in means:
-            part = (held_ns - mean_ns * times.spread) * instances / mean_ns
-            if part > 0:
-                tight.append(
-                    (min(offered * min(part, 1.0), instances * candidate / mean_ns), candidate)
-                )
-        tight_rate, tight_size = _smallest_of_best(tight)
-        if tight_rate > rate * (1 + _WORTH):
-            size = tight_size
-        if not calm:
-            size = max(size, self._size_for_bursts(sizes, offered))
-        execution_ns = times.mean_ns(size) * times.spread
-        delay_ns = 0.0
-        # With one instance, batches wait only if the target is too short for every size.
-        if instances > 1 or not calm:
-            delay_ns = self._delay_part * max(0.0, held_ns - execution_ns)
-        return Plan(size, int(delay_ns), int(execution_ns))
-
-    def _size_for_bursts(self, sizes: list[int], offered: float) -> int:
-        """Return the size that holds a random burst in the time left after such a batch."""
-        largest = sizes[0]
-        for size in sizes:
-            left_ns = self.held_ns - self._times.mean_ns(size) * self._times.spread
-            if left_ns <= 0:
-                break
-            largest = size
-            if size > offered * left_ns + 2 * sqrt(offered * left_ns):
-                break
-        return largest
-
-
-def _smallest_of_best(rates: list[tuple[float, int]]) -> tuple[float, int]:
-    """Return the pair of rate and size with nearly the highest rate and the smallest size."""
-    if not rates:
-        return 0.0, 0
-    enough = max(rates)[0] * (1 - _WORTH)
-    return next(pair for pair in rates if pair[0] >= enough)

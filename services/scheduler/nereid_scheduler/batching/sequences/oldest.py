@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nereid.model_config import DynamicBatching
 from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
 from nereid_scheduler.batching.policies.gathering import Gathering, can_gather
-from nereid_scheduler.batching.policies.sizing import ConfiguredSizing
+from nereid_scheduler.batching.policies.sizing import Sizing
 from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class OldestBatcher(SequenceBatcher):
     ) -> None:
         slots = max(1, batching.max_candidate_sequences)
         super().__init__(config, batching, router, times, slots, max_pending, client_share)
-        self._max_batch_size = config.max_batch_size
-        self._batching = batching.oldest or DynamicBatching()
+        self._batching = oldest = batching.oldest or DynamicBatching()
+        delay_ns = oldest.max_queue_delay_us * 1000
+        self._sizing = Sizing(config.max_batch_size, delay_ns, oldest.preferred_batch_sizes)
         self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
         # Key: an instance's row. Value: maps an offered entry to its sequence.
@@ -91,7 +92,7 @@ class OldestBatcher(SequenceBatcher):
             batcher = self._batchers[row] = DynamicBatcher(
                 self._model_name,
                 self._batching,
-                ConfiguredSizing(self._max_batch_size, self._batching.max_queue_delay_us * 1000),
+                self._sizing,
                 Gathering(self._times) if self._gathers else None,
             )
         batcher.enqueue(entry, entry.enqueued_ns)

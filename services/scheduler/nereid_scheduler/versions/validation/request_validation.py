@@ -19,6 +19,7 @@ from nereid.core.tensors.shapes import VARIABLE, format_shape, shape_fits
 from nereid.core.wire.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
+from nereid_scheduler.batching.policies.queue_policies import QueuePolicies
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.core.requests.batch_frame import member_layout
 from nereid_scheduler.core.requests.entry import Entry, ValidHead
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from nereid.core.wire.messages import InferRequest, InferResponse, Payload
-    from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
+    from nereid.model_config import InputSpec, ModelConfig
     from nereid_scheduler.core.requests.entry import EntryOwner
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
@@ -54,7 +55,7 @@ class Validator:
 
     def __init__(self, config: ModelConfig, max_heads: int = _MAX_HEADS) -> None:
         self._name = config.name
-        self._queue_policies = _QueuePolicies(config)
+        self._queue_policies = QueuePolicies(config.batching)
         self._head_reader = _HeadReader(config)
         self._valid_heads = BoundedCache[bytes, ValidHead](max_heads, _MAX_HEAD_BYTES)
 
@@ -126,38 +127,6 @@ class Validator:
                 f"{request_prefix(request_id)}inference request batch-size must be >= 1 "
                 f"for '{self._name}'"
             )
-
-
-class _QueuePolicies:
-    def __init__(self, config: ModelConfig) -> None:
-        batching = config.batching
-        self._levels = 0 if batching is None else batching.priority_levels
-        self.default_level = 1
-        self._policy: QueuePolicy | None = None
-        self._policies: dict[int, QueuePolicy] = {}
-        if batching is not None:
-            self._policy = batching.default_queue_policy
-            if self._levels:
-                self.default_level = batching.default_priority_level
-                self._policies = dict(batching.priority_queue_policies)
-        # True if all requests have the default level and no timeout.
-        self.uniform = not self._levels and (
-            self._policy is None or not self._policy.default_timeout_us
-        )
-
-    def level(self, priority: int) -> int:
-        """Return the level of a request; an unknown priority gets the default level."""
-        return priority if 1 <= priority <= self._levels else self.default_level
-
-    def timeout_us(self, level: int, wanted_us: int) -> int:
-        """Return the timeout; 0 means none. As on Triton, a request can only shorten it."""
-        policy = self._policies.get(level, self._policy)
-        if policy is None:
-            return 0
-        timeout_us = policy.default_timeout_us
-        if policy.allow_timeout_override and 0 < wanted_us < timeout_us:
-            return wanted_us
-        return timeout_us
 
 
 class _HeadReader:

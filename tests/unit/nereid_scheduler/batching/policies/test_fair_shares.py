@@ -2,8 +2,7 @@
 
 import pytest
 
-from nereid_scheduler.batching.forming_rules import can_share
-from nereid_scheduler.batching.policies.fair_shares import fair_share
+from nereid_scheduler.batching.policies.fair_shares import can_share, fair_share
 from tests.support.scheduler.samples import model_of
 
 US = 1000

@@ -10,12 +10,9 @@ from itertools import count
 import pytest
 
 from nereid.core.errors import Unavailable
+from nereid_scheduler.batching.adaptive_batcher import AdaptiveBatcher
 from nereid_scheduler.batching.batcher import Batch, Batcher, make_batcher
-from nereid_scheduler.batching.policies.queue_control import (
-    AdaptiveBatcher,
-    AdmissionTarget,
-    QueueControl,
-)
+from nereid_scheduler.batching.policies.queue_control import AdmissionTarget, QueueControl
 from nereid_scheduler.core.requests.entry import EXECUTING
 from tests.support.scheduler.samples import entry_of, model_of
 

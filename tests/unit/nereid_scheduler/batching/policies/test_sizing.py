@@ -55,7 +55,7 @@ def test_nothing_is_limited_before_anything_was_measured() -> None:
 def test_each_instance_gets_its_share() -> None:
     sizing, times = _measured(64, 2)
     _record(times, 32, 300)
-    assert sizing.max_requests("s") == 32
+    assert sizing.request_limit("s") == (32, "shared")
 
 
 def test_the_cheapest_size_counts_where_it_is_smaller() -> None:
@@ -63,7 +63,7 @@ def test_the_cheapest_size_counts_where_it_is_smaller() -> None:
     for _ in range(8):
         for requests, cost in ((16, 15.4), (8, 14.3), (4, 13.9), (2, 14.2), (1, 15.1)):
             _record(times, requests, requests * cost)
-    assert sizing.max_requests("s") == 4
+    assert sizing.request_limit("s") == (4, "cost")
     assert sizing.max_requests("other") == UNLIMITED
 
 
@@ -116,6 +116,17 @@ class TestCuts:
         batch = batcher.next_batch(0, 1)
         assert batch is not None
         assert batch.entries == entries
+
+    def test_the_reason_is_the_policy_that_ends_the_batch(self) -> None:
+        sizing, times = _measured(8, 2)
+        for _ in range(8):
+            for requests, cost in ((1, 15), (2, 14), (4, 16), (8, 16)):
+                _record(times, requests, requests * cost)
+        batcher = _batcher(sizing)
+        enqueue(batcher, *entries_of(3, "s"), *entries_of(5, "other"))
+        assert reason(batcher.next_batch(0, 2)) == "cost"
+        assert reason(batcher.next_batch(0, 2)) == "shape"
+        assert reason(batcher.next_batch(0, 2)) == "shared"
 
     def test_shapes_are_limited_apart(self) -> None:
         sizing, times = _measured(6, 1)

@@ -107,6 +107,7 @@ export const CLOSING_REASONS = {
   shape: "ended at a request of another shape",
   delay: "had waited for the queue delay",
   immediate: "went to a free instance with all that waited",
-  shared: "had their share of many clients' requests",
+  shared: "had their instance's fair share of the open requests",
+  cost: "had the number of requests that costs least for each on this CPU",
   single: "one request each, as without dynamic_batching",
 };
