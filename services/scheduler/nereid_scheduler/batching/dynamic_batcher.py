@@ -7,7 +7,6 @@ New entries join only the last formed batch while it is growing. A sealed batch 
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +74,7 @@ class DynamicBatcher:
         self._max_pending = max_pending
         self._policies = QueuePolicies(batching)
         self._queues = PriorityQueues()
-        self._formed: deque[FormedBatch] = deque()
+        self._formed: list[FormedBatch] = []
         self._candidates = NO_CANDIDATES
         self._expiries = Expiries()
 
@@ -148,7 +147,7 @@ class DynamicBatcher:
             self._form(now_ns)
         if not self._formed:
             return None
-        batch = self._formed.popleft()
+        batch = self._formed.pop(0)
         if self._sizing.delay_ns:
             self._take_along(batch, now_ns)
         if batch.sealed and not self._policies.levels:
@@ -265,7 +264,7 @@ class DynamicBatcher:
     def _take_along(self, batch: FormedBatch, now_ns: int) -> None:
         formed = self._formed
         while formed and takes_along(batch, formed[0], self._sizing, now_ns):
-            following = formed.popleft()
+            following = formed.pop(0)
             batch.entries += following.entries
             batch.size += following.size
             batch.reason = "full" if batch.size >= self._sizing.max_size else "delay"
