@@ -7,6 +7,7 @@ New entries join only the last formed batch while it is growing. A sealed batch 
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -74,7 +75,7 @@ class DynamicBatcher:
         self._max_pending = max_pending
         self._policies = QueuePolicies(batching)
         self._queues = PriorityQueues()
-        self._formed: list[FormedBatch] = []
+        self._formed: deque[FormedBatch] = deque()
         self._candidates = NO_CANDIDATES
         self._expiries = Expiries()
 
@@ -147,7 +148,7 @@ class DynamicBatcher:
             self._form(now_ns)
         if not self._formed:
             return None
-        batch = self._formed.pop(0)
+        batch = self._formed.popleft()
         if self._sizing.delay_ns:
             self._take_along(batch, now_ns)
         if batch.sealed and not self._policies.levels:
@@ -264,7 +265,7 @@ class DynamicBatcher:
     def _take_along(self, batch: FormedBatch, now_ns: int) -> None:
         formed = self._formed
         while formed and takes_along(batch, formed[0], self._sizing, now_ns):
-            following = formed.pop(0)
+            following = formed.popleft()
             batch.entries += following.entries
             batch.size += following.size
             batch.reason = "full" if batch.size >= self._sizing.max_size else "delay"
