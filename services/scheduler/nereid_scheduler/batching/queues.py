@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
@@ -192,7 +192,9 @@ class PriorityQueues:
         """Yield the entries that no scan has passed. Asking for the next one passes an entry."""
         while self._fifos:
             fifo = self._fifos[self._index]
-            for entry in islice(fifo.items, self._slot, None):
+            # Most scans pass one entry: an iterator would cost more than the indices.
+            while self._slot < len(fifo.items):
+                entry = fifo.items[self._slot]
                 if entry.holder is fifo:
                     yield entry
                 self._slot += 1

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.times.batch_times import BatchTimes
     from nereid_scheduler.core.instances.router import Router
 
-# Stands for no limit: a batch never has this many requests. Compiled code keeps no larger number in
-# a register.
-UNLIMITED: Final = (1 << 62) - 1
+# Stands for no limit: a batch never has this many requests.
+UNLIMITED: Final = 1 << 60
 
 
 class Sizing:
