@@ -108,6 +108,36 @@ def test_a_name_stands_for_errors_of_one_type(name: str) -> None:
                 assert len(types) == 1, f"{function.name}: {name} is {types}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_constants_are_final(name: str) -> None:
+    """Compiled code looks up any other name of the module in a dict, at each use."""
+    for node in SOURCES[name].body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            target, value = node.targets[0].id, ast.unparse(node.value)
+            is_type = isinstance(node.value, ast.Subscript | ast.BinOp) and not target.isupper()
+            is_logger = value.startswith("logging.getLogger(")
+            assert is_type or is_logger or target == "__all__" or value.startswith("TypeVar(")
+
+
+def test_no_slice_has_a_name() -> None:
+    """A TypeError where compiled code takes a slice of bytes by a name that stands for a slice."""
+    roots = [ROOT / "nereid", *(ROOT / each for each in source_directories(ROOT) if each != ".")]
+    slices = {
+        ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
+        for root in roots
+        for file in root.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "slice"
+    }
+    assert "TRACE_ID" in slices
+    for name, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Subscript):
+                assert ast.unparse(node.slice) not in slices, f"{name}: {ast.unparse(node)}"
+
+
 # Of no inference request, or of one that was sent before.
 HAVE_CLOSURES = {
     "_control",

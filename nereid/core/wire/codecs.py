@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Replaces an item that cannot be encoded, for example above protobuf's size limit.
-_NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
-_MAX_KEPT_HEAD_BYTES = 1 << 20
+_NOT_ENCODABLE: Final = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
+_MAX_KEPT_HEAD_BYTES: Final = 1 << 20
 _REQUEST_ID: Final = 0x22
 _REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
 _REMAINING_US: Final = 0x40

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import RpcError, Status
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.tls_files import Tls
 
-_READ_BYTES = 1 << 18
-_BACKGROUND_READ_S = 0.5
-_CLOSE_S = 1.0
-_LIMITS = Limits(trusts_peer=True)
+_READ_BYTES: Final = 1 << 18
+_BACKGROUND_READ_S: Final = 0.5
+_CLOSE_S: Final = 1.0
+_LIMITS: Final = Limits(trusts_peer=True)
 
 
 class BlockingStream:
@@ -309,4 +309,4 @@ class _BackgroundReader:
                 stream.read_in_background()
 
 
-_BACKGROUND_READER = _BackgroundReader()
+_BACKGROUND_READER: Final = _BackgroundReader()

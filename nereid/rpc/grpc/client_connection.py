@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.messages import MessageReader, MessageStream, send_message
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nereid.rpc")
 
-_CACHED_BLOCKS = 64
+_CACHED_BLOCKS: Final = 64
 # Maximum until the server's settings arrive (RFC 9113 6.5.2 recommends at least 100).
-_STREAMS_BEFORE_SETTINGS = 100
-_RESERVED = frozenset(
+_STREAMS_BEFORE_SETTINGS: Final = 100
+_RESERVED: Final = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
 )
-_INFORMATIONAL = range(100, 200)
-_HTTP_OK = 200
-_NO_STATUS = "the response has no grpc-status"
+_INFORMATIONAL: Final = range(100, 200)
+_HTTP_OK: Final = 200
+_NO_STATUS: Final = "the response has no grpc-status"
 
 
 def request_block(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.links.link import Link, Out
@@ -20,10 +20,10 @@ log = logging.getLogger("nereid.rpc")
 
 In = TypeVar("In")
 
-_BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
+_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=1.0)
 # A larger item has its own frame. Without a limit, items for a slow reader would form one huge
 # frame, which could exceed the maximum message size and fill the memory of both ends.
-_FRAME_BYTES = 4 << 20
+_FRAME_BYTES: Final = 4 << 20
 
 
 class Codec(Protocol[Out, In]):

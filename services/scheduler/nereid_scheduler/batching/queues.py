@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
 from itertools import chain, count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
 
 # Dead slots and stale expiry times are removed once there are more than this many.
-_SLACK = 64
+_SLACK: Final = 64
 # Maximum number of entries that a search for one shape passes over.
-_MAX_PASSED = 256
+_MAX_PASSED: Final = 256
 
 
 def request_prefix(request_id: str) -> str:

@@ -10,7 +10,7 @@ client has cancelled it; any other request when it ends.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Cancelled, NereidError
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.execution import Execution
     from nereid_scheduler.versions.tracing.traces import Traces
 
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 
 
 class Records:

@@ -83,7 +83,7 @@ _MAX_OPEN_CALLS: Final = 1024
 # Each combination of requested outputs counts as another step.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
-_now_ns = time.monotonic_ns
+_now_ns: Final = time.monotonic_ns
 
 
 class EnsembleDispatcher(Dispatcher):

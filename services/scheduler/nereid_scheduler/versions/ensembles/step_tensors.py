@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 
 # Name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]

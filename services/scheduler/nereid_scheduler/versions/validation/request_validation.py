@@ -7,7 +7,7 @@ It never reads the content of a tensor. The error texts and the order of the che
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
     Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
 
-_MAX_HEADS = 1024
-_MAX_HEAD_BYTES = 4096
+_MAX_HEADS: Final = 1024
+_MAX_HEAD_BYTES: Final = 4096
 # Clients and backends compute sizes as int64.
-_MAX_TENSOR_BYTES = 2**63 - 1
-_NS_PER_S = 1_000_000_000
+_MAX_TENSOR_BYTES: Final = 2**63 - 1
+_NS_PER_S: Final = 1_000_000_000
 # Elements without an order or, as on Triton, without arithmetic cannot be classified.
-_UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
+_UNCLASSIFIABLE: Final = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
-_BATCH_NOTE = (
+_BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
     "prepended to each input shape. If you want to specify the full shape including the batch dim "
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid.model_config.reshapes import Reshape
 
 _MAX_HEADS: Final = 1024
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 _CODES: Final = {
     "UNKNOWN": 2,
     "INTERNAL": 13,
