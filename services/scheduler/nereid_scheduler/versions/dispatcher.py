@@ -42,7 +42,7 @@ class Dispatcher(ABC):
         """Number of live sequences, and how many wait for a slot; `None` without sequences."""
 
     @abstractmethod
-    def on_queued(self, now_ns: int) -> None:
+    def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
 
     @abstractmethod

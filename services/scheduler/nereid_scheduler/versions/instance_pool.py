@@ -150,10 +150,10 @@ class InstancePool(Dispatcher):
 
     # ---- requests
 
-    def on_queued(self, now_ns: int) -> None:
+    def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
         if self._last_batch_small and self._router.free:
-            self._turns.ask(now_ns)
+            self._turns.ask()
         else:
             self._turns.wake()
         if not self._router.count:
@@ -259,7 +259,7 @@ class InstancePool(Dispatcher):
                     # The next requests of sequences may join the batch once they have responses.
                     self._turns.wake()
                 elif self.batcher.pending:
-                    self._turns.ask(now_ns)
+                    self._turns.ask()
                 # The instance executes its next batch while the responses are sent.
                 steps.take_steps()
             self._replies.respond(instance, reply, now_ns)

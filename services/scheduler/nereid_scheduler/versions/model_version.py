@@ -130,7 +130,7 @@ class ModelVersion(Stepper):
             self.records.refuse(entry, error, now_ns)
             raise
         requests.add_entry(entry)
-        self.dispatcher.on_queued(now_ns)
+        self.dispatcher.on_queued()
         return entry
 
     def check_client(self, request: InferRequest) -> None:

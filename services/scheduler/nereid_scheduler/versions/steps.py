@@ -27,7 +27,6 @@ class Steps:
     def __init__(self) -> None:
         self._inputs = 0
         self._due: list[Turns] = []
-        self._now_ns = 0
 
     def begin_input(self) -> None:
         """Let versions wait with their steps until the input is recorded. Inputs may nest."""
@@ -48,14 +47,13 @@ class Steps:
         due = self._due
         # A step of an ensemble lets other versions ask for theirs.
         while due:
-            due.pop(0).step(self._now_ns)
+            due.pop(0).step(_now_ns())
 
-    def ask(self, turns: Turns, now_ns: int) -> bool:
+    def ask(self, turns: Turns) -> bool:
         """Let a version take a step after the input; return False if there is none."""
         if not self._inputs:
             return False
         self._due.append(turns)
-        self._now_ns = now_ns
         return True
 
 
@@ -83,11 +81,11 @@ class Turns:
         self._at_end = False
         self._timer = RearmableTimer(self._on_timer)
 
-    def ask(self, now_ns: int) -> None:
+    def ask(self) -> None:
         """Take a step when the present input is recorded; without one, at the end of the turn."""
         if self._after_input:
             return
-        if self._steps.ask(self, now_ns):
+        if self._steps.ask(self):
             self._after_input = True
         else:
             self.wake()

@@ -25,7 +25,7 @@ class Version(Stepper):
             raise ValueError
         self.log.append("step")
         if self.then is not None:
-            self.then.turns.ask(now_ns)
+            self.then.turns.ask()
         due_ns, self.due_ns = self.due_ns, None
         return due_ns
 
@@ -34,8 +34,8 @@ async def test_a_step_is_taken_when_the_input_is_recorded() -> None:
     steps = Steps()
     version = Version(steps)
     steps.begin_input()
-    version.turns.ask(1)
-    version.turns.ask(1)
+    version.turns.ask()
+    version.turns.ask()
     assert version.log == []
     steps.end_input()
     assert version.log == ["step"]
@@ -47,17 +47,17 @@ async def test_steps_may_be_taken_before_the_input_ends_and_asked_for_again() ->
     steps = Steps()
     version = Version(steps)
     steps.begin_input()
-    version.turns.ask(1)
+    version.turns.ask()
     steps.take_steps()
     assert version.log == ["step"]
-    version.turns.ask(1)
+    version.turns.ask()
     steps.end_input()
     assert version.log == ["step", "step"]
 
 
 async def test_without_an_input_a_step_is_taken_at_the_end_of_the_turn() -> None:
     version = Version(Steps())
-    version.turns.ask(1)
+    version.turns.ask()
     assert version.log == []
     await turn()
     assert version.log == ["expire", "step"]
@@ -68,7 +68,7 @@ async def test_an_input_within_an_input_ends_with_it() -> None:
     version = Version(steps)
     steps.begin_input()
     steps.begin_input()
-    version.turns.ask(1)
+    version.turns.ask()
     steps.end_input()
     assert version.log == []
     steps.end_input()
@@ -89,12 +89,12 @@ async def test_a_step_that_fails_leaves_the_others_and_the_next_input_as_they_ar
     version, other, broken = Version(steps), Version(steps), Version(steps)
     broken.fails = True
     steps.begin_input()
-    broken.turns.ask(1)
-    version.turns.ask(1)
+    broken.turns.ask()
+    version.turns.ask()
     with pytest.raises(ValueError):
         steps.end_input()
     steps.begin_input()
-    other.turns.ask(1)
+    other.turns.ask()
     steps.end_input()
     assert (version.log, other.log) == (["step"], ["step"])
 

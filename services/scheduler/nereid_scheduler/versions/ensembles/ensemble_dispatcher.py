@@ -164,7 +164,7 @@ class EnsembleDispatcher(Dispatcher):
         """No sequences: the models of its steps have them."""
         return None
 
-    def on_queued(self, now_ns: int) -> None:  # noqa: ARG002 - of Dispatcher
+    def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
         self._turns.wake()
 
