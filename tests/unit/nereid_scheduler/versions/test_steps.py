@@ -5,8 +5,11 @@ import time
 import pytest
 
 from nereid_scheduler.versions.steps import Stepper, Steps, Turns
+from tests.support.forms import pure_only
 from tests.support.scheduler.world import turn
 from tests.support.waiting import until
+
+pytestmark = pure_only
 
 
 class Version(Stepper):
