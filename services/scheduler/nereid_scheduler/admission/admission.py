@@ -230,11 +230,10 @@ class Admission:
         if orphan is not None:
             return orphan
         self._check_moved(name)
-        refusal = None
-        if self._catalogue.runs_at_most_once(name, version):
-            refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
+            # The model may have been taken over meanwhile; before, its configuration was unknown.
+            refusal = self._rerun_refusal(name, version)
             # If this scheduler stops, the next one may find the first run: return the request.
             if refusal is None or (self._stopping and not request.caller):
                 self._admit_later(arrival, runs_again=True)
@@ -244,9 +243,16 @@ class Admission:
         resent = ResentRequest(request, self._first_runs, arrival.on_response, on_unknown)
         if resent.wait(self._catalogue.run_ids(name, version, request.id)):
             return resent
+        refusal = self._rerun_refusal(name, version)
         if refusal is not None:
             raise refusal
         return None
+
+    def _rerun_refusal(self, name: str, version: str) -> NereidError | None:
+        """Return the error for a resent request whose model runs requests at most once."""
+        if not self._catalogue.runs_at_most_once(name, version):
+            return None
+        return may_have_run(name, "the connection to an executor or a scheduler was lost")
 
     def _admit_later(
         self, arrival: _Arrival, *, runs_again: bool = False, since_ns: int = 0

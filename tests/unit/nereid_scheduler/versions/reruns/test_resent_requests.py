@@ -143,6 +143,17 @@ async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
     assert model.dispatcher.pending == 1
 
 
+async def test_nor_for_one_whose_configuration_comes_while_the_request_waits() -> None:
+    it = World()
+    it.join(1)
+    it.resend()
+    # The scheduler takes the model over.
+    it.served.draft.parameters["at_most_once"].string_value = "true"
+    it.ready().close()
+    it.report(1, None)
+    assert it.errors() == [(1, ABORTED)]
+
+
 async def test_a_request_that_waits_for_its_first_run_can_be_cancelled() -> None:
     it = World()
     it.join(1)
