@@ -119,7 +119,7 @@ class AnalyzeSettings:
     )
     max_candidates: int = flag(40, "that adaptive evaluates at most", integer(2, 10_000))
     rounds: int = flag(
-        5, "in which the best are measured again; fewer than 5 cannot tell a gain from noise",
+        5, "in which the best are measured again; fewer than 2 cannot tell a gain from noise",
         integer(1, 1000),
     )  # fmt: skip
     seed: int = flag(0, "of all that is random", integer(0, 1 << 62), aliases=("--random-seed",))

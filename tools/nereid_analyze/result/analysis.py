@@ -143,7 +143,7 @@ class Analysis:
             yield f"Could not be measured: {evaluation.candidate.text}: {evaluation.failure}"
 
     def _winner_lines(self) -> Iterator[str]:
-        default, best = self.default, self.result.finalists[self.result.verdict.best]
+        default, best = self.default, self.result.finalists[self.result.outcome.best]
         if not best.is_kept:
             limits = ", ".join(constraint.text for constraint in self.job.goal.constraints)
             yield f"No candidate keeps {limits or 'any rate'}; {self._default_text()}"
@@ -167,18 +167,18 @@ class Analysis:
         return f"keeps no rate that was measured: {self.finalist_text(default)}"
 
     def _advantage_lines(self, best: Finalist) -> Iterator[str]:
-        verdict = self.result.verdict
+        outcome = self.result.outcome
         if self.default.is_kept:
             yield f"Gain: {best.rate / self.default.rate - 1:+.1%} in the rate"
-        advantage = verdict.advantage
+        advantage = outcome.advantage
         if advantage is None:
             return
-        text = f"{', '.join(verdict.metrics)} {advantage.estimate:.3g} times as good"
+        text = f"{', '.join(outcome.metrics)} {advantage.estimate:.3g} times as good"
         if advantage.low is None or advantage.high is None:
             text += ", with too few rounds for an interval: --rounds=5"
         else:
             text += f", between {advantage.low:.3g} and {advantage.high:.3g} times"
-        level = verdict.level
+        level = outcome.level
         at = "" if level is None else f", both at {level.kind} {level.value:g}"
         yield f"In turn with the default{at}: {text}"
 

@@ -18,7 +18,7 @@ import numpy as np
 from nereid_analyze.estimate.batch_times import BatchTimes, fit_batch_times
 from nereid_analyze.estimate.capacity import Capacity, filling_concurrency
 from nereid_analyze.estimate.rates import Correction, Rates, fit_correction
-from nereid_analyze.search.finals import Finalist, Verdict, decide, run_finals
+from nereid_analyze.search.finals import Finalist, Outcome, decide, run_finals
 from nereid_analyze.search.inner import EXACT, Evaluation, InnerRules, evaluate
 from nereid_analyze.search.trial import CandidateError, Sample, Trial
 from nereid_analyze.space.candidate import INSTANCES, MAX_BATCH
@@ -100,7 +100,7 @@ class AdaptiveResult:
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
-    verdict: Verdict
+    outcome: Outcome
     times: Mapping[str, BatchTimes]
     capacity: Capacity
     sureness: float
@@ -111,7 +111,7 @@ class AdaptiveResult:
     @property
     def winner(self) -> int:
         """Index of the winner in finalists."""
-        return self.verdict.winner
+        return self.outcome.winner
 
 
 def most_evaluations(space: Space, most_candidates: int) -> int:
@@ -172,8 +172,8 @@ class _Adaptive:
             contestants, self._goal, rules.inner.seconds, rules.rounds
         )
         self._learn_finals(finalists)
-        verdict = yield from decide(finalists, self._goal, rules.inner.seconds, rules.rounds)
-        return self._result(finalists, verdict, pool)
+        outcome = yield from decide(finalists, self._goal, rules.inner.seconds, rules.rounds)
+        return self._result(finalists, outcome, pool)
 
     def _saturated(self, candidate: Candidate) -> Search[Evaluation]:
         """Measure a candidate that keeps no rate at its saturation, so that it can be compared."""
@@ -421,9 +421,9 @@ class _Adaptive:
         return sorted(evaluations, key=lambda evaluation: -evaluation.rate)
 
     def _result(
-        self, finalists: tuple[Finalist, ...], verdict: Verdict, pool: Sequence[Candidate]
+        self, finalists: tuple[Finalist, ...], outcome: Outcome, pool: Sequence[Candidate]
     ) -> AdaptiveResult:
-        chosen = finalists[verdict.winner].candidate
+        chosen = finalists[outcome.winner].candidate
         others = [candidate for candidate in pool if candidate != chosen]
         _, draws = self._draws(chosen, others)
         samples = [*self._probes]
@@ -434,7 +434,7 @@ class _Adaptive:
         return AdaptiveResult(
             evaluations=tuple(self._evaluations.values()),
             finalists=finalists,
-            verdict=verdict,
+            outcome=outcome,
             times=self._capacity.times,
             capacity=self._capacity,
             sureness=self._sureness(draws),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nereid_analyze.estimate.capacity import filling_concurrency
-from nereid_analyze.search.finals import Finalist, Verdict, decide, run_finals
+from nereid_analyze.search.finals import Finalist, Outcome, decide, run_finals
 from nereid_analyze.search.ranking import evaluation_of, evaluations_of
 from nereid_analyze.search.sweep import SweepRules, sweep
 from nereid_analyze.search.trial import CandidateError, Sample, Trial
@@ -60,13 +60,13 @@ class ModeResult:
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
-    verdict: Verdict
+    outcome: Outcome
     samples: tuple[Sample, ...]
 
     @property
     def winner(self) -> int:
         """Index of the winner in finalists."""
-        return self.verdict.winner
+        return self.outcome.winner
 
 
 def search_by_mode(
@@ -101,10 +101,10 @@ def search_by_mode(
     ]
     seconds, batch_size = rules.sweep.seconds, rules.sweep.batch_sizes[0]
     finalists = yield from run_finals([default, *best], goal, seconds, rules.rounds, batch_size)
-    verdict = yield from decide(finalists, goal, seconds, rules.rounds, batch_size)
+    outcome = yield from decide(finalists, goal, seconds, rules.rounds, batch_size)
     for finalist in finalists:
         samples += finalist.samples
-    return ModeResult(tuple(ranked), finalists, verdict, tuple(samples))
+    return ModeResult(tuple(ranked), finalists, outcome, tuple(samples))
 
 
 class _Chosen:

@@ -107,12 +107,13 @@ def test_all_candidates_of_model_analyzer_batch_where_it_is_legal() -> None:
     space = Space(model_settings("m", lone, limits))
     assert [each.value("m", DELAY, "") for each in space.all()] == [OFF, *[0] * 40]
     assert space.size == 41
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"max_batch_size": 0},
         {"sequence_batching": {}},
         {"dynamic_batching": {}},
         {"ensemble_scheduling": {"step": []}},
-    ):
+    ]
+    for change in changes:
         assert DELAY not in _values({**lone, **change}, limits)
 
 
