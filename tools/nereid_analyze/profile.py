@@ -229,7 +229,7 @@ class _Run:
             f"{job.title}: {job.mode} over {job.space.size} candidates, {limits}",
             f"Settings: {varied}",
             *(
-                f"max_batch_size of {model} stays at {rows} or more: clients have sent as much"
+                f"max_batch_size of {model} stays at {rows} or more: batches or requests had as many rows"
                 for model, rows in job.sent_rows.items()
                 if rows > 1
             ),

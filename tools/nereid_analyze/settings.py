@@ -118,10 +118,7 @@ class AnalyzeSettings:
         0.05, "to which a highest rate is searched, relative", _number(0.001, 0.5)
     )
     max_candidates: int = flag(40, "that adaptive evaluates at most", integer(2, 10_000))
-    rounds: int = flag(
-        5, "in which the best are measured again; fewer than 2 cannot tell a gain from noise",
-        integer(1, 1000),
-    )  # fmt: skip
+    rounds: int = flag(3, "in which the best are measured again", integer(1, 1000))
     seed: int = flag(0, "of all that is random", integer(0, 1 << 62), aliases=("--random-seed",))
     price_per_hour: float | None = flag(
         None, "of the machine, in any currency: says what a million inferences cost",

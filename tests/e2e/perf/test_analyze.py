@@ -137,7 +137,7 @@ profile_models:
   doubler:
     parameters: {{concurrency: [4]}}
     model_config_parameters:
-      max_batch_size: 4
+      max_batch_size: 32
       instance_group: [{{kind: KIND_CPU, count: [1, 2]}}]
   tripler:
     parameters: {{concurrency: 2}}
@@ -181,7 +181,7 @@ profile_models:
 """
     )
     code, printed = _run(
-        "-f", str(file), "--window=0.1", "--rounds=5", "--metrics-url=127.0.0.1:1/", "--apply"
+        "-f", str(file), "--window=0.1", "--rounds=1", "--metrics-url=127.0.0.1:1/", "--apply"
     )
     assert code == 0, printed
     if "No candidate is better" in printed or "No difference" in printed:

@@ -146,7 +146,7 @@ class Analysis:
         default, best = self.default, self.result.finalists[self.result.outcome.best]
         if not best.is_kept:
             limits = ", ".join(constraint.text for constraint in self.job.goal.constraints)
-            yield f"No candidate keeps {limits or 'any rate'}; {self._default_text()}"
+            yield f"No candidate keeps {limits or 'any rate'}; the default {self._default_text()}"
             return
         yield f"Default: {self._default_text()}"
         if best is default:
@@ -161,7 +161,7 @@ class Analysis:
     def _default_text(self) -> str:
         default = self.default
         if not default.rate:
-            return "the default serves no request"
+            return "serves no request"
         if default.is_kept:
             return self.finalist_text(default)
         return f"keeps no rate that was measured: {self.finalist_text(default)}"
@@ -174,9 +174,7 @@ class Analysis:
         if advantage is None:
             return
         text = f"{', '.join(outcome.metrics)} {advantage.estimate:.3g} times as good"
-        if advantage.low is None or advantage.high is None:
-            text += ", with too few rounds for an interval: --rounds=5"
-        else:
+        if advantage.low is not None and advantage.high is not None:
             text += f", between {advantage.low:.3g} and {advantage.high:.3g} times"
         level = outcome.level
         at = "" if level is None else f", both at {level.kind} {level.value:g}"

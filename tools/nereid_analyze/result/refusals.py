@@ -34,7 +34,7 @@ def _rows(before: Mapping[str, Any], after: Mapping[str, Any], sent_rows: int) -
         yield f"all requests as they are now, {dimension}"
     elif fewer < most:
         rows = f"{most} rows" if fewer + 1 == most else f"{fewer + 1} to {most} rows"
-        known = f"; the largest known has {sent_rows}" if sent_rows else ""
+        known = f"; the largest known batch has {sent_rows}" if sent_rows else ""
         yield f"requests of {rows}{known}"
 
 

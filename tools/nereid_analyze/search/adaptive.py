@@ -71,7 +71,7 @@ class AdaptiveRules:
     gain: float = 0.005
     sureness: float = 0.9
     finalists: int = 3
-    rounds: int = 5
+    rounds: int = 3
     pool: int = 1500
 
 
@@ -172,7 +172,7 @@ class _Adaptive:
             contestants, self._goal, rules.inner.seconds, rules.rounds
         )
         self._learn_finals(finalists)
-        outcome = yield from decide(finalists, self._goal, rules.inner.seconds, rules.rounds)
+        outcome = yield from decide(finalists, self._goal, rules.inner.seconds)
         return self._result(finalists, outcome, pool)
 
     def _saturated(self, candidate: Candidate) -> Search[Evaluation]:

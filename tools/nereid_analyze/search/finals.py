@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nereid_analyze.goal import THROUGHPUT, Goal
 from nereid_analyze.search.trial import CandidateError, Sample, Trial
 from nereid_perf.measurement import LoadLevel
-from nereid_perf.questions.intervals import Interval, paired_ratio
+from nereid_perf.questions.intervals import Interval, fewest_pairs, paired_ratio
 from nereid_perf.questions.levels import RATE
 from nereid_perf.questions.max_rate import keeps_up, rounded
 
@@ -33,8 +33,8 @@ _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98
 _CONFIDENCE: Final = 0.9
 _SECOND_CONFIDENCE: Final = 0.95
-# In fewer rounds, one that something else disturbed would decide.
-_MORE: Final = 2
+# In fewer rounds, a single one that something else disturbed would decide.
+_MORE: Final = 10
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ def run_finals(
 
 
 def decide(
-    finalists: Sequence[Finalist], goal: Goal, seconds: float, rounds: int, batch_size: int = 1
+    finalists: Sequence[Finalist], goal: Goal, seconds: float, batch_size: int = 1
 ) -> Search[Outcome]:
     """Compare the best finalist with the default, which wins if noise may explain the difference.
 
     Rates that were searched under a target, and a default that keeps none, are not compared as
-    rates: both get the load that the best keeps, and their latencies are compared. If the rounds
-    leave it open, both are measured in twice as many more.
+    rates: both get the load that the best keeps, and their latencies are compared. More rounds
+    follow until there are enough for an interval, and once more if that leaves it open.
     """
     default, index = finalists[0], best_of(finalists, goal)
     best = finalists[index]
@@ -150,11 +150,10 @@ def decide(
     if level is None and len(default.samples) == len(best.samples):
         samples = zip(default.samples, best.samples, strict=True)
         pairs = [(before.measurement, after.measurement) for before, after in samples]
-    else:
-        pairs = yield from _measure_pairs(trials, rounds)
+    pairs += yield from _measure_pairs(trials, fewest_pairs(_CONFIDENCE) - len(pairs))
     advantage = _advantage(pairs, compared, _CONFIDENCE)
     if advantage.estimate * _AS_GOOD > 1 and not _is_clear(advantage):
-        pairs += yield from _measure_pairs(trials, _MORE * rounds)
+        pairs += yield from _measure_pairs(trials, _MORE)
         # The second look is stricter, so that two are no more often wrong than one.
         advantage = _advantage(pairs, compared, _SECOND_CONFIDENCE)
     kept = sum(_is_kept(before, goal) for before, _ in pairs)

@@ -45,7 +45,7 @@ class ModeRules:
     seed: int = 0
     tops: int = 3
     sweeps_tops: bool = True
-    rounds: int = 5
+    rounds: int = 3
     least_share: float = 0.05
     most_share: float = 0.10
     least_trials: int = 20
@@ -101,7 +101,7 @@ def search_by_mode(
     ]
     seconds, batch_size = rules.sweep.seconds, rules.sweep.batch_sizes[0]
     finalists = yield from run_finals([default, *best], goal, seconds, rules.rounds, batch_size)
-    outcome = yield from decide(finalists, goal, seconds, rules.rounds, batch_size)
+    outcome = yield from decide(finalists, goal, seconds, batch_size)
     for finalist in finalists:
         samples += finalist.samples
     return ModeResult(tuple(ranked), finalists, outcome, tuple(samples))

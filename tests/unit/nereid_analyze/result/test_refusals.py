@@ -17,8 +17,8 @@ _CONFIG: dict[str, Any] = {
     [
         ({}, []),
         ({"max_batch_size": 32}, []),
-        ({"max_batch_size": 8}, ["requests of 9 to 16 rows; the largest known has 4"]),
-        ({"max_batch_size": 15}, ["requests of 16 rows; the largest known has 4"]),
+        ({"max_batch_size": 8}, ["requests of 9 to 16 rows; the largest known batch has 4"]),
+        ({"max_batch_size": 15}, ["requests of 16 rows; the largest known batch has 4"]),
         ({"max_batch_size": 0}, ["all requests as they are now, with a batch dimension"]),
         ({"input": [{**_INPUT, "dims": [-1, -1]}]}, []),
         ({"input": [{**_INPUT, "dims": [5, 3]}]}, ["'x' of shape [-1, 3] where it is not [5, 3]"]),

@@ -88,7 +88,6 @@ def _decided(
     kind: str = "concurrency",
     goal: Goal = _GOAL,
     at: Callable[[Trial], Measurement] = lambda trial: _at(trial, 10),
-    rounds: int = 5,
 ) -> tuple[Outcome, list[Trial]]:
     """Decide between finalists with the rates of their rounds; `at` measures what is asked for."""
     finalists = []
@@ -109,7 +108,7 @@ def _decided(
         asked.append(trial)
         return at(trial)
 
-    return resolve(decide(finalists, goal, 1, rounds), measure), asked
+    return resolve(decide(finalists, goal, 1), measure), asked
 
 
 @pytest.mark.parametrize(
@@ -136,9 +135,18 @@ def test_what_one_round_contradicts_is_measured_again(again: int, winner: int) -
     assert len(asked) == 20
 
 
-def test_few_rounds_show_nothing() -> None:
-    outcome, _ = _decided([100], [300], rounds=1)
-    assert (outcome.winner, outcome.best) == (0, 1)
+def test_few_rounds_get_as_many_more_as_an_interval_needs() -> None:
+    outcome, asked = _decided([100, 100], [300, 300])
+    assert len(asked) == 6
+    assert outcome.winner == 1
+
+
+def test_a_default_that_fails_each_round_has_no_interval() -> None:
+    def at(_trial: Trial) -> Measurement:
+        raise CandidateError("no")
+
+    outcome, _ = _decided([100] * 5, [120] * 5, "rate", at=at)
+    assert outcome.winner == 0
     assert outcome.advantage is not None
     assert outcome.advantage.low is None
 
@@ -178,7 +186,7 @@ def test_a_default_that_keeps_no_rate_is_compared_by_its_latencies() -> None:
         asked.append(trial)
         return at(trial)
 
-    outcome = resolve(decide([default, best], _GOAL, 1, 5), measure)
+    outcome = resolve(decide([default, best], _GOAL, 1), measure)
     assert outcome.winner == 1
     assert all(trial.level.value == 90 for trial in asked)
     assert outcome.advantage is not None
