@@ -112,8 +112,10 @@ class _Run:
                     lambda line: print_lines([line]),
                     time.monotonic,
                 )
-                result = resolve(search_of(job), partial(progress.measure, measure))
-                progress.end()
+                try:
+                    result = resolve(search_of(job), partial(progress.measure, measure))
+                finally:
+                    progress.end()
         analysis = Analysis(job, result)
         changes = changes_of(analysis)
         print_analysis(analysis, changes)
@@ -229,7 +231,7 @@ class _Run:
             f"{job.title}: {job.mode} over {job.space.size} candidates, {limits}",
             f"Settings: {varied}",
             *(
-                f"max_batch_size of {model} stays at {rows} or more: batches or requests had as many rows"
+                f"max_batch_size of {model} stays at {rows} or more: batches were as large"
                 for model, rows in job.sent_rows.items()
                 if rows > 1
             ),
