@@ -20,6 +20,13 @@ _REMEDIES: Final = tuple(
             r"export it for opset \2 or earlier, or install a newer onnxruntime",
         ),
         (
+            r"unsupported datatype 'seq\(map\(",
+            (
+                'a classifier of skl2onnx: to_onnx(..., options={"zipmap": False}) makes its'
+                " probabilities one tensor"
+            ),
+        ),
+        (
             r"No Op registered for (\S+)|\S+:(\w+)\(-?\d+\) is not a registered function/op",
             (
                 "give the library of custom operators by model_operations.op_library_filename, or"

@@ -172,6 +172,9 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
 
 def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     # Fields about when and how the run was started do not change the search.
-    other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
+    other = {
+        "started", "command", "price_per_hour", "fields", "filenames", "server", "idle",
+        "sent_rows",
+    }  # fmt: skip
     b = json.loads(json.dumps(b))
     return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

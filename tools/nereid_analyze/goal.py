@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 THROUGHPUT: Final = "perf_throughput"
 _MB: Final = 1e6
+_NO_RATE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,12 @@ class Goal:
         return parse_slo(",".join(limits)) if limits else None
 
     @property
+    def limited_latency(self) -> str:
+        """The first latency that has a limit, or else p99."""
+        limited = [each.metric for each in self.constraints if each.metric in _LATENCIES]
+        return limited[0] if limited else "perf_latency_p99"
+
+    @property
     def target_us(self) -> float | None:
         """The tightest limit of a response time, in us; `None` if there is no limit."""
         limits = [
@@ -244,12 +251,15 @@ class Goal:
     def score(self, measurement: Measurement, baseline: Measurement) -> float:
         """Return how much better than the baseline a measurement is: 0.1 means about 10 % better.
 
-        The score is a weighted mean of log ratios. A metric that is missing does not count.
+        The score is a weighted mean of log ratios. A metric that is missing does not count; a rate
+        of 0 counts as a very low one, so that no candidate is as good as another beside it.
         """
         total = 0.0
         for name, weight in self.objectives.items():
             metric = METRICS[name]
             a, b = metric.value(baseline), metric.value(measurement)
+            if name == THROUGHPUT:
+                a, b = max(a or 0, _NO_RATE), max(b or 0, _NO_RATE)
             if a and b and a > 0 and b > 0:
                 ratio = math.log(b / a)
                 total += weight * (ratio if metric.larger else -ratio)

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid_analyze.goal import Constraint, Goal
 from nereid_analyze.model_analyzer.keys import GPU_FIELDS, INFERENCE_FIELDS, SERVER_FIELDS
-from nereid_analyze.search.adaptive import AdaptiveResult, AdaptiveRules, search_adaptively
+from nereid_analyze.search.adaptive import (
+    AdaptiveResult,
+    AdaptiveRules,
+    most_evaluations,
+    search_adaptively,
+)
 from nereid_analyze.search.inner import InnerRules
 from nereid_analyze.search.modes import ModeResult, ModeRules, search_by_mode
 from nereid_analyze.search.sweep import SweepRules
@@ -46,6 +51,8 @@ class Job:
     price_per_hour: float | None = None
     # Original text of each config.pbtxt; `None` if the model has no file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
+    # The largest request that is known of each model's clients.
+    sent_rows: Mapping[str, int] = field(default_factory=dict)
     # Gauges of the metrics page before there was any load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
@@ -81,6 +88,20 @@ def search_of(job: Job) -> Search[AdaptiveResult | ModeResult]:
         job.defaults,
         ModeRules(sweep=job.sweep, seed=job.seed, **rules),
     )
+
+
+def most_candidates(job: Job) -> int:
+    """Return how many candidates the job's search measures at most, or about."""
+    if job.mode == ADAPTIVE:
+        # The first shows batch times, the last is the best one simplified.
+        return 2 + most_evaluations(job.space, int(job.rules["most_candidates"]))
+    return min(job.space.size, int(job.rules.get("most_trials", job.space.size)))
+
+
+def measurements_again(job: Job) -> int:
+    """Return about how many measurements the best candidates get again."""
+    tops = int(job.rules.get("tops") or job.rules.get("finalists") or 0)
+    return int(job.rules["rounds"]) * min(1 + tops, job.space.size)
 
 
 def job_document(job: Job) -> dict[str, Any]:

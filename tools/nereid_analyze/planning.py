@@ -58,9 +58,13 @@ def job_of(
     file: AnalyzerFile,
     settings: AnalyzeSettings,
     configs: Mapping[str, Mapping[str, Any]],
+    sent_rows: Mapping[str, int],
     **facts: Any,
 ) -> Job:
-    """Return the job of a group; `configs` includes the models that the group's models call."""
+    """Return the job of a group; `configs` includes the models that the group's models call.
+
+    sent_rows: the largest request that is known of each model's clients.
+    """
     first = group.specs[0]
     seconds = settings.window
     specs = {spec.name: spec for spec in (*file.composing, *group.specs)}
@@ -73,7 +77,8 @@ def job_of(
         configs=configs,
         cpu_only=cpu_only,
         mode=file.mode,
-        space=Space(tuple(_settings(group, file, settings, configs))),
+        space=Space(tuple(_settings(group, file, settings, configs, sent_rows))),
+        sent_rows=sent_rows,
         defaults={
             name: defaults_of(config, group.models.get(name, 1) if len(group.specs) > 1 else 1)
             for name, config in tuned.items()
@@ -108,12 +113,14 @@ def _settings(
     file: AnalyzerFile,
     settings: AnalyzeSettings,
     configs: Mapping[str, Mapping[str, Any]],
+    sent_rows: Mapping[str, int],
 ) -> Iterator[Setting]:
-    if not file.reloads or file.search_disabled:
-        # If the user lists settings, vary only these.
-        automatic: frozenset[str] = frozenset()
-    else:
+    automatic: frozenset[str] = frozenset()
+    # If the user lists settings, vary only these.
+    if file.reloads and not file.search_disabled:
         automatic = frozenset(settings.vary if file.mode == ADAPTIVE else MODEL_ANALYZER)
+        if settings.config_file and file.mode == ADAPTIVE:
+            automatic |= {"delay"}
     targets = [spec.goal.target_us for spec in group.specs if spec.goal.target_us is not None]
     limits = Limits(
         instances=file.instances,
@@ -121,16 +128,16 @@ def _settings(
         threads=settings.max_threads or os.cpu_count() or 1,
         target_us=min(targets, default=None),
         vary=automatic,
+        always_batched=bool(automatic) and bool(settings.config_file),
     )
     specs = {spec.name: spec for spec in (*file.composing, *group.specs)}
     for name, config in configs.items():
         spec = specs.get(name)
+        rows = max(_least_batch(name, configs), sent_rows.get(name, 0))
         if spec is not None and spec.alternatives is not None and file.reloads:
-            yield from listed_settings(name, config, spec.alternatives)
+            yield from listed_settings(name, config, spec.alternatives, rows)
         else:
-            least = max(limits.batches[0], _least_batch(name, configs))
-            batches = (least, max(least, limits.batches[1]))
-            yield from model_settings(name, config, replace(limits, batches=batches))
+            yield from model_settings(name, config, replace(limits, rows=rows))
     if len(settings.executors) > 1:
         yield Setting("", EXECUTORS, settings.executors, settings.executors[0])
 

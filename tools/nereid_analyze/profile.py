@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,16 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.config.settings_reader import read_shared_settings, settings_argv
 from nereid.core.terminal import log_to_terminal, print_error, print_lines
-from nereid_analyze.checkpoint import Checkpoint, CheckpointError
-from nereid_analyze.job import Job, search_of
+from nereid_analyze.checkpoint import Checkpoint, CheckpointError, recorded
+from nereid_analyze.job import Job, measurements_again, most_candidates, search_of
 from nereid_analyze.model_analyzer.config_file import AnalyzerFile, ConfigFileError
 from nereid_analyze.planning import Group, groups_of, job_of
+from nereid_analyze.progress import Progress
 from nereid_analyze.reports import changes_of, print_analysis, write_reports
 from nereid_analyze.result.analysis import Analysis
 from nereid_analyze.result.config_change import ApplyError, apply_changes, read_texts
 from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.result.refusals import refusals
 from nereid_analyze.search.trial import CandidateError, resolve
 from nereid_analyze.settings import AnalyzeSettings, merged_file
+from nereid_analyze.space.candidate import MAX_BATCH
+from nereid_analyze.space.override import overridden
 from nereid_analyze.target.local_mesh import LocalMesh
 from nereid_analyze.target.measured_models import MeasuredModels, MeasuredTarget
 from nereid_analyze.target.served_models import TargetError
@@ -33,7 +38,7 @@ from nereid_perf.server_stats.gauges import GaugeSampler
 from nereid_perf.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
     from nereid_analyze.result.config_change import ConfigChange
@@ -95,10 +100,22 @@ class _Run:
                 print_lines([f"{job.title} has no settings that could be varied"])
             print_lines(self._beginning(job))
             measured.use_default(job.space.default)
-            with Checkpoint(self._checkpoint(job), job, resume=self.settings.resume) as checkpoint:
-                progress = _Progress(self.settings.verbose)
-                measure = checkpoint.measure(progress.shown(measured.measure))
-                result = resolve(search_of(job), measure)
+            path = self._checkpoint(group)
+            with Checkpoint(path, job, resume=self.settings.resume) as checkpoint:
+                measure = checkpoint.measure(measured.measure)
+                if self.settings.verbose:
+                    measure = partial(_measure_verbosely, measure)
+                progress = Progress(
+                    job.goal,
+                    most_candidates(job),
+                    measurements_again(job),
+                    lambda line: print_lines([line]),
+                    time.monotonic,
+                )
+                try:
+                    result = resolve(search_of(job), partial(progress.measure, measure))
+                finally:
+                    progress.end()
         analysis = Analysis(job, result)
         changes = changes_of(analysis)
         print_analysis(analysis, changes)
@@ -107,7 +124,7 @@ class _Run:
         if not analysis.winner.is_kept:
             return _UNMET
         if self.settings.apply:
-            self._apply(changes, target)
+            return self._apply(job, changes, target)
         return 0
 
     def _target(self, group: Group) -> MeasuredTarget:
@@ -180,6 +197,7 @@ class _Run:
             self.file,
             self.settings,
             measured.configs,
+            self._sent_rows(group, measured),
             server=f"{measured.server.endpoint.address}, {measured.server.endpoint.protocol}",
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             command=self.command,
@@ -187,12 +205,19 @@ class _Run:
             idle=idle,
         )
 
-    def _checkpoint(self, job: Job) -> Path:
+    def _sent_rows(self, group: Group, measured: MeasuredModels) -> Mapping[str, int]:
+        path = self._checkpoint(group)
+        if self.settings.resume and path.exists():
+            # The server's statistics have the first search's requests by now.
+            return recorded(path)[0].sent_rows
+        return measured.sent_rows(group.specs[0].batch_sizes or (1,))
+
+    def _checkpoint(self, group: Group) -> Path:
         settings, file = self.settings, self.file
         directory = Path(settings.checkpoint_directory or file.checkpoint_directory)
         if not directory.is_absolute() and not settings.checkpoint_directory:
             directory = Path(file.export_path) / directory
-        return directory / f"{job.title}.jsonl"
+        return directory / f"{group.title}.jsonl"
 
     def _beginning(self, job: Job) -> list[str]:
         limits = (
@@ -205,55 +230,57 @@ class _Run:
         return [
             f"{job.title}: {job.mode} over {job.space.size} candidates, {limits}",
             f"Settings: {varied}",
+            *(
+                f"max_batch_size of {model} stays at {rows} or more: batches were as large"
+                for model, rows in job.sent_rows.items()
+                if rows > 1
+            ),
         ]
 
-    def _apply(self, changes: list[ConfigChange], target: MeasuredTarget) -> None:
+    def _apply(self, job: Job, changes: list[ConfigChange], target: MeasuredTarget) -> int:
         repository = Path(self.file.repository)
+        refused = [
+            f"{change.model} would refuse {requests}"
+            for change in changes
+            for requests in refusals(
+                job.configs[change.model],
+                overridden(
+                    job.configs[change.model], {each.name: each.after for each in change.changes}
+                ),
+                job.sent_rows.get(change.model, 0),
+            )
+        ]
+        print_lines(refused)
+        if refused and not self.settings.yes:
+            print_lines(["Nothing was written: --apply --yes writes it all the same"])
+            return _FAILED
         backups = apply_changes(repository, changes)
         print_lines(f"Kept {backup}" for backup in backups)
         for change in changes:
             print_lines([f"Wrote {repository / change.model / 'config.pbtxt'}"])
         if target.start_mesh is not None:
-            return
+            return 0
         server = Server(target.endpoint, timeout_s=600.0)
         for change in changes:
             server.load_model(change.model)
             config = server.config(change.model) or {}
-            wanted = [setting for setting in change.changes if setting.name == "max_batch_size"]
-            if any(int(config.get("max_batch_size") or 0) != setting.after for setting in wanted):
+            wanted = [setting for setting in change.changes if setting.name == MAX_BATCH]
+            if any(int(config.get(MAX_BATCH) or 0) != setting.after for setting in wanted):
                 raise ApplyError(
                     f"{change.model} was loaded, but not from {repository}: the server has another"
                     " repository"
                 )
             print_lines([f"Loaded {change.model}"])
+        return 0
 
 
-class _Progress:
-    def __init__(self, verbose: bool) -> None:
-        self._verbose = verbose
-        self._number = 0
-        self._candidate: object = None
-
-    def shown(self, measure: Measure) -> Measure:
-        return partial(self._measure, measure)
-
-    def _measure(self, measure: Measure, trial: Trial) -> Measurement:
-        self._number += 1
-        if not self._verbose and trial.candidate != self._candidate:
-            self._candidate = trial.candidate
-            print_lines([f"{self._number:5}  {trial.candidate.text}"])
-        try:
-            measurement = measure(trial)
-        except CandidateError as error:
-            print_lines([f"{self._number:5}  {trial.candidate.text}: {error}"])
-            raise
-        if self._verbose:
-            level = trial.level
-            p99 = time_text(percentile_us(measurement.latencies.response, 99))
-            what = f"{trial.candidate.text}  {level.kind} {level.value:g}, {trial.seconds:g} s"
-            rate = rate_text(measurement.requests_per_s)
-            print_lines([f"{self._number:5}  {what}: {rate}, p99 {p99}"])
-        return measurement
+def _measure_verbosely(measure: Measure, trial: Trial) -> Measurement:
+    measurement = measure(trial)
+    level = trial.level
+    p99 = time_text(percentile_us(measurement.latencies.response, 99))
+    what = f"  {trial.candidate.text}  {level.kind} {level.value:g}, {trial.seconds:g} s"
+    print_lines([f"{what}: {rate_text(measurement.requests_per_s)}, p99 {p99}"])
+    return measurement
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -133,6 +133,10 @@ class AnalyzeSettings:
     apply: bool = flag(
         False, "write the best into --model-repository, and load it", boolean, bare="true"
     )
+    yes: bool = flag(
+        False, "--apply also writes what makes the server refuse requests that it accepts now",
+        boolean, aliases=("-y",), bare="true",
+    )  # fmt: skip
     verbose: bool = flag(
         False, "a line for each measurement", boolean, aliases=("-v",), bare="true"
     )

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.http
 
 from nereid_analyze import command
 from nereid_perf.endpoint import Endpoint
@@ -135,7 +137,7 @@ profile_models:
   doubler:
     parameters: {{concurrency: [4]}}
     model_config_parameters:
-      max_batch_size: 4
+      max_batch_size: 32
       instance_group: [{{kind: KIND_CPU, count: [1, 2]}}]
   tripler:
     parameters: {{concurrency: 2}}
@@ -182,7 +184,7 @@ profile_models:
         "-f", str(file), "--window=0.1", "--rounds=1", "--metrics-url=127.0.0.1:1/", "--apply"
     )
     assert code == 0, printed
-    if "No candidate is better" in printed:
+    if "No candidate is better" in printed or "No difference" in printed:
         assert _config(mesh) == before
         return
     assert "Loaded doubler" in printed
@@ -191,6 +193,80 @@ profile_models:
     assert path.read_text() == _CONFIG.replace("16", str(size))
     backup = path.with_name("config.pbtxt.before-analyze-1")
     assert backup.read_text() == _CONFIG.replace("16", "1")
+
+
+_SWEEP = """
+triton_launch_mode: remote
+client_protocol: http
+triton_http_endpoint: {url}
+model_repository: {repository}
+export_path: {path}
+run_config_search_max_instance_count: 1
+run_config_search_max_model_batch_size: 8
+concurrency: 4
+profile_models: [doubler]
+"""
+
+
+def test_all_candidates_of_model_analyzers_file_batch_and_hold_what_clients_send(
+    tmp_path: Path,
+) -> None:
+    # With all tensors given, the server adds no batcher.
+    tensors = "".join(
+        f'{kind} {{ name: "{kind.upper()}0" data_type: TYPE_FP32 dims: [ 8 ] }}\n'
+        for kind in ("input", "output")
+    )
+    config = "max_batch_size: 8\ninstance_group { kind: KIND_CPU count: 1 }\n" + tensors
+    repository = tmp_path / "repository"
+    e2e_models.save_scaler(repository, "doubler", 2, config)
+    file = tmp_path / "config.yml"
+    with running(repository, tmp_path / "log", *_EXPLICIT) as mesh:
+        with tritonclient.http.InferenceServerClient(mesh.http) as client:
+            tensor = tritonclient.http.InferInput("INPUT0", [3, 8], "FP32")
+            tensor.set_data_from_numpy(np.zeros((3, 8), np.float32))
+            client.infer("doubler", [tensor])
+        file.write_text(_SWEEP.format(url=mesh.http, repository=repository, path=tmp_path))
+        code, printed = _run("-f", str(file), "--window=0.05", "--rounds=1")
+    assert code == 0, printed
+    assert "max_batch_size of doubler stays at 3 or more" in printed
+    # The default has no batcher; the others do, with a largest batch of 4 and 8.
+    assert "brute over 3 candidates" in printed
+    for text in ("max_batch_size=8, delay_us=-1", "max_batch_size=4, delay_us=0"):
+        assert text in printed
+    assert "3 of at most 3: " in printed
+    assert "best so far" in printed
+
+
+def test_what_would_be_refused_is_said_and_not_applied(repository: Path, tmp_path: Path) -> None:
+    path = repository / "doubler" / "config.pbtxt"
+    # Eight clients wait for batches of 16 in vain; batches of 8 are full at once.
+    config = _CONFIG.replace("{ }", "{ max_queue_delay_microseconds: 50000 }")
+    path.write_text(config)
+    file = tmp_path / "config.yml"
+    with running(repository, tmp_path / "log", *_EXPLICIT) as mesh:
+        file.write_text(
+            f"""
+triton_launch_mode: remote
+client_protocol: http
+triton_http_endpoint: {mesh.http}
+model_repository: {repository}
+export_path: {tmp_path}
+profile_models:
+  doubler:
+    parameters: {{concurrency: [8]}}
+    model_config_parameters: {{max_batch_size: [8]}}
+"""
+        )
+        flags = ("-f", str(file), "--window=0.3", "--apply", "--metrics-url=127.0.0.1:1/")
+        code, printed = _run(*flags)
+        assert code == 1, printed
+        assert "doubler would refuse requests of 9 to 16 rows" in printed
+        assert "Nothing was written" in printed
+        assert path.read_text() == config
+        code, printed = _run(*flags, "--resume", "--yes")
+        assert code == 0, printed
+        assert path.read_text() == config.replace("16", "8")
+        assert _config(mesh)["max_batch_size"] == 8
 
 
 @pytest.mark.nightly

@@ -29,6 +29,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = "import os\nos._exit(9)\nclass TritonPythonModel:\n  def auto_complete_config(c): 1\n"
     add(root, "completing", _PYTHON, source)
     add(root, "on_gpu", _PYTHON + _TENSORS + "instance_group { kind: KIND_GPU }", source)
+    add(root, "faulty", _PYTHON + _TENSORS, "class TritonPythonModel(:\n")
+    add(root, "bare", 'backend: "python"', "class TritonPythonModel:\n  pass\n")
     add(root, "typing", "max_batch_sise: 3", "")
     add(root, "engine", 'backend: "tensorrt"' + _TENSORS, "")
     add(
@@ -96,6 +98,12 @@ def test_a_whole_repository(repository: Path, capsys: pytest.CaptureFixture[str]
     (engine,) = messages(models["engine"])
     assert "unable to find backend library for backend 'tensorrt'" in engine
     assert codes(models["engine"], "note") == ["backend-not-installed"]
+    (version,) = models["faulty"]["versions"]
+    assert (version["state"], version["instances"]) == ("UNAVAILABLE", [])
+    assert "SyntaxError" in version["reason"]
+    assert codes(models["faulty"]) == ["python-source"]
+    assert codes(models["faulty"], "note") == []
+    assert codes(models["bare"], "warning") == ["no-inputs"]
     # What Python models complete by themselves is not known, nor what is made of them.
     assert [each["state"] for each in models["completing"]["versions"]] == ["UNKNOWN"]
     assert codes(models["completing"]) == []

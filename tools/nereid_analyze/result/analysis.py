@@ -10,7 +10,6 @@ from nereid_analyze.search.adaptive import AdaptiveResult, Effect
 from nereid_analyze.space.candidate import Candidate, Value, short_name, shown
 from nereid_analyze.space.override import OFF
 from nereid_perf.distribution import percentile_us
-from nereid_perf.questions.intervals import Interval, paired_ratio
 from nereid_perf.questions.metrics import error_share, rate_text, time_text
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ _MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
 # Smaller relative effects count as no effect.
 _VISIBLE: Final = 0.02
-_CONFIDENCE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,6 @@ class Analysis:
         """Relative gain of the rate over the default's; `None` if the default has no rate."""
         before = self.default.rate if self.default.is_kept else 0.0
         return self.winner.rate / before - 1 if before else None
-
-    @property
-    def interval(self) -> Interval | None:
-        """Confidence interval of the winner's rate over the default's, from paired rounds."""
-        a, b = self.default.rates, self.winner.rates
-        if self.is_default_best or len(a) != len(b) or not a or not all((*a, *b)):
-            return None
-        return paired_ratio(a, b, _CONFIDENCE)
 
     @property
     def adaptive(self) -> AdaptiveResult | None:
@@ -153,22 +143,42 @@ class Analysis:
             yield f"Could not be measured: {evaluation.candidate.text}: {evaluation.failure}"
 
     def _winner_lines(self) -> Iterator[str]:
-        winner, default = self.winner, self.default
-        if not winner.is_kept:
+        default, best = self.default, self.result.finalists[self.result.outcome.best]
+        if not best.is_kept:
             limits = ", ".join(constraint.text for constraint in self.job.goal.constraints)
-            yield f"No candidate keeps {limits}; the default reaches {rate_text(default.rate)}"
+            yield f"No candidate keeps {limits or 'any rate'}; the default {self._default_text()}"
             return
-        yield f"Default: {self.finalist_text(default)}"
-        if self.is_default_best:
+        yield f"Default: {self._default_text()}"
+        if best is default:
             yield "No candidate is better than the default"
             return
-        yield f"Best: {self.finalist_text(winner)}: {winner.candidate.text}"
-        gain, interval = self.gain, self.interval
-        if gain is not None:
-            text = f"Gain: {gain:+.1%}"
-            if interval is not None and interval.low is not None and interval.high is not None:
-                text += f", between {interval.low - 1:+.1%} and {interval.high - 1:+.1%}"
-            yield f"{text}, measured in turn with the default"
+        if self.is_default_best:
+            yield "No difference that noise does not explain: the default stays"
+        title = "Nearest" if self.is_default_best else "Best"
+        yield f"{title}: {self.finalist_text(best)}: {best.candidate.text}"
+        yield from self._advantage_lines(best)
+
+    def _default_text(self) -> str:
+        default = self.default
+        if not default.rate:
+            return "serves no request"
+        if default.is_kept:
+            return self.finalist_text(default)
+        return f"keeps no rate that was measured: {self.finalist_text(default)}"
+
+    def _advantage_lines(self, best: Finalist) -> Iterator[str]:
+        outcome = self.result.outcome
+        if self.default.is_kept:
+            yield f"Gain: {best.rate / self.default.rate - 1:+.1%} in the rate"
+        advantage = outcome.advantage
+        if advantage is None:
+            return
+        text = f"{', '.join(outcome.metrics)} {advantage.estimate:.3g} times as good"
+        if advantage.low is not None and advantage.high is not None:
+            text += f", between {advantage.low:.3g} and {advantage.high:.3g} times"
+        level = outcome.level
+        at = "" if level is None else f", both at {level.kind} {level.value:g}"
+        yield f"In turn with the default{at}: {text}"
 
     def finalist_text(self, finalist: Finalist) -> str:
         """Return a finalist's line."""

@@ -18,7 +18,7 @@ import numpy as np
 from nereid_analyze.estimate.batch_times import BatchTimes, fit_batch_times
 from nereid_analyze.estimate.capacity import Capacity, filling_concurrency
 from nereid_analyze.estimate.rates import Correction, Rates, fit_correction
-from nereid_analyze.search.finals import Finalist, run_finals, winner_of
+from nereid_analyze.search.finals import Finalist, Outcome, decide, run_finals
 from nereid_analyze.search.inner import EXACT, Evaluation, InnerRules, evaluate
 from nereid_analyze.search.trial import CandidateError, Sample, Trial
 from nereid_analyze.space.candidate import INSTANCES, MAX_BATCH
@@ -92,7 +92,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class AdaptiveResult:
-    """The result of the search; `winner` is an index in finalists, of which the default is first.
+    """The result of the search; the default is the first of the finalists.
 
     sureness: probability that no candidate is more than 5 % better. miss: typical relative error of
     predicted rates.
@@ -100,13 +100,24 @@ class AdaptiveResult:
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
-    winner: int
+    outcome: Outcome
     times: Mapping[str, BatchTimes]
     capacity: Capacity
     sureness: float
     miss: float
     effects: tuple[Effect, ...]
     samples: tuple[Sample, ...]
+
+    @property
+    def winner(self) -> int:
+        """Index of the winner in finalists."""
+        return self.outcome.winner
+
+
+def most_evaluations(space: Space, most_candidates: int) -> int:
+    """Return how many candidates the search evaluates at most, before it simplifies the best."""
+    share = max(_MIN_CANDIDATES, math.ceil(space.size * _SHARE))
+    return min(most_candidates, share, space.size)
 
 
 def search_adaptively(
@@ -143,11 +154,11 @@ class _Adaptive:
         rules, space = self._rules, self._space
         yield from self._probe()
         self._refit()
-        default = yield from self._evaluate(space.default)
+        yield from self._evaluate(space.default)
+        default = yield from self._saturated(space.default)
         pool = space.sample(rules.pool, self._random)
         yield from self._spread(pool)
-        most = min(rules.most_candidates, max(_MIN_CANDIDATES, math.ceil(space.size * _SHARE)))
-        while len(self._evaluations) < min(most, space.size):
+        while len(self._evaluations) < most_evaluations(space, rules.most_candidates):
             self._refit()
             candidate = self._next(pool)
             if candidate is None:
@@ -161,8 +172,23 @@ class _Adaptive:
             contestants, self._goal, rules.inner.seconds, rules.rounds
         )
         self._learn_finals(finalists)
-        winner = winner_of(finalists, self._goal)
-        return self._result(finalists, winner, pool)
+        outcome = yield from decide(finalists, self._goal, rules.inner.seconds)
+        return self._result(finalists, outcome, pool)
+
+    def _saturated(self, candidate: Candidate) -> Search[Evaluation]:
+        """Measure a candidate that keeps no rate at its saturation, so that it can be compared."""
+        evaluation = self._evaluations[candidate]
+        if self._goal.slo is None or evaluation.rate or evaluation.failure:
+            return evaluation
+        most = filling_concurrency(candidate, self._defaults)
+        level = LoadLevel(CONCURRENCY, min(most, self._rules.inner.most_concurrency))
+        trial = Trial(candidate, level, self._rules.inner.seconds)
+        try:
+            sample = Sample(trial, (yield trial))
+        except CandidateError:
+            return evaluation
+        samples = (*evaluation.samples, sample)
+        return replace(evaluation, level=level, best=sample.measurement, samples=samples)
 
     def _simplify(self) -> Search[None]:
         """Evaluate the best again, with the default's values for settings without a gain."""
@@ -395,9 +421,9 @@ class _Adaptive:
         return sorted(evaluations, key=lambda evaluation: -evaluation.rate)
 
     def _result(
-        self, finalists: tuple[Finalist, ...], winner: int, pool: Sequence[Candidate]
+        self, finalists: tuple[Finalist, ...], outcome: Outcome, pool: Sequence[Candidate]
     ) -> AdaptiveResult:
-        chosen = finalists[winner].candidate
+        chosen = finalists[outcome.winner].candidate
         others = [candidate for candidate in pool if candidate != chosen]
         _, draws = self._draws(chosen, others)
         samples = [*self._probes]
@@ -408,7 +434,7 @@ class _Adaptive:
         return AdaptiveResult(
             evaluations=tuple(self._evaluations.values()),
             finalists=finalists,
-            winner=winner,
+            outcome=outcome,
             times=self._capacity.times,
             capacity=self._capacity,
             sureness=self._sureness(draws),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nereid_analyze.estimate.capacity import filling_concurrency
-from nereid_analyze.search.finals import Finalist, run_finals, winner_of
+from nereid_analyze.search.finals import Finalist, Outcome, decide, run_finals
 from nereid_analyze.search.ranking import evaluation_of, evaluations_of
 from nereid_analyze.search.sweep import SweepRules, sweep
 from nereid_analyze.search.trial import CandidateError, Sample, Trial
@@ -60,8 +60,13 @@ class ModeResult:
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
-    winner: int
+    outcome: Outcome
     samples: tuple[Sample, ...]
+
+    @property
+    def winner(self) -> int:
+        """Index of the winner in finalists."""
+        return self.outcome.winner
 
 
 def search_by_mode(
@@ -94,12 +99,12 @@ def search_by_mode(
     best = [evaluation for evaluation in ranked if evaluation.rate and evaluation is not default][
         : rules.tops
     ]
-    finalists = yield from run_finals(
-        [default, *best], goal, rules.sweep.seconds, rules.rounds, rules.sweep.batch_sizes[0]
-    )
+    seconds, batch_size = rules.sweep.seconds, rules.sweep.batch_sizes[0]
+    finalists = yield from run_finals([default, *best], goal, seconds, rules.rounds, batch_size)
+    outcome = yield from decide(finalists, goal, seconds, batch_size)
     for finalist in finalists:
         samples += finalist.samples
-    return ModeResult(tuple(ranked), finalists, winner_of(finalists, goal), tuple(samples))
+    return ModeResult(tuple(ranked), finalists, outcome, tuple(samples))
 
 
 class _Chosen:

@@ -23,7 +23,8 @@ EXECUTORS: Final = "executors"
 class Setting:
     """A setting that is varied; `model` is "" for a setting of the mesh.
 
-    name: path of the field. values: in order, so that neighbours are adjacent; include the default.
+    name: path of the field. values: in order, so that neighbours are adjacent. Only without
+    batching, which Model Analyzer switches on for all candidates, the default is not among them.
     """
 
     model: str

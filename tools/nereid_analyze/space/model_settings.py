@@ -34,13 +34,18 @@ _THREADED: Final = ("onnxruntime", "openvino", "pytorch")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of values: (minimum, maximum), or the maximum; `vary` has keys of NAMES."""
+    """Limits of values: (minimum, maximum), or the maximum; `vary` has keys of NAMES.
+
+    rows: largest request that has to fit. always_batched: all candidates batch, where it is legal.
+    """
 
     instances: tuple[int, int] = (1, 5)
     batches: tuple[int, int] = (1, 128)
     threads: int = 1
     target_us: float | None = None
     vary: frozenset[str] = frozenset(USUAL)
+    rows: int = 0
+    always_batched: bool = False
 
 
 def model_settings(name: str, config: Mapping[str, Any], limits: Limits) -> tuple[Setting, ...]:
@@ -48,18 +53,22 @@ def model_settings(name: str, config: Mapping[str, Any], limits: Limits) -> tupl
     if is_ensemble(config):
         return ()
     settings = _settings(name, config, limits)
-    return tuple(setting for setting in settings if len(setting.values) > 1)
+    return tuple(setting for setting in settings if setting.values != (setting.default,))
 
 
 def listed_settings(
-    name: str, config: Mapping[str, Any], alternatives: Mapping[str, list[Any]]
+    name: str, config: Mapping[str, Any], alternatives: Mapping[str, list[Any]], rows: int = 0
 ) -> tuple[Setting, ...]:
-    """Return the settings for fields whose alternatives the user lists; add the present values."""
+    """Return the settings for fields whose alternatives the user lists; add the present values.
+
+    rows: largest request that has to fit.
+    """
     settings = []
     for field, values in alternatives.items():
         if field == MAX_BATCH:
             present = int(config.get(MAX_BATCH) or 0)
-            settings.append(Setting(name, MAX_BATCH, _with(present, map(int, values)), present))
+            sizes = [size for size in map(int, values) if size >= rows]
+            settings.append(Setting(name, MAX_BATCH, _with(present, sizes), present))
         elif field == "instance_group" and _counts(values) is not None:
             present = defaults_of(config).instances
             counts = _with(present, _counts(values) or ())
@@ -122,8 +131,8 @@ def _batch_settings(
     name: str, config: Mapping[str, Any], limits: Limits, batches: int
 ) -> Iterator[Setting]:
     if "max_batch_size" in limits.vary:
-        values = _with(batches, _powers(*limits.batches))
-        yield Setting(name, MAX_BATCH, values, batches)
+        values = [size for size in _powers(*limits.batches) if size >= limits.rows]
+        yield Setting(name, MAX_BATCH, _with(batches, values), batches)
     batching = config.get("dynamic_batching")
     present = OFF
     if batching is not None:
@@ -134,6 +143,8 @@ def _batch_settings(
             most_us = min(most_us, int(limits.target_us * _DELAY_SHARE))
         delays = [delay for delay in _DELAYS_US if delay <= most_us]
         yield Setting(name, DELAY, _with(present, delays), present)
+    elif limits.always_batched and batching is None:
+        yield Setting(name, DELAY, (0,), OFF)
     if "preferred" in limits.vary and batching is not None:
         sizes = tuple(batching.get("preferred_batch_size") or ())
         given: Value = sizes if sizes and sizes != (batches,) else UNSET

@@ -26,7 +26,7 @@ class Space:
     @property
     def size(self) -> int:
         """Number of candidates."""
-        return math.prod(len(setting.values) for setting in self.settings)
+        return math.prod(len(setting.values) for setting in self.settings) + self._has_own_default
 
     @property
     def default(self) -> Candidate:
@@ -37,6 +37,8 @@ class Space:
 
     def all(self) -> Iterator[Candidate]:
         """Yield all candidates in order; the last setting changes fastest."""
+        if self._has_own_default:
+            yield self.default
         for values in itertools.product(*(setting.values for setting in self.settings)):
             yield self._candidate(values)
 
@@ -68,6 +70,10 @@ class Space:
             at = {value: place / last for place, value in enumerate(setting.values)}
             columns.append([at[candidate.choices[index][2]] for candidate in candidates])
         return np.array(columns, np.float64).reshape(len(self.settings), -1).T
+
+    @property
+    def _has_own_default(self) -> bool:
+        return any(setting.default not in setting.values for setting in self.settings)
 
     def _candidate(self, values: Sequence[object]) -> Candidate:
         return Candidate(

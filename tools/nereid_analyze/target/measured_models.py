@@ -17,7 +17,7 @@ from nereid_perf.server import Server, ServerError
 from nereid_perf.session import Session, SessionError, WindowSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from nereid_analyze.search.trial import Trial
@@ -80,6 +80,15 @@ class MeasuredModels:
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
         """Maps each model to its configuration without a candidate."""
         return self._served.configs
+
+    def sent_rows(self, batch_sizes: Iterable[int]) -> dict[str, int]:
+        """Map each model to the largest request that clients have sent, or that a trial sends."""
+        rows = dict(self._served.sent_rows)
+        for model in self._target.models:
+            for size in batch_sizes:
+                # --perf-flag may set another size.
+                rows[model] = max(rows[model], self._settings(model, size).inputs.batch_size)
+        return rows
 
     @property
     def server(self) -> Server:

@@ -51,6 +51,8 @@ class ServedModels:
         # Values of each model that differ from its original configuration.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
+        # The largest batch of each model before the search: no client has sent a larger request.
+        self.sent_rows: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         """Load the models; raise TargetError if the server cannot be used."""
@@ -134,6 +136,7 @@ class ServedModels:
                         " Triton or Nereid can be measured with nereid perf alone"
                     )
                 self.configs[model] = config
+                self.sent_rows[model] = _largest_batch(self._server.statistics(model) or (), config)
                 waiting += composing_models(model, self._server.config)
             if self._reloads:
                 self._check_loads()
@@ -185,6 +188,16 @@ def _present(config: Mapping[str, Any], name: str) -> int | None:
     if name == INSTANCES and config.get("instance_group"):
         return int(config["instance_group"][0].get("count") or 1)
     return None
+
+
+def _largest_batch(statistics: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> int:
+    sizes = [
+        int(batches.get("batch_size") or 0)
+        for version in statistics
+        for batches in version.get("batch_stats") or ()
+    ]
+    # An earlier search may have tried larger batches than the configuration allows clients.
+    return min(max(sizes, default=0), int(config.get(MAX_BATCH) or 0))
 
 
 def _advice(text: str) -> str:

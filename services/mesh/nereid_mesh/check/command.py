@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,17 +18,23 @@ from nereid.core.files.regular_files import read_regular_file
 from nereid.core.terminal import print_error, print_lines
 from nereid.facts.findings import Finding, Severity
 from nereid.model_config import parse_config
+from nereid.pb import model_config_pb2
 from nereid_executor.backends.registry import BackendRegistry
 from nereid_executor.settings import ExecutorSettings, prepare_environment
 from nereid_mesh.check.advice import advise
-from nereid_mesh.check.directories import model_findings, repository_findings
+from nereid_mesh.check.directories import (
+    NO_INPUTS,
+    model_findings,
+    repository_findings,
+    version_findings,
+)
 from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
 from nereid_scheduler.control.repository.model_folder import LocalFolder, find_export
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.core.models.dependencies import plain_name
-from nereid_scheduler.core.models.revision import CONFIG_FILE
+from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
 from nereid_scheduler.placement.models.config_completion import CompletionRules
 from nereid_scheduler.settings import Settings as SchedulerSettings
 
@@ -126,15 +133,30 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
     model.findings += model_findings(path, written, served, reader.offered)
     findings: dict[Finding, None] = {}
     export = find_export(LocalFolder(path))
-    for version in model.versions:
+    for number, version in enumerate(model.versions):
         version_path = str(path.absolute() / (export or str(version.number)))
-        findings.update(dict.fromkeys(_unread(reader, version_path)))
+        is_completed = version.config is not None
+        of_file: list[Finding] = []
+        if not export:
+            version_folder = path / str(version.number)
+            of_file += version_findings(version_folder, written, is_completed=is_completed)
+        findings.update(dict.fromkeys(of_file))
+        error = next((each for each in of_file if each.severity is Severity.ERROR), None)
+        if error is not None:
+            model.versions[number] = replace(
+                version, state="UNAVAILABLE", reason=error.message, instances=()
+            )
+            continue
+        if all(finding.code != NO_INPUTS for finding in of_file):
+            findings.update(dict.fromkeys(_unread(reader, version_path)))
         if version.config is not None and version.state == "READY":
             findings.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
     model.findings += findings
 
 
 def _read_written(path: Path) -> ModelConfig | None:
+    if not (path / CONFIG_FILE).exists() and not (path / CONFIG_FOLDER).exists():
+        return model_config_pb2.ModelConfig(name=path.name)
     try:
         return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):

@@ -33,6 +33,7 @@ _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
 _PLATFORMS: Final = (*(known.platform for known in KNOWN_BACKENDS), ENSEMBLE_PLATFORM)
 _OF_THE_WORKER: Final = frozenset({"c_python_backend_utils", "triton_python_backend_utils"})
 _CONFIG_SIMILARITY: Final = 0.75
+NO_INPUTS: Final = "no-inputs"
 
 
 def repository_findings(repository: Path) -> Iterator[Finding]:
@@ -110,8 +111,6 @@ def model_findings(
     if config is not None:
         yield from _unserved(config, versions, served)
         yield from _backend_name(config, offered)
-    for number in served:
-        yield from _model_file(path / str(number), config)
 
 
 def _is_version(name: str) -> bool:
@@ -205,7 +204,13 @@ def _backend_name(config: ModelConfig, offered: Collection[str]) -> Iterator[Fin
             )
 
 
-def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
+def version_findings(
+    version: Path, config: ModelConfig | None, *, is_completed: bool
+) -> Iterator[Finding]:
+    """Yield findings about the model file of a version.
+
+    config: completed, or as written, or `None` if unreadable.
+    """
     try:
         names = sorted(entry.name for entry in version.iterdir())
     except OSError:
@@ -221,7 +226,9 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
         return
     if not expected.isdisjoint(names):
         if config is not None and config.backend == PYTHON:
-            yield from _python_source(version / next(iter(expected)), config)
+            yield from _python_source(version / next(iter(expected)), config, is_completed)
+        elif config is not None and expected.intersection(names) == {_FILE_NAMES[PYTHON]}:
+            yield from _python_source(version / _FILE_NAMES[PYTHON], config, is_completed)
         return
     if len(expected) == 1:
         (wanted,) = expected
@@ -240,7 +247,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
         )
 
 
-def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
+def _python_source(path: Path, config: ModelConfig, is_completed: bool) -> Iterator[Finding]:
     """Yield the errors of an import of the file, without running code."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
@@ -262,9 +269,29 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
             "python-source",
             f"AttributeError: Python model file '{path}' has no class TritonPythonModel",
         )
+    if not config.input and (is_completed or _completes_nothing(tree)):
+        yield Finding(
+            Severity.WARNING,
+            NO_INPUTS,
+            f"Python model '{path}' declares no inputs: clients cannot send any",
+            "write input and output in config.pbtxt, or a static method"
+            " auto_complete_config(config) of TritonPythonModel that calls config.add_input,"
+            " config.add_output and config.set_max_batch_size, and returns config",
+        )
     # A packed environment brings its own packages.
     if ENVIRONMENT_KEY not in config.parameters:
         yield from _missing_packages(tree, path)
+
+
+def _completes_nothing(tree: ast.Module) -> bool:
+    """Return whether the model's class is here, and surely has no auto_complete_config."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return any(
+        node.name == "TritonPythonModel"
+        and not (node.bases or node.decorator_list or node.keywords)
+        and "auto_complete_config" not in ast.dump(tree)
+        for node in classes
+    )
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:

@@ -15,3 +15,11 @@ def test_an_error_with_its_remedy() -> None:
 
 def test_an_error_that_says_all() -> None:
     assert with_remedy("no room") == "no room"
+
+
+def test_the_default_export_of_skl2onnx() -> None:
+    error = (
+        "unable to load model 'zipped', unsupported datatype 'seq(map(int64,tensor(float)))' for"
+        " output 'output_probability'"
+    )
+    assert 'options={"zipmap": False}' in with_remedy(error)

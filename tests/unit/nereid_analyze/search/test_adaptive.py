@@ -7,9 +7,10 @@ from nereid_analyze.goal import Constraint, Goal
 from nereid_analyze.search.adaptive import AdaptiveResult, AdaptiveRules, search_adaptively
 from nereid_analyze.search.inner import InnerRules, evaluate
 from nereid_analyze.search.trial import CandidateError, Trial, resolve
-from nereid_analyze.space.candidate import MAX_BATCH, Candidate
+from nereid_analyze.space.candidate import MAX_BATCH, Candidate, Setting
 from nereid_analyze.space.space import Space
 from nereid_perf.measurement import Measurement
+from tests.support.measurements import measured
 from tests.support.simulated_server import SimulatedModel, SimulatedServer, settings_of
 
 
@@ -137,8 +138,9 @@ def test_finalists_are_measured_in_turns() -> None:
     server = _mlp(1)
     result = _search(server, _goal(None), 1)
     rounds = len(result.finalists[0].rates)
-    last = [each.candidate for each in server.measured[-rounds * len(result.finalists) :]]
     size = len(result.finalists)
+    # Two more rounds, of the best and the default, follow.
+    last = [each.candidate for each in server.measured[-rounds * size - 4 : -4]]
     for number in range(rounds):
         assert len(set(last[number * size : (number + 1) * size])) == size
 
@@ -160,3 +162,33 @@ def test_a_server_that_fails_whatever_is_asked_ends_the_search() -> None:
         (("mlp", "instance_group.count", 1), ("mlp", MAX_BATCH, 8),
          ("mlp", "dynamic_batching.max_queue_delay_microseconds", 0))
     )  # fmt: skip
+
+
+def test_a_default_that_keeps_no_rate_is_measured_at_its_saturation() -> None:
+    server = _mlp(1)
+
+    def measure(trial: Trial) -> Measurement:
+        found = server.measure(trial)
+        if trial.candidate != server.space.default:
+            return found
+        return measured(trial.level, [50_000] * 20 * int(trial.seconds * 4))
+
+    search = search_adaptively(server.space, _goal(5), server.defaults, AdaptiveRules(seed=1))
+    result = resolve(search, measure)
+    default = result.finalists[0]
+    assert default.level.kind == "concurrency"
+    assert default.rate > 0
+    assert not default.is_kept
+    assert result.winner > 0
+    assert all(trial.level.value > 0 for trial in server.measured)
+
+
+def test_equal_candidates_leave_the_default() -> None:
+    """One instance of many is as good as another: only noise tells them apart."""
+    settings = (Setting("mlp", "parameters.any", tuple(range(12)), 0),)
+    wins = 0
+    for seed in range(10):
+        models = {"mlp": SimulatedModel(150, 12)}
+        server = SimulatedServer(models, settings, noise=0.05, seed=seed)
+        wins += _search(server, _goal(None), seed).winner > 0
+    assert wins <= 2

@@ -5,6 +5,7 @@ from nereid_analyze.search.modes import BRUTE, OPTUNA, QUICK, ModeResult, ModeRu
 from nereid_analyze.search.sweep import SweepRules
 from nereid_analyze.search.trial import CandidateError, Trial, resolve
 from nereid_perf.measurement import Measurement
+from tests.support.measurements import measured
 from tests.support.simulated_server import SimulatedModel, SimulatedServer, settings_of
 
 
@@ -91,3 +92,19 @@ def test_other_batch_sizes_are_for_the_tables_alone() -> None:
     result = _search(server, BRUTE, Goal(), rules)
     assert {each.trial.batch_size for each in result.samples} == {2, 4}
     assert {each.trial.batch_size for f in result.finalists for each in f.samples} == {2}
+
+
+@pytest.mark.parametrize("mode", [BRUTE, QUICK])
+def test_beside_a_default_that_serves_nothing_rates_still_count(mode: str) -> None:
+    server = _server()
+
+    def measure(trial: Trial) -> Measurement:
+        if trial.candidate == server.space.default:
+            return measured(trial.level, [], failures={"overloaded": 10})
+        return server.measure(trial)
+
+    rules = ModeRules(sweep=SweepRules(listed=(8,)))
+    search = search_by_mode(mode, server.space, Goal(), server.defaults, rules)
+    result = resolve(search, measure)
+    best = max(server.capacity(each, 8) for each in server.space.all())
+    assert server.capacity(result.finalists[result.winner].candidate, 8) >= 0.9 * best

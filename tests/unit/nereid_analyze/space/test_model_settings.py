@@ -1,9 +1,11 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRED
 from nereid_analyze.space.model_settings import (
+    MODEL_ANALYZER,
     NAMES,
     Limits,
     defaults_of,
@@ -11,6 +13,7 @@ from nereid_analyze.space.model_settings import (
     model_settings,
 )
 from nereid_analyze.space.override import OFF, UNSET
+from nereid_analyze.space.space import Space
 
 _ONNX: dict[str, Any] = {
     "backend": "onnxruntime",
@@ -95,3 +98,27 @@ def test_without_a_batcher_each_request_is_a_batch() -> None:
     assert defaults_of(config).max_batch == 1
     assert defaults_of(_ONNX).max_batch == 12
     assert defaults_of(_ONNX).instances == 2
+
+
+def test_all_candidates_of_model_analyzer_batch_where_it_is_legal() -> None:
+    limits = Limits(vary=frozenset(MODEL_ANALYZER), always_batched=True)
+    lone = {"max_batch_size": 8, "backend": "python"}
+    assert _values(lone, limits)[DELAY] == ((0,), OFF)
+    space = Space(model_settings("m", lone, limits))
+    assert [each.value("m", DELAY, "") for each in space.all()] == [OFF, *[0] * 40]
+    assert space.size == 41
+    changes: list[dict[str, Any]] = [
+        {"max_batch_size": 0},
+        {"sequence_batching": {}},
+        {"dynamic_batching": {}},
+        {"ensemble_scheduling": {"step": []}},
+    ]
+    for change in changes:
+        assert DELAY not in _values({**lone, **change}, limits)
+
+
+def test_the_largest_batch_holds_what_clients_send() -> None:
+    limits = replace(_ALL, batches=(1, 32), rows=6)
+    assert _values(_ONNX, limits)[MAX_BATCH] == ((8, 12, 16, 32), 12)
+    (listed,) = listed_settings("m", _ONNX, {MAX_BATCH: [1, 4, 6, 64]}, rows=6)
+    assert listed.values == (6, 12, 64)

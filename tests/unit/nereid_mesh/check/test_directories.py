@@ -8,7 +8,7 @@ import pytest
 
 from nereid.model_config import parse_config
 from nereid.pb.model_config_pb2 import ModelConfig
-from nereid_mesh.check.directories import model_findings, repository_findings
+from nereid_mesh.check.directories import model_findings, repository_findings, version_findings
 
 _OFFERED = ("onnxruntime", "python")
 
@@ -28,7 +28,10 @@ def config(text: str) -> ModelConfig:
 
 
 def found(root: Path, written: ModelConfig | None, *served: int) -> list[tuple[str, str]]:
-    findings = model_findings(root, written, served, _OFFERED)
+    findings = [*model_findings(root, written, served, _OFFERED)]
+    if all(each.code != "export" for each in findings):
+        for number in served:
+            findings += version_findings(root / str(number), written, is_completed=False)
     return [(each.code, each.hint or each.message) for each in findings]
 
 
@@ -122,10 +125,36 @@ def test_versions_that_the_policy_does_not_select(tmp_path: Path) -> None:
 def test_python_sources_are_read_not_run(tmp_path: Path, source: str, error: str) -> None:
     place(tmp_path, "config.pbtxt", "1/model.py", "1/mine.py")
     (tmp_path / "1/model.py").write_text(source)
-    findings = found(tmp_path, config('backend: "python"'), 1)
+    findings = found(tmp_path, config('backend: "python" input { name: "x" }'), 1)
     code = "missing-package" if "install" in error else "python-source"
     assert [code for code, _ in findings] == ([code] if error else [])
     assert all(error in text for _, text in findings)
+
+
+_CLASS = "class TritonPythonModel:\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "is_completed", "is_named"),
+    [
+        ('backend: "python"', _CLASS + "pass\n", False, True),
+        ("", _CLASS + "pass\n", False, True),
+        ('backend: "python" input { name: "x" }', _CLASS + "pass\n", False, False),
+        # What it completes is not known before it was run.
+        ('backend: "python"', _CLASS + "def auto_complete_config(c): return c\n", False, False),
+        ('backend: "python"', _CLASS + "def auto_complete_config(c): return c\n", True, True),
+        ('backend: "python"', "from mine import TritonPythonModel\n", False, False),
+        ('backend: "python"', "class TritonPythonModel(B):\n    pass\n", False, False),
+    ],
+)
+def test_a_python_model_without_inputs(
+    tmp_path: Path, text: str, source: str, is_completed: bool, is_named: bool
+) -> None:
+    place(tmp_path, "1/model.py", "1/mine.py")
+    (tmp_path / "1/model.py").write_text(source)
+    findings = [*version_findings(tmp_path / "1", config(text), is_completed=is_completed)]
+    assert [each.code for each in findings] == (["no-inputs"] if is_named else [])
+    assert all("auto_complete_config(config)" in each.hint for each in findings)
 
 
 def test_repositories(tmp_path: Path) -> None:
