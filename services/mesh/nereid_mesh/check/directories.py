@@ -13,7 +13,7 @@ from nereid.core.files.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.files.regular_files import read_regular_file
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.facts.findings import Finding, Severity
-from nereid_executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
+from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
 from nereid_scheduler.control.repository.model_folder import (
     EXPORT_MARKS,
     LocalFolder,

@@ -15,8 +15,10 @@ from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.pb import nereid_pb2 as pb
 from nereid.repository_agents import AgentModel, RefusedError, RepositoryAgent
 from nereid.rpc import BackoffOptions
+from nereid_executor.backends.python.packages.model_packages import ModelPackages
 from nereid_executor.repository.agents import RepositoryAgents
 from nereid_executor.repository.model_directories import ModelDirectories
+from nereid_executor.settings import ExecutorSettings
 from tests.support.object_stores.memory_store import MemoryFiles
 
 URL = "s3://b/models/m/1"
@@ -47,7 +49,10 @@ class Executor:
         stores = ModelStores({}, place, self.files.open_store, downloader)
         agents = RepositoryAgents({"agent": lambda: self.agent})
         self.directories = ModelDirectories(
-            lambda path: path.replace("/theirs", str(tmp_path)), stores, agents
+            lambda path: path.replace("/theirs", str(tmp_path)),
+            stores,
+            agents,
+            ModelPackages(ExecutorSettings()),
         )
 
     def command(self, path: str = URL, *, agent: bool = False) -> pb.LoadInstance:
