@@ -1,7 +1,6 @@
 """Python models that bring their packages."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
     name = "endless-1.0.dist-info"
     (pathlib.Path(folder) / name).mkdir()
     (pathlib.Path(folder) / name / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: endless\nVersion: 1.0\n"
+        "Metadata-Version: 2.1\\nName: endless\\nVersion: 1.0\\n"
     )
     return name
 """
@@ -116,7 +115,7 @@ def test_a_killed_build_leaves_nothing_half(
     try:
         until(notes.exists, "the build to begin")
         entry = mesh.index()["m"]
-        assert (entry["state"], entry["reason"]) == ("LOADING", "installing 3 packages")
+        assert (entry["state"], entry["reason"][:21]) == ("LOADING", "installing 3 packages")
         # The package can be built now, but the content of the wheelhouse is another one.
         source.unlink()
         save_wheel(wheels, "endless", "1.0")
@@ -124,7 +123,7 @@ def test_a_killed_build_leaves_nothing_half(
         assert say(mesh, "x", "m").split()[:2] == ["1.0", "1.0"]
         (build,) = {int(line) for line in notes.read_text().split()}
         with pytest.raises(ProcessLookupError):
-            os.kill(build, signal.SIGKILL)
+            os.kill(build, 0)
     finally:
         assert mesh.terminate() == 0
     assert len(list((kept / "environments").iterdir())) == 1

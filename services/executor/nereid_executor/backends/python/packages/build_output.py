@@ -11,9 +11,10 @@ from nereid.core.terminal import escape_controls
 _LAST_LINES: Final = 20
 _MAX_LINE: Final = 1000
 _MAX_WORDS: Final = 1500
+_MAX_NAME: Final = 100
 _RESOLVED: Final = re.compile(r"Resolved (\d+) packages?\b")
 _INSTALLING: Final = re.compile(r"Installing collected packages: (.*)")
-_FETCHING: Final = re.compile(r"\s*(Collecting|Downloading|Building|Preparing) (\S+)")
+_SLOW: Final = re.compile(r"(Downloading|Building)(?: wheel for)? (\S+)")
 _TERMINAL: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
@@ -23,6 +24,7 @@ class BuildOutput:
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._installing = ""
 
     def add(self, line: str) -> str:
         """Add a line; return the progress that it reports, or an empty text."""
@@ -31,12 +33,14 @@ class BuildOutput:
         if line:
             self._last.append(line)
         if match := _RESOLVED.match(line):
-            return _installing(int(match[1]))
-        if match := _INSTALLING.match(line):
-            return _installing(len(match[1].split(",")))
-        if match := _FETCHING.match(line):
-            return f"{match[1].lower()} {match[2][:100]}"
-        return ""
+            self._installing = _installing(int(match[1]))
+        elif match := _INSTALLING.match(line):
+            self._installing = _installing(len(match[1].split(",")))
+        elif self._installing and (match := _SLOW.match(line)):
+            return f"{self._installing}: {match[1].lower()} {match[2][:_MAX_NAME]}"
+        else:
+            return ""
+        return self._installing
 
     def last_words(self) -> str:
         """Return the end of the output as one line."""
