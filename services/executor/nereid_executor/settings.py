@@ -65,7 +65,7 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 def _directory(text: str) -> str:
-    if not PurePosixPath(text).is_absolute():
+    if text and not PurePosixPath(text).is_absolute():
         raise ValueError("expected an absolute path")
     return text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,6 +40,11 @@ _PIP_TO_UV: Final = {
     "PIP_NO_INDEX": ("UV_NO_INDEX",),
     "PIP_TRUSTED_HOST": ("UV_INSECURE_HOST",),
 }
+# Variables that say where packages come from.
+_SOURCES: Final = frozenset(
+    {name for pip_name, names in _PIP_TO_UV.items() for name in (pip_name, *names)}
+    - {"PIP_CONSTRAINT", "UV_CONSTRAINT"}
+)
 _COMMA_SEPARATED: Final = frozenset({"UV_FIND_LINKS"})
 
 
@@ -97,7 +103,7 @@ def plan_build(
     if wheelhouses and request.has_remote_source:
         raise PlanError(f"{request.source} names a URL, but packages come from a wheelhouse alone")
     is_own = allows_python(request.requires_python, own.version)
-    indices = {name: text for name, text in environ.items() if name.startswith(("PIP_", "UV_"))}
+    rules = {name: text for name, text in environ.items() if name.startswith(("PIP_", "UV_"))}
     digests = sorted(digest.hex() for digest in wheelhouses.values())
     content = [
         _FORM,
@@ -108,7 +114,7 @@ def plan_build(
         list(request.texts.items()),
         request.locked,
         digests,
-        [] if wheelhouses else sorted(indices.items()),
+        sorted(rules.items()),
     ]
     digest = hashlib.sha256(json.dumps(content).encode("utf-8", "surrogateescape"))
     return BuildPlan(
@@ -119,16 +125,20 @@ def plan_build(
     )
 
 
-def build_environ(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def build_environ(
+    environ: Mapping[str, str], scratch: Path, *, has_wheelhouse: bool
+) -> dict[str, str]:
     """Return the environment variables of a build: those of installers, and no secrets of others.
 
     scratch: a folder for temporary files, and for downloads unless a variable names a cache.
+    has_wheelhouse: packages come from nowhere else, whatever variables and files of installers say.
     """
     kept = {
         name: text
         for name, text in environ.items()
         if (name.upper() in _INHERITED or name.startswith(_INHERITED_PREFIXES))
         and not name.startswith(_WITHHELD_PREFIXES)
+        and not (has_wheelhouse and name in _SOURCES)
     }
     for pip_name, uv_names in _PIP_TO_UV.items():
         if pip_name in kept and not any(name in kept for name in uv_names):
@@ -145,6 +155,8 @@ def build_environ(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
         "UV_NO_PROGRESS": "1",
         "PYTHONNOUSERSITE": "1",
     }
+    if has_wheelhouse:
+        forced |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
     return {**defaults, **kept, **forced}
 
 

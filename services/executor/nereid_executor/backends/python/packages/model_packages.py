@@ -117,7 +117,7 @@ class ModelPackages:
                 request,
                 own_python(),
                 {folder: digest_of(Path(folder)) for folder in wheelhouses},
-                build_environ(os.environ, Path()),
+                build_environ(os.environ, Path(), has_wheelhouse=bool(wheelhouses)),
                 offline=self._mode == "offline",
             )
             build = _Build(
@@ -139,7 +139,10 @@ class ModelPackages:
         except (FetchCancelledError, BuildCancelledError) as error:
             raise Unavailable(f"model '{model}' is not wanted any more") from error
         except OSError as error:
-            raise Internal(f"model '{model}': its packages cannot be installed: {error}") from error
+            raise Internal(
+                f"model '{model}': its packages cannot be installed: {error}"
+                " (--model-environment-directory)"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -161,9 +164,9 @@ class _Build:
             path.write_text(text, encoding="utf-8")
         _log.info("model %s: installing the packages of %s", self.model, plan.request.source)
         self.on_progress("resolving its packages")
-        rules = ProcessRules(
-            build_environ(os.environ, scratch), scratch, lock, began + self.limit_s, self.cancelled
-        )
+        has_wheelhouse = bool(plan.wheelhouses)
+        environ = build_environ(os.environ, scratch, has_wheelhouse=has_wheelhouse)
+        rules = ProcessRules(environ, scratch, lock, began + self.limit_s, self.cancelled)
         try:
             for command in build_commands(plan, own, self.installer, target, scratch):
                 code = run_build_process(command, rules, self._on_line)

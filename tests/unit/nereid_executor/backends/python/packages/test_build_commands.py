@@ -35,7 +35,6 @@ def name(
 def test_an_environments_name_is_its_content() -> None:
     assert name() == name(replace(REQUEST, source=Path("/other")))
     assert name() == name(environ={"PATH": "/bin"})
-    assert name(wheels=b"1") == name(wheels=b"1", environ={"UV_INDEX": "x"})
     assert name(replace(REQUEST, requires_python=">=3.9")) == name()
     names = [
         name(),
@@ -121,7 +120,7 @@ def test_a_build_sees_no_secrets() -> None:
         "UV_INDEX": "https://three",
         "UV_CACHE_DIR": "/cache",
     }
-    seen = build_environ(environ, Path("/scratch"))
+    seen = build_environ(environ, Path("/scratch"), has_wheelhouse=False)
     assert "s" not in seen.values()
     assert "PYTHONPATH" not in seen
     assert seen["https_proxy"] == "http://proxy"
@@ -131,3 +130,17 @@ def test_a_build_sees_no_secrets() -> None:
     assert seen["UV_CACHE_DIR"] == "/cache"
     assert seen["PIP_CACHE_DIR"] == "/scratch/cache"
     assert seen["TMPDIR"] == "/scratch"
+
+
+def test_beside_a_wheelhouse_no_other_source_counts() -> None:
+    environ = {
+        "PIP_FIND_LINKS": "/a",
+        "UV_INDEX": "https://one",
+        "PIP_CONSTRAINT": "/limits",
+        "PIP_CONFIG_FILE": "/pip.conf",
+    }
+    seen = build_environ(environ, Path("/scratch"), has_wheelhouse=True)
+    assert not {"PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_INDEX"} & seen.keys()
+    assert seen["UV_CONSTRAINT"] == "/limits"
+    assert seen["PIP_CONFIG_FILE"] == "/dev/null"
+    assert seen["UV_NO_CONFIG"] == "1"

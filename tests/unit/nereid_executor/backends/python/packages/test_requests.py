@@ -56,7 +56,7 @@ def test_a_lock_of_a_script(model: Path) -> None:
     assert request.locked_script == "model.py"
 
 
-def test_included_files_count_and_stay_in_the_models_folder(model: Path) -> None:
+def test_included_files_count_and_lie_in_the_models_folder(model: Path) -> None:
     (model / "shared.txt").write_text("alpha\n-c limits.txt")
     (model / "limits.txt").write_text("alpha<2\n-r shared.txt")
     (model / "1" / "requirements.txt").write_text("-r ../shared.txt  # ours\n--pre\nbeta")
