@@ -115,7 +115,8 @@ class ModelDirectories:
         config, path = command.config, command.version_path
         if not _needs_files(command):
             local = Path(self._local_path(path))
-            if await self._run(lambda: self._packages.find(config, local)) is None:
+            # Threads of the pool may all wait for a store.
+            if await asyncio.to_thread(self._packages.find, config, local) is None:
                 return PreparedVersion(local, lambda: None)
         agents = config.model_repository_agents.SerializeToString(deterministic=True)
         model = f"{config.name}/{config.default_model_filename}".encode()
@@ -190,7 +191,7 @@ class ModelDirectories:
     async def _install_packages(
         self, version: _Version, config: config_pb.ModelConfig, path: Path
     ) -> None:
-        request = await self._run(lambda: self._packages.find(config, path))
+        request = await asyncio.to_thread(self._packages.find, config, path)
         if request is None:
             return
         loop = asyncio.get_running_loop()

@@ -97,12 +97,12 @@ class EnvironmentCache:
                 os.close(lock)
 
     def _prepare(self) -> None:
-        for directory in (self._directory, self._environments, self._locks):
+        for directory in (self._environments, self._locks):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = directory.stat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 # Code from here is run.
-                raise PermissionError(f"{directory} can be written by other users")
+                raise PermissionError(f"{directory} belongs to, or can be written by, other users")
 
     def _is_complete(self, name: str) -> bool:
         return (self._environments / name / _MARKER).is_file()

@@ -85,13 +85,13 @@ def _request_of_folder(folder: Path, root: Path, wheels: Path | None) -> Package
         return PackageRequest(
             lock, _locked_texts(lock, lock_text, root), locked=True, wheels=wheels
         )
-    if text is not None:
+    if text is not None and any(_lines(text)):
         return PackageRequest(path, _with_included(path, text, root), wheels=wheels)
     return None
 
 
 def _request_of_script(script: Path, root: Path, wheels: Path | None) -> PackageRequest | None:
-    source = _read(script)
+    source = _read_script(script)
     try:
         metadata = None if source is None else read_script_metadata(source)
     except ValueError as error:
@@ -148,6 +148,16 @@ def _lines(text: str) -> Iterator[str]:
             yield code
 
 
+def _read_script(path: Path) -> str | None:
+    # A script may be of any length and in any encoding; its block is ASCII and near its beginning.
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
+    except OSError:
+        # The load reports this error.
+        return None
+
+
 def _read(path: Path) -> str | None:
     try:
         status = path.stat()
@@ -156,7 +166,7 @@ def _read(path: Path) -> str | None:
         if status.st_size > _MAX_BYTES:
             raise RequestError(f"{path} is larger than {_MAX_BYTES} bytes")
         return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {error}") from error

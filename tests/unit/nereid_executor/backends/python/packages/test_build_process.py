@@ -16,7 +16,7 @@ from nereid_executor.backends.python.packages.build_process import (
     ProcessRules,
     run_build_process,
 )
-from tests.support.mesh.mesh import until
+from tests.support.mesh.mesh import has_ended, until
 
 pytestmark = pytest.mark.slow
 
@@ -51,13 +51,6 @@ def test_what_a_build_has_started_ends_with_it(tmp_path: Path) -> None:
     code += "; print(child.stdout.readline())"
     _, lines = run(tmp_path, code)
     until(lambda: has_ended(int(lines[0])), "its child to end")
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return True
 
 
 def test_limits(tmp_path: Path) -> None:

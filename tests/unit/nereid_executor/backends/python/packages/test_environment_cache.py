@@ -116,7 +116,8 @@ def test_the_least_recently_used_goes_and_none_in_use(tmp_path: Path, builds: Bu
 
 
 def test_a_directory_of_others_is_refused(tmp_path: Path, builds: Builds) -> None:
-    (tmp_path / "kept").mkdir(mode=0o777)
-    (tmp_path / "kept").chmod(0o777)
-    with pytest.raises(PermissionError, match="can be written by other users"):
-        lease(open_cache(tmp_path / "kept"), builds)
+    tmp_path.chmod(0o777)
+    lease(open_cache(tmp_path), builds).release()
+    (tmp_path / "environments").chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by, other users"):
+        lease(open_cache(tmp_path), builds)

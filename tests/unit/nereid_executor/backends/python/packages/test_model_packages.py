@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +17,10 @@ import pytest
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
 from nereid.pb import model_config_pb2
 from nereid_executor.backends.python.packages.build_commands import Installer
-from nereid_executor.backends.python.packages.model_packages import ModelPackages
+from nereid_executor.backends.python.packages.model_packages import (
+    ModelPackages,
+    find_installer,
+)
 from nereid_executor.settings import ExecutorSettings, read
 from tests.support.models.wheels import save_source, save_wheel
 
@@ -93,6 +98,35 @@ def test_a_lock_is_required(model: Model, installer: Installer | None) -> None:
     model.require("alpha")
     model.require(f"alpha==1.0 --hash=sha256:{digest}\n", "requirements.lock")
     assert evaluate(model.python(installer), "alpha.VERSION") == "1.0"
+
+
+@pytest.mark.slow
+def test_a_lock_of_a_script_and_an_index(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "index"
+    for version in ("1.0", "2.0"):
+        save_wheel(index / "alpha", "alpha", version)
+    links = (
+        f'<a href="{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">'
+        f"{wheel.name}</a>"
+        for wheel in sorted((index / "alpha").iterdir())
+    )
+    (index / "alpha" / "index.html").write_text("\n".join(links))
+    # Where pip is told of an index, uv asks the same one.
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{index}")
+    head = '# /// script\n# dependencies = ["alpha<2"]\n# requires-python = ">=3.9"\n# ///\n'
+    model.require(head, "model.py")
+    assert evaluate(model.python(), "alpha.VERSION") == "1.0"
+    lock = [find_installer().program, "lock", "--no-config", "--default-index", f"file://{index}"]
+    script = model.version / "model.py"
+    subprocess.check_call([*lock, "--script", str(script)], stderr=subprocess.DEVNULL)
+    assert evaluate(model.python(), "alpha.VERSION") == "1.0"
+    wheel = save_wheel(index / "alpha", "alpha", "1.0", "VERSION = 'forged'\n")
+    shutil.rmtree(model.kept)
+    assert wheel.name in model.error(Internal)
 
 
 @pytest.mark.slow

@@ -34,6 +34,13 @@ def test_the_nearest_source_counts(model: Path) -> None:
     assert texts(model) == {"1/requirements.txt": "gamma"}
 
 
+def test_files_without_packages_name_none(model: Path) -> None:
+    (model / "requirements.txt").write_text("# none\n\n")
+    (model / "1" / "model.py").write_bytes(b"# coding: latin-1\n'\xe9'" + b" " * (1 << 21))
+    assert texts(model) is None
+    assert find_request(model / "2", model / "2" / "model.py") is None
+
+
 def test_locks_are_required_once_they_are_there(model: Path) -> None:
     (model / "1" / "requirements.txt").write_text("alpha")
     lock = model / "1" / "requirements.lock"
@@ -91,7 +98,7 @@ def test_files_that_make_no_sense(model: Path) -> None:
     [
         ("alpha", False),
         ("--index-url https://host/simple", False),
-        ("# see https://host", False),
+        ("alpha  # see https://host", False),
         ("alpha @ https://host/a.tar.gz", True),
         ("git+ssh://host/a", True),
         ("--find-links https://host/", True),
