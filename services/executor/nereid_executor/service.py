@@ -18,6 +18,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
+from nereid_executor.backends.python.packages.model_packages import ModelPackages
 from nereid_executor.backends.python.supervisor import environments
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid_executor.batch.timeline import ExecutorTimeline
@@ -254,13 +255,13 @@ async def _trim_memory(shared_tensors: SharedTensors) -> None:
 
 
 def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> ModelDirectories:
-    """Create the object that prepares model directories in object stores or with agents."""
+    """Create the object that prepares models' files and packages before their loads."""
     named = settings.repository_cache_directory
     place = CachePlace(
         Path(named) if named else None, default_cache_directory(), settings.repository_cache_bytes
     )
     stores = ModelStores(store_environ(), place)
-    return ModelDirectories(settings.local_path, stores, agents)
+    return ModelDirectories(settings.local_path, stores, agents, ModelPackages(settings))
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:

@@ -64,9 +64,47 @@ def _path_mapping(text: str) -> PathMapping:
     return PathMapping(PurePosixPath(theirs), PurePosixPath(mine))
 
 
+def _directory(text: str) -> str:
+    if text and not PurePosixPath(text).is_absolute():
+        raise ValueError("expected an absolute path")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageSettings:
+    """The flags of packages that Python models bring."""
+
+    TOPIC: ClassVar = Topic.MODELS
+
+    model_packages: str = flag(
+        "on", "whether the packages that Python models name (requirements.txt, or PEP 723 lines in"
+        " model.py) are installed, in environments of their own: on, offline (from wheelhouses"
+        " alone), or off (such files have no effect). An installation runs the packages' code",
+        flags.choice("on", "offline", "off"), hardened="off",
+    )  # fmt: skip
+    model_wheelhouse: str = flag(
+        "", "a directory with packages for Python models; with it, or a directory wheels beside the"
+        " model, they come from there alone, and from no index", _directory,
+    )  # fmt: skip
+    model_environment_directory: str = flag(
+        "", "where environments of Python models are kept on this host, for all its executors;"
+        " default: nereid/environments in the user's cache directory", _directory,
+    )  # fmt: skip
+    model_environment_bytes: int = flag(
+        50 << 30, "how large that may grow before environments that no model uses are removed, the"
+        " least recently used first; also beyond 100 of them; 0: as large as the disk allows",
+        flags.integer(0),
+    )  # fmt: skip
+    model_build_timeout_secs: float = flag(
+        1800.0, "how long the packages of one Python model may take to install; other limits on"
+        " loads count from then", flags.seconds,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings(
     RepositoryCacheSettings,
+    PackageSettings,
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,

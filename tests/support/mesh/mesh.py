@@ -60,6 +60,14 @@ def until(condition: Callable[[], object], what: str, limit_s: float = START_S) 
         time.sleep(0.02)
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, also if its parent has not been told."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def ask(
     address: str,
     path: str,

@@ -20,6 +20,10 @@ from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import error_status_of
 from nereid.model_config import write_description
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.backends.python.supervisor.environments import (
+    ENVIRONMENT_KEY,
+    with_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,9 +98,11 @@ class SessionDescriptions:
         descriptions: Descriptions,
         runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
+        on_progress: Callable[[pb.LoadProgress], None],
     ) -> None:
         self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
+        self._on_progress = on_progress
         self._number = next(_numbers)
         self._preparations: set[asyncio.Task[None]] = set()
 
@@ -112,23 +118,28 @@ class SessionDescriptions:
 
     async def _prepare(self, directories: ModelDirectories, command: pb.Describe) -> None:
         try:
-            prepared = await directories.prepare(command)
+            prepared = await directories.prepare(
+                command,
+                lambda text: self._on_progress(pb.LoadProgress(command=command.command, text=text)),
+            )
         except NereidError as error:
             self._report_error(command, error)
             return
-        directories.release_soon(prepared)
-        self._describe(command, prepared.path)
+        outcome = self._describe(command, prepared.path, prepared.environment)
+        outcome.add_done_callback(lambda _: directories.release_soon(prepared))
 
     def _report_error(self, command: pb.Describe, error: NereidError) -> None:
         described = pb.Described(command=command.command)
         write_error(error_status_of(error), described.error)
         self._on_described(described)
 
-    def _describe(self, command: pb.Describe, path: Path) -> None:
+    def _describe(
+        self, command: pb.Describe, path: Path, environment: Path | None = None
+    ) -> asyncio.Future[pb.Described]:
         backends = self._instances.context.backends
 
         def describe() -> pb.Described:
-            return describe_model(backends, command, path, self._runs.limits.timeout_s)
+            return describe_model(backends, command, path, self._runs.limits.timeout_s, environment)
 
         def work() -> pb.Described:
             return self._descriptions.describe(self._number, command, path, describe)
@@ -148,6 +159,7 @@ class SessionDescriptions:
         runs_code = backends.may_run_code(command.config.backend)
         outcome = self._runs.submit(command.config.name, work, runs_code=runs_code)
         outcome.add_done_callback(done)
+        return outcome
 
 
 def describe_model(
@@ -155,17 +167,27 @@ def describe_model(
     command: pb.Describe,
     version_path: Path,
     limit_s: float | None = None,
+    environment: Path | None = None,
 ) -> pb.Described:
-    """Return the response to a Describe command. Called in a thread."""
+    """Return the response to a Describe command. Called in a thread.
+
+    environment: the one that was built for the model's packages.
+    """
     response = pb.Described(command=command.command)
+    config = command.config
+    if environment is not None:
+        config = with_environment(config, environment)
     try:
         backend = backends.load_backend(command.config.backend)
         if backend_capabilities_of(backend).runs_model_code:
             runs_code = cast("ModelCodeBackend", backend)
-            description = runs_code.describe_within(command.config, version_path, limit_s)
+            description = runs_code.describe_within(config, version_path, limit_s)
         else:
-            description = backend.describe(command.config, version_path)
+            description = backend.describe(config, version_path)
         write_description(description, response)
+        if environment is not None and response.HasField("config"):
+            # The path means nothing on other hosts.
+            response.config.parameters.pop(ENVIRONMENT_KEY, None)
     except NereidError as error:
         write_error(error_status_of(error), response.error)
     except Exception:

@@ -15,6 +15,7 @@ from nereid.core.errors import NereidError
 from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import error_status_of
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.backends.python.supervisor.environments import with_environment
 from nereid_executor.core.cores import threads_per_instance
 from nereid_executor.core.model_files import read_model_files
 from nereid_executor.core.shared_tensors import OutputLender
@@ -88,6 +89,7 @@ class _Requested:
     prepared: PreparedVersion | None = None
     # A kept instance whose files have changed. If loading the changed files fails, it serves again.
     outdated_instance: Instance | None = None
+    preparation: asyncio.Task[object] | None = None
     is_wanted: bool = True
 
     @property
@@ -177,18 +179,23 @@ class SessionInstances:
             return  # the instance was unloaded meanwhile
         directories = self._shared.directories
         if directories is not None and directories.needs_preparation(requested.command):
-            self._run(self._prepare(directories, requested))
+            requested.preparation = self._run(self._prepare(directories, requested))
         else:
             self._begin(requested)
 
     async def _prepare(self, directories: ModelDirectories, requested: _Requested) -> None:
         try:
-            prepared = await directories.prepare(requested.command)
+            prepared = await directories.prepare(
+                requested.command,
+                lambda text: self._send_event(_load_progress(requested.number, text)),
+            )
         except NereidError as error:
+            requested.preparation = None
             if requested.is_wanted:
                 self._send_event(_failed(requested.number, error_status_of(error)))
                 self._forget(requested)
             return
+        requested.preparation = None
         if requested.is_wanted:
             requested.prepared = prepared
             self._begin(requested)
@@ -245,10 +252,11 @@ class SessionInstances:
         begun = pb.BegunRequests(ids=report.ids, query=report.query)
         self._send_event(pb.ExecutorEvent(begun_requests=begun))
 
-    def _run(self, work: Coroutine[None, None, object]) -> None:
+    def _run(self, work: Coroutine[None, None, object]) -> asyncio.Task[object]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _adopt_or_load(
         self, requested: _Requested, instance: Instance | None, obsolete: list[Instance]
@@ -301,8 +309,11 @@ class SessionInstances:
 
     def _load(self, requested: _Requested) -> None:
         shared, command = self._shared, requested.command
+        config, prepared = command.config, requested.prepared
+        if prepared is not None and prepared.environment is not None:
+            config = with_environment(config, prepared.environment)
         spec = InstanceSpec(
-            config=command.config,
+            config=config,
             version=command.version,
             version_path=requested.path(shared.settings),
             name=command.instance_name,
@@ -385,6 +396,9 @@ class SessionInstances:
                 self._forget(requested)
 
     def _forget(self, requested: _Requested) -> None:
+        if requested.preparation is not None:
+            # A preparation that no other instance needs ends, whatever it has begun.
+            requested.preparation.cancel()
         requested.release_prepared()
         self._keep_outdated(requested)
         requested.instance, requested.is_wanted = None, False
@@ -398,6 +412,10 @@ class SessionInstances:
 
 def _unloaded(number: int) -> pb.ExecutorEvent:
     return pb.ExecutorEvent(instance_unloaded=pb.InstanceUnloaded(instance=number))
+
+
+def _load_progress(number: int, text: str) -> pb.ExecutorEvent:
+    return pb.ExecutorEvent(load_progress=pb.LoadProgress(instance=number, text=text))
 
 
 def _failed(number: int, error: ErrorStatus) -> pb.ExecutorEvent:

@@ -107,6 +107,7 @@ class SchedulerSession:
             context.descriptions,
             context.description_runs,
             lambda described: self._send_event(pb.ExecutorEvent(described=described)),
+            lambda progress: self._send_event(pb.ExecutorEvent(load_progress=progress)),
         )
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs

@@ -13,7 +13,12 @@ from nereid.core.files.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.files.regular_files import read_regular_file
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.facts.findings import Finding, Severity
-from nereid_executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
+from nereid_executor.backends.python.packages.requests import (
+    REQUIREMENTS,
+    RequestError,
+    find_request,
+)
+from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
 from nereid_scheduler.control.repository.model_folder import (
     EXPORT_MARKS,
     LocalFolder,
@@ -278,8 +283,15 @@ def _python_source(path: Path, config: ModelConfig, is_completed: bool) -> Itera
             " auto_complete_config(config) of TritonPythonModel that calls config.add_input,"
             " config.add_output and config.set_max_batch_size, and returns config",
         )
-    # A packed environment brings its own packages.
-    if ENVIRONMENT_KEY not in config.parameters:
+    # A packed environment brings its own packages, as do requirements.
+    if ENVIRONMENT_KEY in config.parameters:
+        return
+    try:
+        request = find_request(path.parent, path)
+    except RequestError as error:
+        yield Finding(Severity.ERROR, "python-packages", str(error))
+        return
+    if request is None:
         yield from _missing_packages(tree, path)
 
 
@@ -312,7 +324,8 @@ def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
                 Severity.WARNING,
                 "missing-package",
                 f"{path} imports '{name}', which this Python does not have",
-                f"install it where executors run, or pack it for parameter {ENVIRONMENT_KEY}",
+                f"name it in {REQUIREMENTS} beside the model, install it where executors run, or"
+                f" pack it for parameter {ENVIRONMENT_KEY}",
             )
 
 

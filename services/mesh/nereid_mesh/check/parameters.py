@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.model_config.batching_fields import PARAMETERS
 from nereid.model_config.padding import PADDING
-from nereid_executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
+from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,8 +15,11 @@ from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.pb import nereid_pb2 as pb
 from nereid.repository_agents import AgentModel, RefusedError, RepositoryAgent
 from nereid.rpc import BackoffOptions
+from nereid_executor.backends.python.packages.model_packages import ModelPackages
 from nereid_executor.repository.agents import RepositoryAgents
 from nereid_executor.repository.model_directories import ModelDirectories
+from nereid_executor.settings import ExecutorSettings
+from tests.support.models.wheels import save_source, save_wheel
 from tests.support.object_stores.memory_store import MemoryFiles
 
 URL = "s3://b/models/m/1"
@@ -47,7 +50,10 @@ class Executor:
         stores = ModelStores({}, place, self.files.open_store, downloader)
         agents = RepositoryAgents({"agent": lambda: self.agent})
         self.directories = ModelDirectories(
-            lambda path: path.replace("/theirs", str(tmp_path)), stores, agents
+            lambda path: path.replace("/theirs", str(tmp_path)),
+            stores,
+            agents,
+            ModelPackages(ExecutorSettings(model_environment_directory=str(tmp_path / "kept"))),
         )
 
     def command(self, path: str = URL, *, agent: bool = False) -> pb.LoadInstance:
@@ -174,3 +180,56 @@ async def test_a_fetch_that_nobody_waits_for_ends(executor: Executor) -> None:
     go_on.set()
     await executor.directories.close()
     assert len(executor.files.reads) == 1
+
+
+def python_model(tmp_path: Path, requirements: str) -> pb.LoadInstance:
+    (tmp_path / "p" / "1").mkdir(parents=True)
+    (tmp_path / "p" / "1" / "requirements.txt").write_text(requirements)
+    save_wheel(tmp_path / "p" / "wheels", "alpha", "1.0")
+    command = pb.LoadInstance(version_path="/theirs/p/1")
+    command.config.name, command.config.backend = "p", "python"
+    return command
+
+
+@pytest.mark.slow
+async def test_all_who_need_a_version_share_its_environment(
+    executor: Executor, tmp_path: Path
+) -> None:
+    command = python_model(tmp_path, "alpha")
+    assert executor.directories.needs_preparation(command)
+    texts: list[str] = []
+    both = await asyncio.gather(
+        *(executor.directories.prepare(command, texts.append) for _ in range(2))
+    )
+    (environment,) = {prepared.environment for prepared in both}
+    assert environment is not None
+    assert (environment / "bin" / "python").exists()
+    assert texts[0] == "resolving its packages"
+    assert texts[-2:] == ["", ""]
+    for prepared in both:
+        assert prepared.path == tmp_path / "p" / "1"
+        prepared.release()
+    (tmp_path / "p" / "1" / "requirements.txt").unlink()
+    assert (await executor.directories.prepare(command)).environment is None
+
+
+@pytest.mark.slow
+async def test_an_installation_ends_when_nobody_needs_it(
+    executor: Executor, tmp_path: Path
+) -> None:
+    command = python_model(tmp_path, "endless")
+    endless = "print('begun', flush=True); import threading; threading.Event().wait()"
+    save_source(tmp_path / "p" / "wheels", "endless", "1.0", endless)
+    begun = asyncio.Event()
+    first, second = (
+        asyncio.ensure_future(executor.directories.prepare(command, lambda _: begun.set()))
+        for _ in range(2)
+    )
+    await begun.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    assert not second.done()
+    second.cancel()
+    await asyncio.wait([second])
+    await executor.directories.close()
+    assert list((tmp_path / "kept" / "environments").iterdir()) == []

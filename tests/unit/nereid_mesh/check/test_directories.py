@@ -157,6 +157,17 @@ def test_a_python_model_without_inputs(
     assert all("auto_complete_config(config)" in each.hint for each in findings)
 
 
+def test_packages_that_a_python_model_brings(tmp_path: Path) -> None:
+    place(tmp_path, "config.pbtxt", "1/model.py", "requirements.txt")
+    (tmp_path / "1/model.py").write_text("import nonesuch\nfrom mine import *\n")
+    (tmp_path / "requirements.txt").write_text("nonesuch")
+    assert found(tmp_path, config('backend: "python"'), 1) == []
+    (tmp_path / "requirements.txt").write_text("-e .")
+    assert [code for code, _ in found(tmp_path, config('backend: "python"'), 1)] == [
+        "python-packages"
+    ]
+
+
 def test_repositories(tmp_path: Path) -> None:
     def codes(path: Path) -> list[str]:
         return [each.code for each in repository_findings(path)]

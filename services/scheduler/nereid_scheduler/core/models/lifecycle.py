@@ -160,7 +160,10 @@ class VersionLife:
         self._set_state(VersionState.UNAVAILABLE, UNLOADED)
 
     def report(self, executor: Hashable, standing: LoadStatus, reason: str = "") -> None:
-        """Record the progress of an executor in loading the version."""
+        """Record the progress of an executor in loading the version.
+
+        reason: why it has failed, or what a load does that takes long.
+        """
         self._reports[executor] = (standing, reason)
         self._update_state()
 
@@ -182,7 +185,9 @@ class VersionLife:
             self._set_state(VersionState.READY)
         elif LoadStatus.LOADING in standings:
             if self.state is not VersionState.READY:
-                self._set_state(VersionState.LOADING)
+                reports = self._reports.values()
+                texts = [text for status, text in reports if status is LoadStatus.LOADING and text]
+                self._set_state(VersionState.LOADING, next(iter(texts), ""))
         else:
             # The first failure is nearest to the cause, and later ones may follow from it.
             self._set_state(VersionState.UNAVAILABLE, next(iter(self._reports.values()))[1])

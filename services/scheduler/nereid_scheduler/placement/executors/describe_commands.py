@@ -40,6 +40,11 @@ class DescribeCommands:
         """Return whether an executor is reading the model file of a version."""
         return any(waiting is served for waiting, _ in self._pending.values())
 
+    def version_of(self, session: Session, command: int) -> ServedVersion | None:
+        """Return the version that an executor reads for a command; `None` if no load needs it."""
+        served, describer = self._pending.get(command, (None, None))
+        return served if describer is session else None
+
     def end(self, session: Session, command: int) -> ServedVersion | None:
         """Return the version that a reply describes; `None` if no load needs the description."""
         served, describer = self._pending.get(command, (None, None))

@@ -167,6 +167,8 @@ class _JoinStream:
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
             self._loader.loads.model_described(session, event.described)
+        elif kind == "load_progress":
+            self._loader.loads.load_progressed(session, event.load_progress)
         elif kind == "recalled":
             self._loader.first_runs.on_recalled(session, event.recalled)
         elif kind == "begun_requests":

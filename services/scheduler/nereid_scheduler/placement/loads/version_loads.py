@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError
+from nereid.core.terminal import escape_controls
 from nereid.model_config import with_instance_groups
 from nereid_scheduler.core.instances.instance_places import (
     device_of,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.loads.version_lives import VersionLives
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
+
+_MAX_PROGRESS: Final = 200
 
 
 class VersionLoads:
@@ -66,6 +69,17 @@ class VersionLoads:
         else:
             self.create_runtime(served, message)
         self.load_on_all(served)
+
+    def load_progressed(self, session: Session, progress: pb.LoadProgress) -> None:
+        """Show what an executor does before it can describe or load a version."""
+        served = self.descriptions.version_of(session, progress.command)
+        placed = self._instances.placed.get(progress.instance)
+        if placed is not None and placed.session is session:
+            hosted = session.hosted[placed.served]
+            served = None if hosted.was_ever_ready else placed.served
+        if served is not None:
+            text = escape_controls(progress.text[:_MAX_PROGRESS])
+            self._lives.report(served, session, LoadStatus.LOADING, text)
 
     def load_on_all(self, served: ServedVersion) -> None:
         """Load a version on every executor that has joined."""

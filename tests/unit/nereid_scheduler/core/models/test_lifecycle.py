@@ -58,6 +58,11 @@ def left(executor: str) -> tuple[str, None, str]:
         ([loading("a"), failed("b")], VersionState.LOADING, ""),
         ([failed("a", "first"), failed("b", "second")], VersionState.UNAVAILABLE, "first"),
         ([failed("a"), loading("b")], VersionState.LOADING, ""),
+        (
+            [loading("a"), ("b", LoadStatus.LOADING, "installing 2 packages")],
+            VersionState.LOADING,
+            "installing 2 packages",
+        ),
         ([failed("a"), loading("b"), up("b")], VersionState.READY, ""),
         ([failed("a"), loading("b"), left("b")], VersionState.UNAVAILABLE, "no GPU"),
         ([failed("a"), left("a"), left("unknown")], VersionState.UNAVAILABLE, "no GPU"),

@@ -129,6 +129,28 @@ async def test_a_description_by_another_executor_is_ignored() -> None:
     assert it.served.runtime is not None
 
 
+async def test_progress_of_a_load_is_the_reason_of_its_state() -> None:
+    it = World('backend: "onnxruntime"')
+    session, stream = it.join()
+
+    def report(text: str, by: Session = session, **which: int) -> str:
+        it.loader.loads.load_progressed(by, pb.LoadProgress(text=text, **which))
+        return it.served.life.reason
+
+    command = stream.sent[0].describe.command
+    assert report("installing\n" + "x" * 300, command=command) == "installing\\n" + "x" * 189
+    assert report("other", joined("stranger")[0], command=command) != "other"
+    assert report("other", command=command + 1) != "other"
+    it.loader.loads.model_described(session, described(command))
+    assert (it.state, it.served.life.reason) == (VersionState.LOADING, "")
+    instance = stream.sent[1].load.instance
+    assert report("installing", instance=instance) == "installing"
+    assert report("", instance=instance) == ""
+    it.open(stream)
+    assert report("installing", instance=instance) == ""
+    assert it.state is VersionState.READY
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_description_of_a_version_that_was_given_away_is_no_breach(
     caplog: pytest.LogCaptureFixture, leaves: bool

@@ -1,4 +1,7 @@
-"""A model's own Python environment (EXECUTION_ENV_PATH): a directory or a conda-pack archive."""
+"""A model's own Python environment (EXECUTION_ENV_PATH): a directory or a conda-pack archive.
+
+Environments that are built for models' packages are directories, too.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,9 @@ from nereid.core.files.temporary_directories import PYTHON_ENV, TemporaryDirecto
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nereid.pb import model_config_pb2
+
+ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
 _UNPACK_TIMEOUT_S: Final = 600.0
 _FOLDER: Final = "env"
 
@@ -43,6 +49,16 @@ def python_of(model: str, path: Path) -> str:
             f"model '{model}': EXECUTION_ENV_PATH '{path}' has no Python (bin/python) in it"
         )
     return str(python)
+
+
+def with_environment(
+    config: model_config_pb2.ModelConfig, path: Path
+) -> model_config_pb2.ModelConfig:
+    """Return the configuration of a model that runs in the environment built for its packages."""
+    copy = type(config)()
+    copy.CopyFrom(config)
+    copy.parameters[ENVIRONMENT_KEY].string_value = str(path)
+    return copy
 
 
 def discard() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid_executor.backends.python.supervisor.environments import python_of
+from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY, python_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ _START_DEFAULT_S: Final = 30.0
 # 0, the default, means no limit. Large models need minutes, and Triton waits for them too.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
-ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
 # The setting has no effect, since inputs are always in the CPU's memory. As on Triton, an invalid
 # value is refused.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"

@@ -1,0 +1,1 @@
+"""Environments for the packages that Python models name, kept by content for one host."""
