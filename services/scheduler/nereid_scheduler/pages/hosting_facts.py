@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.measurements.latency_histograms import NO_LOAD
 from nereid_scheduler.placement.executors.sessions import memory_of
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ def _load(runtime: ModelVersion, now_ns: int) -> pb.VersionLoad | None:
         compute_input_us=compute.input_ns // 1000,
         compute_infer_us=compute.infer_ns // 1000,
         compute_output_us=compute.output_ns // 1000,
-        last_30=_minutes(last_30),
-        last_5=_minutes(statistics.histograms.recent(now_ns, 5)),
+        last_30=_minutes(last_30 or NO_LOAD),
+        last_5=_minutes(statistics.histograms.recent(now_ns, 5) or NO_LOAD),
     )
 
 
-def _minutes(load: RecentLoad | None, age: int = 0) -> pb.VersionLoad.Minutes | None:
-    return None if load is None else pb.VersionLoad.Minutes(age=age, **load._asdict())
+def _minutes(load: RecentLoad, age: int = 0) -> pb.VersionLoad.Minutes:
+    return pb.VersionLoad.Minutes(age=age, **load._asdict())
 
 
 def _batch(model: str, version: int, sent: SentBatch, now_ns: int) -> pb.ExecutingBatch:

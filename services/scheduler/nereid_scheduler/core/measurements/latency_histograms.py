@@ -34,6 +34,9 @@ class RecentLoad(NamedTuple):
     p99_us: float
 
 
+NO_LOAD: Final = RecentLoad(0.0, 0, 0, 0, 0.0, 0.0, 0.0)
+
+
 class LatencyHistograms:
     """Counts of requests by the bucket of their whole duration and of each phase.
 
@@ -71,7 +74,7 @@ class LatencyHistograms:
         self.compute_output[bisect_left(_BOUNDS_NS, execution.compute_output_ns)] += times
 
     def record_failure(self, now_ns: int) -> None:
-        """Count a failed request."""
+        """Count a request that failed, and was not cancelled."""
         if now_ns >= self._minute_ends_ns:
             self._begin_minute(now_ns)
         self._failures += 1

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nereid.observability.metrics import CLOSING_REASONS, FAILURE_REASONS
+from nereid.observability.metrics import CANCELED, CLOSING_REASONS, FAILURE_REASONS
 from nereid.pb import kserve_pb2
 from nereid_scheduler.core.measurements.latency_histograms import LatencyHistograms
 
@@ -194,7 +194,8 @@ class ModelStatistics:
     def record_failure(self, entry: Entry, now_ns: int, reason: str) -> None:
         """Count an accepted request that expired, was cancelled or lost, or failed in execution."""
         self.fail.record(1, now_ns - entry.received_ns)
-        self.histograms.record_failure(now_ns)
+        if reason != CANCELED:
+            self.histograms.record_failure(now_ns)
         self.failures[reason] += 1
 
     def record_refusal(self, now_ns: int) -> None:
