@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Loads:
-    """What schedulers have last said of versions' loads, and before that."""
+    """The last two readings of versions' loads."""
 
     now: Mapping[Key, pb.VersionLoad] = field(default_factory=dict)
     at_s: float = 0.0

@@ -86,7 +86,6 @@ _BADNESS: Final[dict[str, Callable[[pb.VersionLoad], tuple[float, float]]]] = {
     "requests": lambda load: (load.last_30.requests, 0),
     "pending": lambda load: (load.pending, 0),
 }
-ORDERS: Final = frozenset(_BADNESS)
 
 
 def _order(entry: IndexEntry) -> tuple[bool, str, int, str]:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import InvalidArgument
 from nereid.facts.document import DEFAULT_LIMIT, MAX_LIMIT, MAX_QUERY_CHARACTERS
-from nereid_gateway.extras.console.models_page import ORDERS
 from nereid_gateway.server.query import Query
 
 if TYPE_CHECKING:
     from nereid_gateway.core.access.grant import Grant
 
 _FIELDS: Final = ("query", "offset", "limit", "model", "version", "sort")
+# Orders of models, the worst first.
+ORDERS: Final = ("errors", "p50", "p95", "p99", "requests", "pending")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
 # A name is part of a path, which has a maximum length.
@@ -55,7 +56,7 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
         raise InvalidArgument("version is a number, and says which one of a model")
     sort = query.text("sort", _MAX_DIGITS)
     if sort and sort not in ORDERS:
-        raise InvalidArgument(f"sort is one of {', '.join(sorted(ORDERS))}")
+        raise InvalidArgument(f"sort is one of {', '.join(ORDERS)}")
     return View(
         "" if model else text.casefold(),
         query.integer("offset", 0, _MAX_OFFSET),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.core.access.grant import Grant, Permission
 from nereid_gateway.extras.console.loads import Key, Loads
 from nereid_gateway.extras.console.look import IndexEntry
 from nereid_gateway.extras.console.models_page import ModelPages
-from nereid_gateway.extras.console.queries import View
+from nereid_gateway.extras.console.queries import ORDERS, View
 
 
 def entry(name: str, version: str = "1", state: str = "READY", reason: str = "") -> IndexEntry:
@@ -49,6 +51,11 @@ def test_the_worst_come_first_on_every_page() -> None:
     assert keys(View(sort="p99")) == by_p99
     assert keys(View(sort="p99", offset=2, limit=2)) == by_p99[2:4]
     assert keys(View(sort="errors", limit=2)) == [("Zebra", "1"), ("b", "9")]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_has_all_models(order: str) -> None:
+    assert sorted(keys(View(sort=order))) == sorted(keys(View()))
 
 
 def test_a_query_is_a_part_of_the_name_in_any_case() -> None:
