@@ -88,7 +88,7 @@ HISTOGRAMS: Final = {
     phase: Family(
         f"nv_inference_{phase}_duration_histogram_us",
         "histogram",
-        f"Histogram of {what}",
+        f"Latencies by {phase.removeprefix('compute_')}, in microseconds",
         _MODEL,
     )
     for phase, what in _PHASES.items()

@@ -179,7 +179,7 @@ def recent_document(load: pb.VersionLoad) -> document.Recent:
         "requests": recent.requests,
         "errors": recent.failures,
         "refused": recent.refused,
-        "requests_per_s": per_second(recent.requests, recent.seconds),
+        "requests_per_s": per_second(recent.requests, max(1.0, recent.seconds)),
         "p50_us": round(recent.p50_us),
         "p95_us": round(recent.p95_us),
         "p99_us": round(recent.p99_us),

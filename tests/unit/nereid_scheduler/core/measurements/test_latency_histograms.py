@@ -44,6 +44,16 @@ def test_each_request_counts_in_each_phase() -> None:
     assert in_buckets(histograms.compute_output) == {200: 2}
 
 
+@pytest.mark.parametrize("bound_us", BOUNDS_US)
+def test_a_duration_equal_to_a_bound_is_below_it(bound_us: int) -> None:
+    histograms = LatencyHistograms()
+    for duration_ns in (bound_us * 1000 - 1, bound_us * 1000, bound_us * 1000 + 1):
+        histograms.record_queue(duration_ns)
+    place = BOUNDS_US.index(bound_us)
+    assert histograms.queue[place : place + 2] == [2, 1]
+    assert sum(histograms.queue) == 3
+
+
 def test_cache_hits_count_as_requests_alone() -> None:
     statistics = records_of().statistics
     statistics.record_cache_hit(entry(0, 0), 3 * MS)
