@@ -54,7 +54,7 @@ function attention(facts) {
       const problem = row.statements.find((each) => each.problem);
       return h("li", { key: row.key },
         h("p", null, modelLink(row.name, row.version), row.version ? ` version ${row.version} ` : " ", stateBadge(row)),
-        h("p", { class: "said" }, problem?.text ?? row.reason),
+        h("p", { class: "said", tabindex: 0 }, problem?.text ?? row.reason),
         problem?.advice ? h("p", { class: "advice" }, problem.advice) : null);
     })));
 }
