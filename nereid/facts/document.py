@@ -10,11 +10,12 @@ GET /console                 the console's page. GET /console/static/NAME: the p
                              which it refers as console/static/NAME. Both are open to everybody,
                              because they contain no data.
 GET /console/facts           a Document. Query: model=NAME (and version=N) for one model alone, with
-                             `details`; else query=TEXT (part of a name), offset=N, limit=N.
-GET /console/stream          the same document, as server-sent events, with query, offset and limit,
-                             or model. `event: snapshot` has a Document; it is sent at the start and
-                             whenever documents were left out for a slow reader. `event: patch` has
-                             an RFC 7396 JSON merge patch for the last document: objects merge, null
+                             `details`; else query=TEXT (part of a name), offset=N, limit=N,
+                             sort=errors, p50, p95, p99, requests or pending (the worst first).
+GET /console/stream          the same document, as server-sent events, with the same query.
+                             `event: snapshot` has a Document; it is sent at the start and whenever
+                             documents were left out for a slow reader. `event: patch` has an RFC
+                             7396 JSON merge patch for the last document: objects merge, null
                              deletes a member, and any other value replaces the old one.
 
 Errors are {"error": text}: 401 and 403 as for any API, 400 for a query that makes no sense, 404
@@ -87,7 +88,7 @@ class _Counts(TypedDict):
     errors_per_s: float
     # Latency of all requests, in the last interval that had requests.
     latency_us: Latency
-    # True if the rates cover only the shown models, because there are too many.
+    # Always false: the rates cover all models.
     partial: bool
 
 
@@ -137,6 +138,33 @@ class Latency(TypedDict, total=False):
     compute_output: float
 
 
+class Recent(TypedDict):
+    """A version's last 30 minutes."""
+
+    # How long the figures are about: less than 30 minutes after a load.
+    seconds: int
+    # Successful, failed and refused requests; those that clients have cancelled are in none.
+    requests: int
+    errors: int
+    refused: int
+    requests_per_s: float
+    # Quantiles of the successful requests' durations, interpolated within a histogram's buckets.
+    p50_us: int
+    p95_us: int
+    p99_us: int
+
+
+class Minute(TypedDict):
+    """One of a version's last 30 minutes, which had requests."""
+
+    # How many minutes ago it was.
+    age: int
+    requests: int
+    errors: int
+    p50_us: int
+    p99_us: int
+
+
 class Batches(TypedDict):
     """Sizes of batches, and the reasons for which batches were closed."""
 
@@ -177,6 +205,8 @@ class Model(TypedDict, total=False):
 
     rates: Rates
     latency_us: Latency
+    # Absent if the last 30 minutes had no request.
+    recent: Recent
     batches: Batches
     queue: Queue
     # Ready instances by state: free or busy.
@@ -345,6 +375,8 @@ class Details(TypedDict, total=False):
     versions: dict[str, Configuration]
     # Batches in execution, by version.
     batches: dict[str, list[Batch]]
+    # The last 30 minutes, by version; the present minute is the last one.
+    minutes: dict[str, list[Minute]]
     # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
 

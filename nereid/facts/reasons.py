@@ -224,8 +224,9 @@ def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iter
         rows = float(statistics.get("inference_count", 0))
         executions = float(statistics.get("execution_count", 0))
     else:
-        rows = facts.count("nv_inference_count", **labels)
-        executions = facts.count("nv_inference_exec_count", **labels)
+        # Failed executions had rows as well, which nv_inference_count leaves out.
+        rows = facts.count("nereid_batch_size_sum", **labels)
+        executions = facts.count("nereid_batch_size_count", **labels)
     if executions <= 0:
         yield Statement(
             "no-executions",

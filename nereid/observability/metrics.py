@@ -83,6 +83,16 @@ SUMMARIES: Final = {
     )
     for phase, what in _PHASES.items()
 }
+# The names that Triton's pull request server #8675 proposes.
+HISTOGRAMS: Final = {
+    phase: Family(
+        f"nv_inference_{phase}_duration_histogram_us",
+        "histogram",
+        f"Latencies by {phase.removeprefix('compute_')}, in microseconds",
+        _MODEL,
+    )
+    for phase, what in _PHASES.items()
+}
 FIRST_RESPONSE: Final = Family(
     "nv_inference_first_response_histogram_ms",
     "histogram",

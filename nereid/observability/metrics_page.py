@@ -57,10 +57,13 @@ class Page:
         cumulative = 0
         exemplars = _exemplar_texts(observed) if self._exemplars else {}
         bounds = (*observed.bounds, float("inf"))
+        lines = self._lines.setdefault(family, [])
+        # Most of a page's lines are of histograms, so labels are written once.
+        text = ",".join(filter(None, (self._labels, _label_text(labels))))
+        start = f"{family.name}_bucket{{{text},le=" if text else f"{family.name}_bucket{{le="
         for index, (bound, count) in enumerate(zip(bounds, observed.counts, strict=True)):
             cumulative += count
-            text = _label_text({**labels, "le": _number(bound)})
-            self._write(family, family.name + "_bucket", cumulative, text, exemplars.get(index, ""))
+            lines.append(f'{start}"{_number(bound)}"}} {cumulative}{exemplars.get(index, "")}')
         self._write(family, family.name + "_sum", total, _label_text(labels))
         self._write(family, family.name + "_count", cumulative, _label_text(labels))
 
@@ -186,10 +189,10 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "exemplars")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float], counts: list[int] | None = None) -> None:
         self.bounds = tuple(bounds)
         # The last element counts the values above all bounds.
-        self.counts = [0] * (len(self.bounds) + 1)
+        self.counts = [0] * (len(self.bounds) + 1) if counts is None else counts
         # Key: a bucket's index. Value: its latest exemplar.
         self.exemplars: dict[int, Exemplar] = {}
 

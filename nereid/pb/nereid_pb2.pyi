@@ -112,16 +112,18 @@ class Composition(_message.Message):
     def __init__(self, ensemble: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ("without_cpu", "without_gpu", "with_exemplars", "models")
+    __slots__ = ("without_cpu", "without_gpu", "with_exemplars", "models", "without_histograms")
     WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_GPU_FIELD_NUMBER: _ClassVar[int]
     WITH_EXEMPLARS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     without_cpu: bool
     without_gpu: bool
     with_exemplars: bool
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_exemplars: bool = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+    without_histograms: bool
+    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_exemplars: bool = ..., models: _Optional[_Iterable[str]] = ..., without_histograms: bool = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("exposition",)
@@ -194,22 +196,75 @@ class VersionCounts(_message.Message):
     def __init__(self, id: _Optional[int] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., loaded_ns: _Optional[int] = ..., continues: bool = ..., number: _Optional[int] = ..., statistics: _Optional[_Union[_kserve_pb2.ModelStatistics, _Mapping]] = ..., exposition: _Optional[bytes] = ..., includes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FactsRequest(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "with_loads")
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    WITH_LOADS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, models: _Optional[_Iterable[str]] = ...) -> None: ...
+    with_loads: bool
+    def __init__(self, models: _Optional[_Iterable[str]] = ..., with_loads: bool = ...) -> None: ...
 
 class FactsResponse(_message.Message):
-    __slots__ = ("executors", "schedulers", "configs", "batches")
+    __slots__ = ("executors", "schedulers", "configs", "batches", "loads")
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULERS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
     executors: _containers.RepeatedCompositeFieldContainer[ExecutorFacts]
     schedulers: _containers.RepeatedCompositeFieldContainer[SchedulerFacts]
     configs: _containers.RepeatedCompositeFieldContainer[DeclaredConfig]
     batches: _containers.RepeatedCompositeFieldContainer[ExecutingBatch]
-    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ...) -> None: ...
+    loads: _containers.RepeatedCompositeFieldContainer[VersionLoad]
+    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[VersionLoad, _Mapping]]] = ...) -> None: ...
+
+class VersionLoad(_message.Message):
+    __slots__ = ("model", "version", "pending", "requests", "failures", "request_us", "queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "last_30", "last_5", "minutes")
+    class Minutes(_message.Message):
+        __slots__ = ("seconds", "requests", "failures", "refused", "p50_us", "p95_us", "p99_us", "age")
+        SECONDS_FIELD_NUMBER: _ClassVar[int]
+        REQUESTS_FIELD_NUMBER: _ClassVar[int]
+        FAILURES_FIELD_NUMBER: _ClassVar[int]
+        REFUSED_FIELD_NUMBER: _ClassVar[int]
+        P50_US_FIELD_NUMBER: _ClassVar[int]
+        P95_US_FIELD_NUMBER: _ClassVar[int]
+        P99_US_FIELD_NUMBER: _ClassVar[int]
+        AGE_FIELD_NUMBER: _ClassVar[int]
+        seconds: float
+        requests: int
+        failures: int
+        refused: int
+        p50_us: float
+        p95_us: float
+        p99_us: float
+        age: int
+        def __init__(self, seconds: _Optional[float] = ..., requests: _Optional[int] = ..., failures: _Optional[int] = ..., refused: _Optional[int] = ..., p50_us: _Optional[float] = ..., p95_us: _Optional[float] = ..., p99_us: _Optional[float] = ..., age: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_INPUT_US_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_INFER_US_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_OUTPUT_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_30_FIELD_NUMBER: _ClassVar[int]
+    LAST_5_FIELD_NUMBER: _ClassVar[int]
+    MINUTES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    pending: int
+    requests: int
+    failures: int
+    request_us: int
+    queue_us: int
+    compute_input_us: int
+    compute_infer_us: int
+    compute_output_us: int
+    last_30: VersionLoad.Minutes
+    last_5: VersionLoad.Minutes
+    minutes: _containers.RepeatedCompositeFieldContainer[VersionLoad.Minutes]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., pending: _Optional[int] = ..., requests: _Optional[int] = ..., failures: _Optional[int] = ..., request_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_input_us: _Optional[int] = ..., compute_infer_us: _Optional[int] = ..., compute_output_us: _Optional[int] = ..., last_30: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., last_5: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., minutes: _Optional[_Iterable[_Union[VersionLoad.Minutes, _Mapping]]] = ...) -> None: ...
 
 class ExecutingBatch(_message.Message):
     __slots__ = ("model", "version", "instance", "reason", "rows", "age_us", "members")

@@ -449,10 +449,17 @@ def _infer_chain(
         from nereid_gateway.plane.slow_requests import SlowRequests  # noqa: PLC0415
 
         slow_requests = SlowRequests()
+    access_log = None
+    if settings.access_log:
+        from nereid_gateway.plane.access_log import AccessLog  # noqa: PLC0415
+
+        access_log = AccessLog(settings.access_log, settings.access_log_rate)
     timed = TimedRequests(settings.response_timings)
-    is_read = timeline.records or tracing is not None or slow_requests is not None
+    is_read = timeline.records or any(
+        reader is not None for reader in (tracing, slow_requests, access_log)
+    )
     if is_read or timed is not TimedRequests.NEVER:
-        step = Recording(step.infer, timeline.requests, tracing, slow_requests)
+        step = Recording(step.infer, timeline.requests, tracing, slow_requests, access_log)
     records_all = is_read or timed is TimedRequests.ALWAYS
     return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all)
 

@@ -81,6 +81,13 @@ class HttpSettings:
         bare="true",
     )
 
+    access_log: str = flag(
+        "", "append a line of JSON for each inference request to this file; -: standard output"
+    )
+    access_log_rate: int = flag(
+        1, "with --access-log, log one of this many requests", flags.integer(1)
+    )
+
     http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
     http_use_ssl_mutual: bool = flag(
         False, "ask HTTP clients for their certificate; implies --http-use-ssl", flags.boolean,

@@ -21,7 +21,7 @@ from tests.support.console.console_client import console, fetch
 from tests.support.console.typed_documents import check
 from tests.support.gateway.auth_config import key_entry
 from tests.support.mesh.mesh import Mesh, ask, running, until
-from tests.support.models.e2e_models import save_scaler
+from tests.support.models.e2e_models import save_multiplier, save_scaler
 from tests.support.models.scaler import rows
 
 pytestmark = pytest.mark.slow
@@ -233,6 +233,37 @@ def test_a_gateway_that_stops_ends_its_consoles_and_begins_without_them(tmp_path
                 client.until(lambda _: False)
         assert mesh.process.wait(20) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_one_of_many_models_that_fails_is_seen(tmp_path: Path) -> None:
+    """Totals are of all models, whatever is listed, and the worst comes first."""
+    models = tmp_path / "models"
+    for number in range(250):
+        (models / f"idle{number}").mkdir(parents=True)
+        (models / f"idle{number}" / "config.pbtxt").write_text('backend: "identity"\n')
+    save_multiplier(models, "zebra", 3, 'backend: "onnxruntime"\n')
+    flags = "--console", "--model-control-mode=explicit", "--load-model=zebra"
+    with running(models, tmp_path / "log", *flags) as mesh:
+        # No row of this view has the model that has requests.
+        with console(mesh.http, "?limit=1") as client:
+            client.read_event()
+            for value in (1, 1000):
+                tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [value]}
+                body = json.dumps({"inputs": [tensor]}).encode()
+                mesh.get("/v2/models/zebra/infer", "POST", body)
+            client.until(lambda each: each["summary"]["requests_per_s"])
+            assert "zebra/1" not in client.document["models"]["rows"]
+            assert client.document["summary"]["latency_us"]["request"] > 0
+        [row] = facts(mesh, "?limit=1&sort=errors")["models"]["rows"].values()
+        assert (row["name"], row["health"]) == ("zebra", "problem")
+        assert (row["recent"]["requests"], row["recent"]["errors"]) == (1, 1)
+        assert row["recent"]["p99_us"] > 0
+        # Nobody wants the idle ones.
+        assert not [
+            each
+            for each in facts(mesh, "?limit=200")["models"]["rows"].values()
+            if each["health"] != "out"
+        ]
 
 
 def test_two_schedulers_and_what_each_owns(tmp_path: Path) -> None:

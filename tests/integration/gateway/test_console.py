@@ -94,11 +94,11 @@ async def test_a_scheduler_that_says_less_is_named() -> None:
         document = json.loads(response.body)
         check(document, Document)
         assert [each.partition(":")[0] for each in document["server"]["problems"]] == [
-            "Metrics",
             "Facts",
+            "Metrics",
         ]
         rows = document["models"]["rows"]
-        assert {each["health"] for each in rows.values()} == {"failed", "idle", "problem"}
+        assert {each["health"] for each in rows.values()} == {"failed", "idle", "out"}
 
 
 async def test_a_slow_reader_misses_some_and_then_has_everything(hub: ConsoleHub) -> None:

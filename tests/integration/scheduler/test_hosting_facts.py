@@ -58,3 +58,23 @@ async def test_configurations_as_their_files_have_them(tmp_path: Path) -> None:
         assert declared.config.max_batch_size == effective.max_batch_size
         # A name of its own is what the scheduler gives it.
         assert not declared.config.instance_group[0].name
+
+
+async def test_the_load_of_versions_that_had_requests(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", config=CONFIG)
+    add_model(tmp_path / "models", name="idle", config=CONFIG)
+    async with world(tmp_path / "models") as it:
+        await it.executor()
+        await it.until_state("READY")
+        gateway = await it.gateway()
+        for _ in range(2):
+            await gateway.send(request(1, 1))
+        assert not (await it.control("Facts")).loads
+        facts: pb.FactsResponse = await it.control("Facts", with_loads=True)
+        (load,) = facts.loads
+        assert (load.model, load.version, load.requests, load.failures) == ("doubler", 1, 2, 0)
+        assert load.last_30.requests == load.last_5.requests == 2
+        assert 0 < load.last_30.p50_us <= load.last_30.p99_us
+        assert not load.minutes
+        facts = await it.control("Facts", with_loads=True, models=["doubler"])
+        assert sum(minute.requests for minute in facts.loads[0].minutes) == 2

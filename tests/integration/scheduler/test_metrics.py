@@ -61,6 +61,24 @@ async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) ->
         assert not [name for name in page if "cache" in name or "summary" in name]
 
 
+async def test_histograms_of_latencies_once_there_were_requests(tmp_path: Path) -> None:
+    """Without any --metrics-config; the bounds suit 100 us to 60 s."""
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert not [name for name in series(it) if "_histogram_us" in name]
+        gateway = await it.gateway()
+        await gateway.send(request())
+        page = series(it)
+        for phase in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
+            name = f"nv_inference_{phase}_duration_histogram_us"
+            assert page[f'{name}_bucket{{{M},le="60000000"}}'] == 1
+            assert page[f'{name}_bucket{{{M},le="+Inf"}}'] == 1
+            assert page[f"{name}_count{{{M}}}"] == 1
+            assert page[f"{name}_sum{{{M}}}"] == page[f"nv_inference_{phase}_duration_us{{{M}}}"]
+        assert not [name for name in page if name.startswith("nv_inference_first")]
+
+
 async def test_series_by_gpu(tmp_path: Path) -> None:
     config = CONFIG.replace("instance_group [ { count: 1 kind: KIND_CPU } ]", "")
     add_model(tmp_path / "models", config=config)

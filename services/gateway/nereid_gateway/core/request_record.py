@@ -8,14 +8,18 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Cancelled
+from nereid.core.wire.messages import payload_bytes
 from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, traced_inputs, traced_outputs
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.core.wire.messages import (
         ErrorStatus,
         InferRequest,
         InferResponse,
+        Payload,
         RequestTimings,
         TracedModel,
         TracedTensor,
@@ -82,13 +86,17 @@ class RequestRecord:
         "cancelled",
         "ended_ns",
         "error",
+        "is_logged",
         "is_watched",
         "protocol",
         "received_ns",
         "request",
+        "request_bytes",
         "responded_ns",
+        "response_bytes",
         "response_head",
         "sample",
+        "sender",
         "streamed",
         "submitted_ns",
         "timings",
@@ -99,9 +107,14 @@ class RequestRecord:
     _deliver: OnResponse | None
     _reader: RecordReader
     # Set by measure(). The sample is `None` if the request is not traced; is_watched is true if a
-    # console showed requests when this one was submitted.
+    # console showed requests when this one was submitted; is_logged if the access log shows it.
     sample: Sample | None
     is_watched: bool
+    is_logged: bool
+    # Bytes of tensors, of a request that is logged.
+    request_bytes: int
+    response_bytes: int
+    sender: Any
     # Set with the responses of a request that is measured.
     responded_ns: int
     response_head: bytes
@@ -131,10 +144,15 @@ class RequestRecord:
         self._deliver = on_response
         self._reader = reader
 
-    def measure(self, sample: Sample | None, is_watched: bool) -> None:
+    def measure(self, sample: Sample | None, is_watched: bool, is_logged: bool) -> None:
         """Record times and the response's head as well, and a sample if there is one."""
         self.sample = sample
         self.is_watched = is_watched
+        self.is_logged = is_logged
+        self.request_bytes = self.response_bytes = 0
+        self.response_head = b""
+        if is_logged:
+            self.request_bytes = _bytes_of(self.request.payloads)
         self.submitted_ns = monotonic_ns()
 
     def keep_handle(self, handle: RequestHandle) -> None:
@@ -181,6 +199,8 @@ class RequestRecord:
         self.responded_ns = responded_ns = monotonic_ns()
         sample = self.sample
         is_shown = sample is not None and sample.copy_response(response)
+        if self.is_logged:
+            self.response_bytes += _bytes_of(response.payloads)
         try:
             deliver(response)
         finally:
@@ -214,6 +234,13 @@ class RequestRecord:
         """Drop what may refer to the record, so that no garbage collection has to find it."""
         self.call = None
         self._deliver = None
+
+
+def _bytes_of(payloads: Sequence[Payload]) -> int:
+    total = 0
+    for payload in payloads:
+        total += payload_bytes(payload)
+    return total
 
 
 def _copy(payload: object) -> bytes | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.request_record import RequestRecord
     from nereid_gateway.core.request_ring import RequestRing
+    from nereid_gateway.plane.access_log import AccessLog
     from nereid_gateway.plane.slow_requests import SlowRequests
     from nereid_gateway.plane.tracing.request_traces import Tracing
 
@@ -27,12 +28,15 @@ class Recording(RecordReader):
         timeline: RequestRing | None,
         tracing: Tracing | None,
         slow_requests: SlowRequests | None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """Record requests for these readers. What is `None` is off."""
         self._infer = infer
         self._timeline = timeline
         self._tracing = tracing
         self._slow_requests = slow_requests
+        self._access_log = access_log
+        self._measures = any(reader is not None for reader in (tracing, slow_requests, access_log))
 
     def infer(self, request: ClientRequest, on_response: OnResponse, /) -> RequestHandle:
         """Pass a request on, and return its record as its handle."""
@@ -42,7 +46,7 @@ class Recording(RecordReader):
         # The record refers to the request from here on.
         request.record = None
         record.begin(request, on_response, self)
-        if self._tracing is not None or self._slow_requests is not None:
+        if self._measures:
             self._measure(record, request)
         record.keep_handle(self._infer(request, record))
         return record
@@ -50,12 +54,14 @@ class Recording(RecordReader):
     def _measure(self, record: RequestRecord, request: ClientRequest) -> None:
         sample = None if self._tracing is None else self._tracing.sample(request)
         is_watched = self._slow_requests is not None and self._slow_requests.watched
-        if is_watched:
+        is_logged = self._access_log is not None and self._access_log.chooses()
+        if is_watched or is_logged:
             # The scheduler then returns timings. The front writes them only to clients that asked
             # for them.
             request.wants_timings = True
-        if is_watched or sample is not None:
-            record.measure(sample, is_watched)
+        if is_watched or is_logged or sample is not None:
+            record.measure(sample, is_watched, is_logged)
+            record.sender = request.sender
 
     def read_record(self, record: RequestRecord) -> None:
         """Have the record of a request that has ended read by all that are on."""
@@ -64,5 +70,7 @@ class Recording(RecordReader):
                 self._tracing.add_record(record, record.sample)
             if record.is_watched and self._slow_requests is not None:
                 self._slow_requests.add_record(record)
+            if record.is_logged and self._access_log is not None:
+                self._access_log.add_record(record)
         if self._timeline is not None:
             self._timeline.add_record(record)

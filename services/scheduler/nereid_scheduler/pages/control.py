@@ -170,6 +170,7 @@ class Control:
             cpu=not request.without_cpu,
             gpu=not request.without_gpu,
             models=frozenset(request.models),
+            histograms=not request.without_histograms,
         )
         return nereid_pb.MetricsResponse(exposition=page.encode())
 

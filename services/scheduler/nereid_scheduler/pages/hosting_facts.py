@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.measurements.latency_histograms import NO_LOAD
 from nereid_scheduler.placement.executors.sessions import memory_of
 
 if TYPE_CHECKING:
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from nereid_scheduler.admission.gateway_session import GatewaySession
     from nereid_scheduler.control.shards.members.membership import Membership
     from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.core.measurements.latency_histograms import RecentLoad
     from nereid_scheduler.placement.executors.sessions import Session
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+    from nereid_scheduler.versions.model_version import ModelVersion
 
 # Maximum number of names. Owned models beyond the limit are still counted.
 _MAX_OWNED: Final = 200
@@ -54,7 +57,22 @@ class HostingFacts:
                 if (name := served.plain_name) in wanted:
                     response.configs.add(model=name, version=served.number, config=served.draft)
             response.batches.extend(islice(self._batches(wanted), _MAX_BATCHES))
+        if request.with_loads:
+            response.loads.extend(self._loads(wanted))
         return response
+
+    def _loads(self, wanted: Collection[str]) -> Iterator[pb.VersionLoad]:
+        now_ns = time.monotonic_ns()
+        for served in self._catalogue.versions():
+            runtime = served.runtime
+            if runtime is not None:
+                load = _load(runtime, now_ns)
+                if load is not None:
+                    load.model, load.version = served.plain_name, served.number
+                    if load.model in wanted:
+                        minutes = runtime.statistics.histograms.by_minute(now_ns)
+                        load.minutes.extend(_minutes(one, age) for age, one in minutes)
+                    yield load
 
     def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
         now_ns = time.monotonic_ns()
@@ -74,6 +92,30 @@ class HostingFacts:
             models=len(names),
             reachable=True,
         )
+
+
+def _load(runtime: ModelVersion, now_ns: int) -> pb.VersionLoad | None:
+    statistics, pending = runtime.statistics, runtime.dispatcher.pending
+    last_30 = statistics.histograms.recent(now_ns)
+    if last_30 is None and not pending:
+        return None
+    compute = statistics.compute
+    return pb.VersionLoad(
+        pending=pending,
+        requests=statistics.success.count,
+        failures=statistics.fail.count,
+        request_us=statistics.success.ns // 1000,
+        queue_us=statistics.queue_ns // 1000,
+        compute_input_us=compute.input_ns // 1000,
+        compute_infer_us=compute.infer_ns // 1000,
+        compute_output_us=compute.output_ns // 1000,
+        last_30=_minutes(last_30 or NO_LOAD),
+        last_5=_minutes(statistics.histograms.recent(now_ns, 5) or NO_LOAD),
+    )
+
+
+def _minutes(load: RecentLoad, age: int = 0) -> pb.VersionLoad.Minutes:
+    return pb.VersionLoad.Minutes(age=age, **load._asdict())
 
 
 def _batch(model: str, version: int, sent: SentBatch, now_ns: int) -> pb.ExecutingBatch:

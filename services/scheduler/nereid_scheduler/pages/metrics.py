@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
+from nereid_scheduler.core.measurements.latency_histograms import BOUNDS_US
 from nereid_scheduler.pages.custom_metrics import write_custom
 from nereid_scheduler.pages.waiting_requests import waiting_by_device
 from nereid_scheduler.placement.executors.sessions import memory_of
@@ -64,9 +65,17 @@ class SchedulerMetrics:
         """Write all metrics."""
         self.write_mesh(page, cpu=True, gpu=True)
 
-    def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
+    def write_mesh(
+        self,
+        page: Page,
+        *,
+        cpu: bool,
+        gpu: bool,
+        models: Collection[str] = (),
+        histograms: bool = True,
+    ) -> None:
         """Write the metrics. `models`: plain names; if empty, all models."""
-        self._write_models(page, models)
+        self._write_models(page, models, histograms)
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
@@ -105,12 +114,14 @@ class SchedulerMetrics:
             total += state_failures
         return total
 
-    def _write_models(self, page: Page, models: Collection[str]) -> None:
+    def _write_models(self, page: Page, models: Collection[str], histograms: bool) -> None:
         for served in self._catalogue.versions():
             if models and served.plain_name not in models:
                 continue
             if served.runtime is not None and served.load_duration_s is not None:
                 labels = self.write_version(page, served, served.runtime)
+                if histograms:
+                    _write_histograms(page, labels, served.runtime.statistics)
                 page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
                 for device, size in sorted(memory_of(served, self._loader.sessions).items()):
                     page.add_value(metrics.MODEL_MEMORY, size, {**labels, "device": device})
@@ -266,6 +277,23 @@ def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> No
     page.add_value(metrics.CACHE_MISSES, statistics.cache_miss.count, labels)
     page.add_value(metrics.CACHE_HIT_DURATION, statistics.cache_hit.ns // 1000, labels)
     page.add_value(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
+
+
+def _write_histograms(page: Page, labels: Labels, statistics: ModelStatistics) -> None:
+    """Write the latencies of a version that has had requests."""
+    if not statistics.success.count:
+        return
+    compute, histograms = statistics.compute, statistics.histograms
+    phases = {
+        "request": (histograms.request, statistics.success.ns),
+        "queue": (histograms.queue, statistics.queue_ns),
+        "compute_input": (histograms.compute_input, compute.input_ns),
+        "compute_infer": (histograms.compute_infer, compute.infer_ns),
+        "compute_output": (histograms.compute_output, compute.output_ns),
+    }
+    for phase, (counts, total_ns) in phases.items():
+        observed = Histogram(BOUNDS_US, counts)
+        page.add_histogram(metrics.HISTOGRAMS[phase], labels, observed, total_ns // 1000)
 
 
 def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:

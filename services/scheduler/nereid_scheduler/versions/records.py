@@ -90,6 +90,7 @@ class Records:
         """Record an ensemble's run. several: whether the first response is already recorded."""
         self.statistics.record_execution(batch, execution)
         if several:
+            self.statistics.histograms.record_compute(execution, 1)
             self._end_executed(batch.entries[0], execution, execution.finished_ns)
         else:
             self._end_whole(batch, execution, ())
@@ -105,6 +106,7 @@ class Records:
 
     def _end_whole(self, batch: Batch, execution: Execution, failed: Sequence[Entry]) -> None:
         ended_ns = execution.finished_ns
+        succeeded = 0
         for entry in batch.entries:
             if batch.nulls and is_null(entry):
                 continue
@@ -113,7 +115,9 @@ class Records:
                 continue
             if self.latencies is not None:
                 self.latencies.record_first_response(entry, ended_ns)
+            succeeded += 1
             self._end_executed(entry, execution, ended_ns)
+        self.statistics.histograms.record_compute(execution, succeeded)
 
     def end_member(self, member: Member, execution: Execution, ended_ns: int) -> None:
         """Count a member that has ended, unless it was rescheduled and has counted before."""
@@ -123,6 +127,7 @@ class Records:
             self.statistics.record_failure(member.entry, ended_ns, BACKEND)
         else:
             # Count a decoupled request as a success even if it had error responses, as on Triton.
+            self.statistics.histograms.record_compute(execution, 1)
             self._end_executed(member.entry, execution, ended_ns)
 
     def _end_executed(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
@@ -138,7 +143,7 @@ class Records:
 
     def refuse(self, entry: Entry, error: NereidError, now_ns: int) -> None:
         """Record an entry that the full queue refuses."""
-        self.statistics.refused += 1
+        self.statistics.record_refusal(now_ns)
         if self._timeline is not None:
             self._timeline.record_ended(self._named, entry, now_ns, error.message, error.code)
 

@@ -111,6 +111,8 @@ def test_ready_and_batching() -> None:
         'nereid_instances{M,state="busy"} 1',
         'nv_inference_count{gpu_uuid="GPU-7",M} 600',
         "nv_inference_exec_count{M} 100",
+        "nereid_batch_size_sum{M} 600",
+        "nereid_batch_size_count{M} 100",
         'nereid_batches_closed_total{M,reason="full"} 80',
         'nereid_batches_closed_total{M,reason="delay"} 20',
         "nv_inference_request_success{M} 600",
@@ -152,8 +154,8 @@ def test_ready_and_batching() -> None:
 def test_why_batches_are_small(reason: str, problem: bool, advice: str) -> None:
     of = facts(
         ready(),
-        "nv_inference_count{M} 11",
-        "nv_inference_exec_count{M} 10",
+        "nereid_batch_size_sum{M} 11",
+        "nereid_batch_size_count{M} 10",
         f'nereid_batches_closed_total{{M,reason="{reason}"}} 10',
     )
     statement = said(of)[f"closed-{reason}"]
@@ -166,8 +168,8 @@ def test_why_batches_are_small(reason: str, problem: bool, advice: str) -> None:
 def test_each_reason_has_words(reason: str) -> None:
     of = facts(
         ready(),
-        "nv_inference_count{M} 40",
-        "nv_inference_exec_count{M} 10",
+        "nereid_batch_size_sum{M} 40",
+        "nereid_batch_size_count{M} 10",
         f'nereid_batches_closed_total{{M,reason="{reason}"}} 10',
     )
     text = said(of)[f"closed-{reason}"].text
@@ -176,22 +178,22 @@ def test_each_reason_has_words(reason: str) -> None:
 
 
 def test_only_what_happens_between_two_looks_counts() -> None:
-    first = facts(ready(), "nv_inference_count{M} 100", "nv_inference_exec_count{M} 100")
+    first = facts(ready(), "nereid_batch_size_sum{M} 100", "nereid_batch_size_count{M} 100")
     later = facts(
-        ready(), "nv_inference_count{M} 140", "nv_inference_exec_count{M} 110", earlier=first
+        ready(), "nereid_batch_size_sum{M} 140", "nereid_batch_size_count{M} 110", earlier=first
     )
     assert said(later)["batch-size"].figures["mean_rows"] == 4
     same = facts(
-        ready(), "nv_inference_count{M} 100", "nv_inference_exec_count{M} 100", earlier=first
+        ready(), "nereid_batch_size_sum{M} 100", "nereid_batch_size_count{M} 100", earlier=first
     )
     assert said(same)["no-executions"].text == "it has executed nothing meanwhile"
 
 
 def test_configurations_that_do_not_batch() -> None:
-    found = said(facts(ready({"name": "m", "max_batch_size": 4}), "nv_inference_exec_count{M} 1"))
+    found = said(facts(ready({"name": "m", "max_batch_size": 4}), "nereid_batch_size_count{M} 1"))
     assert "no-dynamic-batching" in found
     ensemble = {"name": "m", "platform": "ensemble", "ensemble_scheduling": {}}
-    assert "batch-size" not in said(facts(ready(ensemble), "nv_inference_exec_count{M} 1"))
+    assert "batch-size" not in said(facts(ready(ensemble), "nereid_batch_size_count{M} 1"))
 
 
 def test_what_requests_meet() -> None:

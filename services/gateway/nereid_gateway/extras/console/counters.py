@@ -61,6 +61,19 @@ class Counters:
         counts = self.recently_by(family, label)
         return {name: per_second(count, self._elapsed_s) for name, count in counts.items()}
 
+    def mean_size(self) -> float:
+        """Return the mean rows of a batch in the interval, or 0 without batches.
+
+        Successful rows by executions would count failed batches as empty ones.
+        """
+        name = metrics.BATCH_SIZE.name
+        rows, batches = (
+            (self._now.total(f"{name}_{part}") or 0.0)
+            - (self._before.total(f"{name}_{part}") or 0.0)
+            for part in ("sum", "count")
+        )
+        return round(rows / batches, 2) if batches > 0 else 0.0
+
     def sizes(self) -> dict[str, int]:
         """Return the number of batches for each upper bound of their size. It is not cumulative."""
         sizes: dict[str, int] = {}

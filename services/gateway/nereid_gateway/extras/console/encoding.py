@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.facts import document
-    from nereid_gateway.extras.console.look import Key
+    from nereid_gateway.extras.console.loads import Key
     from nereid_gateway.extras.console.models_page import Page
     from nereid_gateway.extras.console.queries import View
 

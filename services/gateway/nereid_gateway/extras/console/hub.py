@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,15 +23,15 @@ from nereid_gateway.extras.console.encoding import (
     ViewDocument,
     view_document,
 )
-from nereid_gateway.extras.console.look import Wanted
 from nereid_gateway.extras.console.model_rows import ModelRows, explained
 from nereid_gateway.extras.console.models_page import ModelPages
 from nereid_gateway.extras.console.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
-    from nereid_gateway.extras.console.look import IndexEntry, Key, Look, Observer
+    from nereid_gateway.extras.console.loads import Key, Loads
+    from nereid_gateway.extras.console.look import IndexEntry, Look, Observer
     from nereid_gateway.extras.console.queries import View
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.plane.slow_requests import SlowRequests
@@ -138,9 +139,12 @@ class ConsoleHub:
             self._opened.clear()
             cost = Slices()
             try:
-                look = await self._observer.look(self._wanted, cost)
+                views = {console.view for console in self._consoles}
+                detailed = {view.model for view in views if view.model}
+                choose = partial(self._shown, views)
+                look = await self._observer.look(detailed, choose, cost)
                 with cost:
-                    await self._publish(look, cost)
+                    await self._publish(look, views, cost)
             except Exception:
                 _log.exception(
                     "unexpected error: consoles are not updated until the next look at the mesh"
@@ -163,19 +167,15 @@ class ConsoleHub:
             except TimeoutError:
                 return
 
-    def _views(self) -> set[View]:
-        return {console.view for console in self._consoles}
+    def _shown(
+        self, views: Collection[View], index: tuple[IndexEntry, ...], loads: Loads
+    ) -> set[Key]:
+        pages = (self._pages.page(index, loads, view) for view in views)
+        return {entry.key for page in pages for entry in page.entries}
 
-    def _wanted(self, index: tuple[IndexEntry, ...]) -> Wanted:
-        views = self._views()
-        return Wanted(
-            {entry.key for view in views for entry in self._pages.page(index, view).entries},
-            {view.model for view in views if view.model},
-        )
-
-    async def _publish(self, look: Look, cost: Slices) -> None:
+    async def _publish(self, look: Look, views: Collection[View], cost: Slices) -> None:
         earlier, self._earlier = self._earlier or look, look
-        pages = {view: self._pages.page(look.index, view) for view in self._views()}
+        pages = {view: self._pages.page(look.index, look.loads, view) for view in views}
         owners = sections.owners(look)
         rows: dict[Key, document.Model] = {}
         for entry in chain.from_iterable(page.entries for page in pages.values()):
@@ -188,7 +188,7 @@ class ConsoleHub:
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
         for view, page in pages.items():
-            own = {} if view.shows_all else sections.limited(shared, look, earlier, view.shows)
+            own = {} if view.shows_all else sections.limited(shared, look, view.shows)
             if view.model and view.shows(view.model):
                 own["details"] = _details(look, view)
             documents[view] = view_document(
@@ -253,5 +253,6 @@ def _details(look: Look, view: View) -> document.Details:
             if key.name == view.model and view.version in ("", key.version)
         },
         "batches": sections.batches(look, view),
+        "minutes": sections.minutes(look, view),
         "explanation": explained(look, view),
     }

@@ -13,6 +13,7 @@ from nereid.observability import metrics
 from nereid.observability.samples import Samples, Series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.extras.console.loads import Key, Loads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -27,30 +28,14 @@ if TYPE_CHECKING:
 
 # In a larger mesh, only the series of models that consoles show are read.
 _MAX_WHOLE: Final = 200
-# Seconds per version between reads of the index: ten seconds for 10,000 versions.
-_INDEX_PACE_S: Final = 0.001
+# Seconds per version between reads of the index, or loads: ten seconds for 10,000 versions.
+_PACE_S: Final = 0.001
 # Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16
 # This is enough for 400 models.
 _MAX_SERIES: Final = 20_000
 # A metrics page is parsed in parts of this size.
 _PART_BYTES: Final = 8192
-
-
-class Wanted(NamedTuple):
-    """Versions and models that the open consoles show."""
-
-    # Series and configurations of these versions are read.
-    shown: Collection[Key]
-    # Readiness, batches and declared configurations of these models are read too.
-    detailed: Collection[str]
-
-
-class Key(NamedTuple):
-    """Version of a model. `version` is empty for a model without versions."""
-
-    name: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -97,8 +82,7 @@ class Look:
     # Results of ModelReady for the models that are shown in detail.
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
-    # True if only the shown models' series were read.
-    partial: bool = False
+    loads: Loads = field(default_factory=Loads)
     problems: tuple[Problem, ...] = ()
 
 
@@ -122,30 +106,38 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
+        self._loads = Loads()
+        self._loads_due_s = 0.0
         # Key: the text of a line before its value. Value: the series' name and labels.
         self._series: dict[bytes, Series] = {}
         # Value: the duration of the version's load, and the configuration. If the duration has
         # changed, the configuration is out of date.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
-    async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
+    async def look(
+        self,
+        detailed: Collection[str],
+        choose: Callable[[tuple[IndexEntry, ...], Loads], Collection[Key]],
+        cost: Slices,
+    ) -> Look:
         """Read the facts of the mesh. A call that fails becomes a problem of the look.
 
-        choose: takes the index, and returns what to read. cost: adds up the look's processor time.
+        detailed: models whose readiness, batches and declared configurations are read too. choose:
+        returns the versions whose series and configurations are read. cost: adds up the look's
+        processor time.
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)
+        hosting = await self._read_facts(detailed, problems, cost)
         with cost:
-            shown, detailed = choose(self._index)
-            partial = len(self._index) > _MAX_WHOLE
-            request = pb.MetricsRequest()
+            shown = choose(self._index, self._loads)
+            request = pb.MetricsRequest(without_histograms=True)
             request.MergeFrom(self._request)
-            if partial:
+            if len(self._index) > _MAX_WHOLE:
                 # No model has an empty name, so this selects no series of models.
                 request.models.extend({key.name for key in shown} or {""})
-        page, hosting, own, server_ready = await asyncio.gather(
+        page, own, server_ready = await asyncio.gather(
             self._call("Metrics", request, pb.MetricsResponse, problems),
-            self._call("Facts", pb.FactsRequest(models=detailed), pb.FactsResponse, problems),
             self._read_own(),
             self._data_plane.ready(),
         )
@@ -168,7 +160,7 @@ class Observer:
                 {key: config for key, (_, config) in self._configs.items()},
                 ready,
                 server_ready,
-                partial,
+                self._loads,
                 tuple(dict.fromkeys(problems)),
             )
 
@@ -180,6 +172,21 @@ class Observer:
         except NereidError as error:
             problems.append(Problem(f"{method}: {error.message}"))
             return response()
+
+    async def _read_facts(
+        self, detailed: Collection[str], problems: list[Problem], cost: Slices
+    ) -> pb.FactsResponse:
+        now_s = time.monotonic()
+        due = now_s >= self._loads_due_s
+        request = pb.FactsRequest(models=detailed, with_loads=due)
+        before = len(problems)
+        response = await self._call("Facts", request, pb.FactsResponse, problems)
+        if due and len(problems) == before:
+            with cost:
+                loads = {Key(load.model, str(load.version)): load for load in response.loads}
+                self._loads = self._loads.later(loads, now_s)
+                self._loads_due_s = now_s + _PACE_S * len(loads)
+        return response
 
     async def _read_index(self, problems: list[Problem], cost: Slices) -> None:
         now_s = time.monotonic()
@@ -201,7 +208,7 @@ class Observer:
                     index.append(IndexEntry(key, model.state, model.reason))
                     await cost.pause()
                 self._index = tuple(index)
-        self._index_due_s = now_s + _INDEX_PACE_S * len(self._index)
+        self._index_due_s = now_s + _PACE_S * len(self._index)
 
     async def _ask_models(self, keys: Collection[Key]) -> dict[Key, bool]:
         async def ask(key: Key) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.facts.explanation import explanation, statement_document
@@ -9,7 +10,8 @@ from nereid.facts.mesh_facts import MeshFacts, VersionFacts
 from nereid.facts.reasons import HELD_REQUESTS, explain
 from nereid.observability import metrics
 from nereid.observability.samples import Samples
-from nereid_gateway.extras.console.counters import Counters, mean_durations
+from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.extras.console.counters import Counters, mean_durations, per_second
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
 
     from nereid.facts import document
     from nereid.facts.mesh_facts import ConfigFacts
-    from nereid_gateway.extras.console.look import IndexEntry, Key, Look
+    from nereid.facts.reasons import Statement
+    from nereid_gateway.extras.console.loads import Key
+    from nereid_gateway.extras.console.look import IndexEntry, Look
     from nereid_gateway.extras.console.queries import View
 
 _NOTHING: Final = Samples(b"")
+_NO_LOAD: Final = pb.VersionLoad.Minutes()
+# Codes of statements about models that nobody wants to be served.
+_WANTED: Final = frozenset({"unloaded", "never-loaded"})
 _TARGETS: Final = {
     "target_us": metrics.TARGET,
     "held_us": metrics.TARGET_HELD,
@@ -39,6 +46,7 @@ class _CachedRow(NamedTuple):
     mesh: tuple[float | None, ...]
     owner: str
     config: ConfigFacts | None
+    load: pb.VersionLoad | None
     # No counter had changed, so all rates are 0 and stay right until a counter changes.
     still: bool
 
@@ -57,6 +65,7 @@ class ModelRows:
         mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
         config = look.configs.get(entry.key)
+        load = look.loads.now.get(entry.key)
         last = self._cached_rows.get(entry.key)
         same = last is not None and last.samples.same_as(samples)
         if (
@@ -65,13 +74,16 @@ class ModelRows:
             and last.still
             and (last.entry, last.mesh, last.owner) == (entry, mesh, owner)
             and last.config is config
+            and last.load == load
             and entry.key not in look.ready
         ):
             return last.row
         row = _row(entry, samples, look, earlier)
         if owner:
             row["scheduler"] = owner
-        self._cached_rows[entry.key] = _CachedRow(row, entry, samples, mesh, owner, config, same)
+        self._cached_rows[entry.key] = _CachedRow(
+            row, entry, samples, mesh, owner, config, load, same
+        )
         return row
 
     def forget_others(self, shown: Container[Key]) -> None:
@@ -118,7 +130,12 @@ def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
 
 
 def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look) -> document.Model:
-    statements = [*map(statement_document, explain(_mesh_facts(look, entry.key.name, [entry])))]
+    load = look.loads.now.get(entry.key)
+    recent = _NO_LOAD if load is None else load.last_5
+    statements = [
+        statement_document(_current(statement, recent))
+        for statement in explain(_mesh_facts(look, entry.key.name, [entry]))
+    ]
     row: document.Model = {
         "name": entry.key.name,
         "version": entry.key.version,
@@ -134,8 +151,39 @@ def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look) -> docu
         config = look.configs.get(entry.key)
         if config is not None:
             row["batches"]["max_batch_size"] = config.proto.max_batch_size
+        if load is not None:
+            row["recent"] = recent_document(load)
     row["health"] = _health(entry, row)
     return row
+
+
+def _current(statement: Statement, recent: pb.VersionLoad.Minutes) -> Statement:
+    """Return the statement as of now: past failures and wanted unloads are no problems."""
+    if statement.code in _WANTED:
+        return replace(statement, problem=False)
+    lost = {"failures": recent.failures, "refused": recent.refused}.get(statement.code)
+    if lost is None:
+        return statement
+    if not lost:
+        return replace(statement, problem=False)
+    total = recent.requests + recent.failures + recent.refused
+    text = f"{statement.text}; {lost} of {total} in the last 5 minutes"
+    return replace(statement, text=text)
+
+
+def recent_document(load: pb.VersionLoad) -> document.Recent:
+    """Return the figures of a version's last 30 minutes."""
+    recent = load.last_30
+    return {
+        "seconds": round(recent.seconds),
+        "requests": recent.requests,
+        "errors": recent.failures,
+        "refused": recent.refused,
+        "requests_per_s": per_second(recent.requests, max(1.0, recent.seconds)),
+        "p50_us": round(recent.p50_us),
+        "p95_us": round(recent.p95_us),
+        "p99_us": round(recent.p99_us),
+    }
 
 
 def _health(entry: IndexEntry, row: document.Model) -> str:
@@ -157,10 +205,8 @@ def _add_figures(row: document.Model, counted: Counters) -> None:
         "executions": counted.rate(metrics.EXECUTIONS),
     }
     row["latency_us"] = mean_durations(counted.recently)
-    executions = counted.recently(metrics.EXECUTIONS)
-    rows = counted.recently(metrics.INFERENCES)
     row["batches"] = {
-        "mean_rows": round(rows / executions, 2) if executions else 0.0,
+        "mean_rows": counted.mean_size(),
         "max_batch_size": 0,
         "sizes": counted.sizes(),
         "closed": counted.by_label(metrics.BATCHES_CLOSED, "reason"),

@@ -11,7 +11,9 @@ from nereid_gateway.server.query import Query
 if TYPE_CHECKING:
     from nereid_gateway.core.access.grant import Grant
 
-_FIELDS: Final = ("query", "offset", "limit", "model", "version")
+_FIELDS: Final = ("query", "offset", "limit", "model", "version", "sort")
+# Orders of models, the worst first.
+ORDERS: Final = ("errors", "p50", "p95", "p99", "requests", "pending")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
 # A name is part of a path, which has a maximum length.
@@ -23,7 +25,7 @@ class View(NamedTuple):
 
     With `model`, the view shows one model with details, or one `version` of it. Without `model`,
     the view shows all models with `query` in their names, without regard to case. `grant`: None if
-    the viewer may see all models.
+    the viewer may see all models. `sort`: the order, the worst first; empty: by name.
     """
 
     query: str = ""
@@ -32,6 +34,7 @@ class View(NamedTuple):
     model: str = ""
     version: str = ""
     grant: Grant | None = None
+    sort: str = ""
 
     @property
     def shows_all(self) -> bool:
@@ -51,6 +54,9 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
     version = query.text("version", _MAX_DIGITS)
     if version and not (model and version.isascii() and version.isdigit()):
         raise InvalidArgument("version is a number, and says which one of a model")
+    sort = query.text("sort", _MAX_DIGITS)
+    if sort and sort not in ORDERS:
+        raise InvalidArgument(f"sort is one of {', '.join(ORDERS)}")
     return View(
         "" if model else text.casefold(),
         query.integer("offset", 0, _MAX_OFFSET),
@@ -58,4 +64,5 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
         model,
         version,
         grant,
+        sort,
     )

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nereid.facts import document
-    from nereid.observability.metrics_page import Family
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid_gateway.extras.console.look import Look
     from nereid_gateway.extras.console.queries import View
@@ -35,7 +34,7 @@ def summary(look: Look, earlier: Look) -> document.Summary:
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     own = Counters(look.own, earlier.own, look.time_s - earlier.time_s)
     return {
-        **_summary_of(look, earlier, _all),
+        **_summary_of(look, _all),
         "pending": int(sum(waiting.values())),
         "held": int(look.mesh.total(metrics.HELD.name) or 0),
         "waiting": {device: int(count) for device, count in waiting.items()},
@@ -46,34 +45,24 @@ def summary(look: Look, earlier: Look) -> document.Summary:
     }
 
 
-def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
+def _summary_of(look: Look, shows: Callable[[str], bool]) -> document.Summary:
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
-    elapsed_s = look.time_s - earlier.time_s
-    models = [
-        # If the look before did not read a model, the model's growth is unknown.
-        Counters(samples, earlier.models.get(key, samples), elapsed_s)
-        for key, samples in look.models.items()
-        if shows(key[0])
-    ]
-
-    def recently(family: Family) -> float:
-        """Return the sum. A restarted counter counts as 0, so that the sum is not too small."""
-        return sum(counters.recently(family) for counters in models)
-
+    loads = look.loads
+    recently = loads.growth(shows)
     return {
         "models": len(index),
         "states": states,
         "failed": sum(entry.failed for entry in index),
         "executors": len(look.hosting.executors),
         "schedulers": len(look.hosting.schedulers),
-        "pending": sum(counters.total(metrics.PENDING) for counters in models),
-        "requests_per_s": per_second(recently(metrics.SUCCESS), elapsed_s),
-        "errors_per_s": per_second(recently(metrics.FAILURE), elapsed_s),
+        "pending": sum(load.pending for key, load in loads.now.items() if shows(key.name)),
+        "requests_per_s": per_second(recently(metrics.SUCCESS), loads.elapsed_s),
+        "errors_per_s": per_second(recently(metrics.FAILURE), loads.elapsed_s),
         "latency_us": mean_durations(recently),
-        "partial": look.partial,
+        "partial": False,
     }
 
 
@@ -175,9 +164,7 @@ def _device(
     return shown
 
 
-def limited(
-    shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
-) -> dict[str, Any]:
+def limited(shared: Mapping[str, Any], look: Look, shows: Callable[[str], bool]) -> dict[str, Any]:
     """Return the sections that concern models, with only the models that shows() accepts."""
 
     def executor(whole: document.Executor) -> dict[str, Any]:
@@ -193,7 +180,7 @@ def limited(
 
     return {
         "server": {**shared["server"], "problems": problems(look, shows)},
-        "summary": _summary_of(look, earlier, shows),
+        "summary": _summary_of(look, shows),
         "slow_requests": [
             request for request in shared["slow_requests"] if shows(request["model"])
         ],
@@ -232,6 +219,24 @@ def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
             }
             by_version.setdefault(version, []).append(batch)
     return by_version
+
+
+def minutes(look: Look, view: View) -> dict[str, list[document.Minute]]:
+    """Return the last 30 minutes of each version of the view's model."""
+    return {
+        key.version: [
+            {
+                "age": minute.age,
+                "requests": minute.requests,
+                "errors": minute.failures,
+                "p50_us": round(minute.p50_us),
+                "p99_us": round(minute.p99_us),
+            }
+            for minute in load.minutes
+        ]
+        for key, load in look.loads.now.items()
+        if key.name == view.model and view.version in ("", key.version)
+    }
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:

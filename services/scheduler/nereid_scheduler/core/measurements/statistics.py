@@ -9,8 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nereid.observability.metrics import CLOSING_REASONS, FAILURE_REASONS
+from nereid.observability.metrics import CANCELED, CLOSING_REASONS, FAILURE_REASONS
 from nereid.pb import kserve_pb2
+from nereid_scheduler.core.measurements.latency_histograms import LatencyHistograms
 
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
@@ -133,6 +134,7 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = Compute()
         self.compute_by_batch_size: dict[int, Compute] = {}
+        self.histograms = LatencyHistograms()
         # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
@@ -174,6 +176,8 @@ class ModelStatistics:
         self.success.record(1, request_ns)
         self.queue_ns += queue_ns
         self.compute.record_execution(execution)
+        self.histograms.record_request(request_ns, ended_ns)
+        self.histograms.record_queue(queue_ns)
         if execution.gpu_uuid:
             share = self.gpus[execution.gpu_uuid]
             share.record_success(execution, size, request_ns, queue_ns)
@@ -190,13 +194,21 @@ class ModelStatistics:
     def record_failure(self, entry: Entry, now_ns: int, reason: str) -> None:
         """Count an accepted request that expired, was cancelled or lost, or failed in execution."""
         self.fail.record(1, now_ns - entry.received_ns)
+        if reason != CANCELED:
+            self.histograms.record_failure(now_ns)
         self.failures[reason] += 1
+
+    def record_refusal(self, now_ns: int) -> None:
+        """Count a request that the full queue refuses."""
+        self.refused += 1
+        self.histograms.record_refusal(now_ns)
 
     def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
         """Count a request whose response was found in the cache, so that it was never queued."""
         took_ns = now_ns - entry.received_ns
         self.success.record(1, took_ns)
         self.cache_hit.record(1, took_ns)
+        self.histograms.record_request(took_ns, now_ns)
         self.last_cache_hit_ns = now_ns
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:

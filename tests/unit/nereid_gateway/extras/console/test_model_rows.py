@@ -6,22 +6,30 @@ import time
 
 import pytest
 
+from nereid.facts.document import Model, Recent
 from nereid.facts.mesh_facts import ConfigFacts
 from nereid.observability.samples import Samples
-from nereid_gateway.extras.console.look import IndexEntry, Key, Look
+from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.extras.console.loads import Key, Loads
+from nereid_gateway.extras.console.look import IndexEntry, Look
 from nereid_gateway.extras.console.model_rows import ModelRows, explained, waits_for
 from nereid_gateway.extras.console.queries import View
+from tests.support.console.typed_documents import check
 
 _M = 'model="m",version="1"'
 _ENTRY = IndexEntry(Key("m", "1"), "READY", "")
 _CONFIG = ConfigFacts.of_document({"name": "m", "max_batch_size": 8, "dynamic_batching": {}})
 
 
-def seen(time_s: float, *samples: str, entry: IndexEntry = _ENTRY) -> Look:
+def seen(
+    time_s: float, *samples: str, entry: IndexEntry = _ENTRY, loads: Loads | None = None
+) -> Look:
     page = "\n".join(each.replace("M", _M) for each in samples).encode()
     models = Samples(page).split("model", "version")
     mesh = models.pop((), Samples(b""))
-    return Look(time_s, (entry,), mesh, models, configs={entry.key: _CONFIG})
+    return Look(
+        time_s, (entry,), mesh, models, configs={entry.key: _CONFIG}, loads=loads or Loads()
+    )
 
 
 def counters(requests: int, executions: int, busy: int = 0) -> tuple[str, ...]:
@@ -34,6 +42,8 @@ def counters(requests: int, executions: int, busy: int = 0) -> tuple[str, ...]:
         f'nereid_batches_closed_total{{M,reason="full"}} {executions}',
         f'nereid_batch_size_bucket{{M,le="1"}} {executions}',
         f'nereid_batch_size_bucket{{M,le="2"}} {executions + 3}',
+        f"nereid_batch_size_sum{{M}} {requests}",
+        f"nereid_batch_size_count{{M}} {executions}",
         f'nereid_instances{{M,state="free"}} {2 - busy}',
         f'nereid_instances{{M,state="busy"}} {busy}',
         f"nv_inference_pending_request_count{{M}} {3 if busy == 2 else 0}",
@@ -54,6 +64,42 @@ def test_rates_and_means_are_of_the_interval() -> None:
     assert row["queue"] == {"pending": 3, "waits_for": "an instance: all 2 are busy"}
     assert row["health"] == "busy"
     assert row["totals"]["requests"] == 140
+
+
+@pytest.mark.parametrize("code", ["failures", "refused"])
+def test_old_failures_are_no_problem(code: str) -> None:
+    lost = (
+        'nv_inference_request_failure{M,reason="BACKEND"} 3'
+        if code == "failures"
+        else "nereid_requests_refused_total{M} 3"
+    )
+
+    def row(**recent: int) -> Model:
+        minutes = pb.VersionLoad.Minutes(requests=7, **recent)
+        loads = Loads({_ENTRY.key: pb.VersionLoad(last_5=minutes)})
+        look = seen(10, *counters(100, 50), lost, loads=loads)
+        return ModelRows().row(_ENTRY, look, look, "")
+
+    old, now = row(), row(**{code: 3})
+    assert (old["health"], now["health"]) == ("idle", "problem")
+    texts = [each["text"] for each in now["statements"] if each["problem"]]
+    assert [text.partition("; ")[2] for text in texts] == ["3 of 10 in the last 5 minutes"]
+
+
+def test_failed_batches_have_rows_as_well() -> None:
+    earlier = seen(10, *counters(0, 0))
+    failed = [each for each in counters(40, 10) if "inference_count" not in each]
+    row = ModelRows().row(_ENTRY, seen(12, *failed), earlier, "")
+    assert row["batches"]["mean_rows"] == 4
+
+
+def test_the_last_half_hour_has_quantiles() -> None:
+    minutes = pb.VersionLoad.Minutes(seconds=600, requests=1200, failures=2, p99_us=81.6)
+    loads = Loads({_ENTRY.key: pb.VersionLoad(last_30=minutes)})
+    look = seen(10, *counters(100, 50), loads=loads)
+    recent = ModelRows().row(_ENTRY, look, look, "")["recent"]
+    check(recent, Recent)
+    assert (recent["requests_per_s"], recent["errors"], recent["p99_us"]) == (2, 2, 82)
 
 
 def test_nothing_is_known_of_an_interval_in_which_counters_began_anew() -> None:
@@ -90,7 +136,8 @@ def test_rates_fall_back_to_nothing() -> None:
     ("entry", "health"),
     [
         (IndexEntry(Key("m", "1"), "UNAVAILABLE", "<script>"), "failed"),
-        (IndexEntry(Key("m", "1"), "UNAVAILABLE", "unloaded"), "problem"),
+        (IndexEntry(Key("m", "1"), "UNAVAILABLE", "unloaded"), "out"),
+        (IndexEntry(Key("m", "1"), "", ""), "out"),
         (IndexEntry(Key("m", "1"), "LOADING", ""), "problem"),
         (IndexEntry(Key("m", "1"), "READY", "not in memory: x"), "out"),
     ],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.core.access.grant import Grant, Permission
-from nereid_gateway.extras.console.look import IndexEntry, Key
+from nereid_gateway.extras.console.loads import Key, Loads
+from nereid_gateway.extras.console.look import IndexEntry
 from nereid_gateway.extras.console.models_page import ModelPages
-from nereid_gateway.extras.console.queries import View
+from nereid_gateway.extras.console.queries import ORDERS, View
 
 
 def entry(name: str, version: str = "1", state: str = "READY", reason: str = "") -> IndexEntry:
@@ -22,8 +26,18 @@ INDEX = (
 )
 
 
+def load(p99_us: float, failures: int = 0) -> pb.VersionLoad:
+    recent = pb.VersionLoad.Minutes(requests=9, failures=failures, p99_us=p99_us)
+    return pb.VersionLoad(last_30=recent, last_5=recent)
+
+
+LOADS = Loads(
+    {Key("b", "9"): load(5, failures=1), Key("d", ""): load(2000), Key("c", "1"): load(7)}
+)
+
+
 def keys(view: View) -> list[tuple[str, str]]:
-    return [each.key for each in ModelPages().page(INDEX, view).entries]
+    return [each.key for each in ModelPages().page(INDEX, LOADS, view).entries]
 
 
 def test_failed_ones_come_first_and_versions_in_their_order() -> None:
@@ -32,9 +46,21 @@ def test_failed_ones_come_first_and_versions_in_their_order() -> None:
     assert keys(View(offset=1, limit=2)) == names[1:3]
 
 
+def test_the_worst_come_first_on_every_page() -> None:
+    by_p99 = [("Zebra", "1"), ("d", ""), ("c", "1"), ("b", "9"), ("a", "1"), ("b", "10")]
+    assert keys(View(sort="p99")) == by_p99
+    assert keys(View(sort="p99", offset=2, limit=2)) == by_p99[2:4]
+    assert keys(View(sort="errors", limit=2)) == [("Zebra", "1"), ("b", "9")]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_has_all_models(order: str) -> None:
+    assert sorted(keys(View(sort=order))) == sorted(keys(View()))
+
+
 def test_a_query_is_a_part_of_the_name_in_any_case() -> None:
     assert keys(View(query="zeb")) == [("Zebra", "1")]
-    assert ModelPages().page(INDEX, View(query="b", limit=1)).matched == 3
+    assert ModelPages().page(INDEX, LOADS, View(query="b", limit=1)).matched == 3
 
 
 def test_one_model() -> None:
@@ -51,6 +77,6 @@ def test_a_viewer_sees_the_models_of_its_rights() -> None:
 
 def test_another_index_is_searched_anew() -> None:
     pages = ModelPages()
-    assert pages.page(INDEX, View()).matched == 6
-    assert pages.page(INDEX[:2], View()).matched == 2
-    assert pages.page((), View()).entries == ()
+    assert pages.page(INDEX, LOADS, View()).matched == 6
+    assert pages.page(INDEX[:2], LOADS, View()).matched == 2
+    assert pages.page((), LOADS, View()).entries == ()

@@ -9,7 +9,8 @@ from nereid.facts.mesh_facts import ConfigFacts
 from nereid.observability.samples import Samples
 from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.extras.console import sections
-from nereid_gateway.extras.console.look import IndexEntry, Key, Look, Problem
+from nereid_gateway.extras.console.loads import Key, Loads
+from nereid_gateway.extras.console.look import IndexEntry, Look, Problem
 from nereid_gateway.extras.console.queries import View
 from tests.support.console.typed_documents import check
 
@@ -24,11 +25,37 @@ def requests(count: int, model: str = "m") -> str:
     return f'nv_inference_request_success{{model="{model}",version="1"}} {count}\n'
 
 
-def test_rates_of_the_mesh_leave_out_what_was_not_there_before() -> None:
-    earlier = look(10, requests(100) + requests(500, "reloaded"))
-    now = look(12, requests(140) + requests(3, "reloaded") + requests(1000, "new"))
-    assert sections.summary(now, earlier)["requests_per_s"] == 20
-    assert sections.summary(now, now)["requests_per_s"] == 0
+def loads_of(**counts: tuple[int, int, int]) -> dict[Key, pb.VersionLoad]:
+    """Requests and failures since the load, and requests of the last 30 minutes."""
+    return {
+        Key(name, "1"): pb.VersionLoad(
+            requests=requests,
+            failures=failures,
+            request_us=requests * 1000,
+            last_30=pb.VersionLoad.Minutes(requests=recent),
+        )
+        for name, (requests, failures, recent) in counts.items()
+    }
+
+
+def test_rates_of_the_mesh_are_of_all_models_whatever_is_shown() -> None:
+    first = loads_of(hidden=(100, 7, 50), reloaded=(500, 9, 500))
+    second = loads_of(hidden=(140, 19, 90), reloaded=(3, 0, 3), woken=(1006, 2, 6))
+    loads = Loads().later(first, 10)
+    seen = look(1, loads=loads)
+    assert sections.summary(seen, seen)["requests_per_s"] == 0
+    seen = look(3, loads=loads.later(second, 12))
+    found = sections.summary(seen, seen)
+    # The reloaded model's growth is unknown; the woken one had no requests half an hour before.
+    assert (found["requests_per_s"], found["errors_per_s"]) == (23, 6)
+    assert found["latency_us"]["request"] == 1000
+    assert not found["partial"]
+
+
+def test_readings_that_are_far_apart_give_no_rate() -> None:
+    loads = Loads().later(loads_of(m=(100, 0, 0)), 10).later(loads_of(m=(200, 0, 100)), 500)
+    seen = look(1, loads=loads)
+    assert sections.summary(seen, seen)["requests_per_s"] == 0
 
 
 def test_the_summary_counts() -> None:
@@ -166,6 +193,12 @@ class TestLimited:
             1,
             self.PAGE,
             index=self.INDEX,
+            loads=Loads(
+                {
+                    Key("a", "1"): pb.VersionLoad(pending=2),
+                    Key("b", "1"): pb.VersionLoad(pending=31),
+                }
+            ),
             hosting=pb.FactsResponse(executors=[self.EXECUTOR], schedulers=[scheduler]),
             problems=(Problem("Facts: lost"), Problem("a: lost", "a"), Problem("b: lost", "b")),
         )
@@ -177,7 +210,7 @@ class TestLimited:
             "slow_requests": [{"model": "a"}, {"model": "b"}],
             "cache": sections.cache(seen, seen),
         }
-        return shared, sections.limited(shared, seen, seen, lambda name: name == "a")
+        return shared, sections.limited(shared, seen, lambda name: name == "a")
 
     def test_numbers_are_of_these_models(self) -> None:
         shared, limited = self.found()

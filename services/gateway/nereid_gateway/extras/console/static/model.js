@@ -1,6 +1,6 @@
 // One model: its versions, their states and the reasons for them, their load and configuration.
 
-import { bars } from "./chart.js";
+import { bars, sparkline } from "./chart.js";
 import { loadButton, unloadButton } from "./control.js";
 import { lines } from "./diff.js";
 import { h } from "./dom.js";
@@ -27,6 +27,7 @@ export function render(context) {
     row.reason ? h("p", { class: "reason" }, row.reason) : null,
     section("Explained", statements(row.statements)),
     row.rates ? live(row, history) : null,
+    row.recent ? section("The last 30 minutes", recent(row, about?.minutes?.[row.version] ?? [])) : null,
     row.rates ? h("div", { class: "columns" },
       section("Mean latency by phase",
         phases(latencyParts(row.latency_us), row.latency_us?.request ?? 0, "a request, queue to output")),
@@ -72,6 +73,28 @@ function live(row, history) {
     tile("Waiting", count(row.queue?.pending ?? 0), "requests", of("pending")));
 }
 
+// Shows the quantiles of the last 30 minutes, and how p99 and the rate were in each of them.
+function recent({ recent: half }, minutes) {
+  const of = (value) => {
+    const values = Array(30).fill(null);
+    for (const minute of minutes) values[29 - minute.age] = value(minute);
+    return values;
+  };
+  const line = (text, values) => (minutes.length > 0 ? h("div", null, sparkline(values, text, 30), h("p", { class: "note" }, text)) : null);
+  return [
+    h("div", { class: "quantiles" },
+      definitions([
+        ["p50", microseconds(half.p50_us)], ["p95", microseconds(half.p95_us)], ["p99", microseconds(half.p99_us)],
+        ["Requests", `${count(half.requests)}, ${rate(half.requests_per_s)} /s`],
+        half.errors + half.refused > 0
+          ? ["Errors", h("span", { class: "bad-text" }, `${count(half.errors + half.refused)} (${percent((half.errors + half.refused) / (half.requests + half.errors + half.refused))})`)]
+          : null,
+      ]),
+      line(`p99 by minute, at most ${microseconds(Math.max(0, ...minutes.map((each) => each.p99_us)))}`, of((each) => (each.requests > 0 ? each.p99_us : null))),
+      line(`requests by minute, at most ${count(Math.max(0, ...minutes.map((each) => each.requests)))}`, of((each) => each.requests))),
+  ];
+}
+
 function queue(row) {
   const { pending = 0, waits_for: waitsFor = "" } = row.queue ?? {};
   const { free = 0, busy = 0 } = row.instances ?? {};
@@ -80,7 +103,7 @@ function queue(row) {
       ? h("p", null, h("b", null, plural(pending, "request")), pending === 1 ? " waits" : " wait", waitsFor ? ` for ${waitsFor}` : "")
       : empty("Nothing waits."),
     definitions([
-      ["Instances", `${count(busy)} busy, ${count(free)} free`],
+      ["Instances", busy + free > 0 ? `${count(busy)} busy, ${count(free)} free` : "none of its own"],
       row.sequences ? ["Sequences", Object.entries(row.sequences).map(([name, number]) => `${count(number)} ${name}`).join(", ")] : null,
       row.target?.target_us ? ["Target p99", `${microseconds(row.target.target_us)}, held ${microseconds(row.target.held_us)}`] : null,
       row.target?.target_us ? ["Chosen for it", `batches of ${count(row.target.batch_size)}, delay ${microseconds(row.target.delay_us)}`] : null,

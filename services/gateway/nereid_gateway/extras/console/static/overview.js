@@ -6,8 +6,8 @@ import { bytes, count, percent, plural, rate } from "./format.js";
 import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, table, tile } from "./parts.js";
 
 export const title = () => "Overview";
-// Failed models come first in the list; at most this many of them are shown.
-export const query = () => ({ limit: 8 });
+// Failed models come first in the list, then those with the most errors; at most this many are shown.
+export const query = () => ({ limit: 8, sort: "errors" });
 
 export function render({ facts, history }) {
   const { summary } = facts;
@@ -18,8 +18,7 @@ export function render({ facts, history }) {
     problems(facts),
     all ? null : h("p", { class: "quiet" }, "Figures are of the models that your key may see."),
     h("div", { class: "tiles" },
-      tile("Requests", rate(summary.requests_per_s), "/s", history.of("requests"),
-        summary.partial ? "of the models shown" : ""),
+      tile("Requests", rate(summary.requests_per_s), "/s", history.of("requests")),
       tile("Errors", rate(summary.errors_per_s), "/s", history.of("errors")),
       tile("Waiting", count(summary.pending), "requests", history.of("pending"),
         summary.held > 0 ? `${count(summary.held)} for a first load` : ""),
@@ -55,7 +54,7 @@ function attention(facts) {
       const problem = row.statements.find((each) => each.problem);
       return h("li", { key: row.key },
         h("p", null, modelLink(row.name, row.version), row.version ? ` version ${row.version} ` : " ", stateBadge(row)),
-        h("p", { class: "said" }, problem?.text ?? row.reason),
+        h("p", { class: "said", tabindex: 0 }, problem?.text ?? row.reason),
         problem?.advice ? h("p", { class: "advice" }, problem.advice) : null);
     })));
 }

@@ -95,7 +95,7 @@ export function table(caption, columns, rows, keyOf, kind = "") {
     h("table", { role: "table", class: kind },
       h("caption", { class: "unseen" }, caption),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" },
-        columns.map((column) => h("th", { role: "columnheader", scope: "col", class: column.class }, column.title)))),
+        columns.map((column) => h("th", { role: "columnheader", scope: "col", class: column.class, "aria-sort": column.sort ?? null }, column.head ?? column.title)))),
       h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { key: keyOf(row), role: "row" }, columns.map((column, index) =>
         index === 0
           ? h("th", { role: "rowheader", scope: "row", class: column.class }, column.cell(row))
@@ -109,7 +109,7 @@ export function statements(list) {
     h("li", { key: `${each.code} ${index}`, class: each.problem ? "problem" : "" },
       icon(each.problem ? "warn" : "quiet"),
       h("div", null,
-        h("p", null, each.problem ? h("span", { class: "unseen" }, "Problem: ") : null, each.text),
+        h("p", { class: "said" }, each.problem ? h("span", { class: "unseen" }, "Problem: ") : null, each.text),
         each.advice ? h("p", { class: "advice" }, each.advice) : null))));
 }
 

@@ -105,6 +105,7 @@ def merge_facts(
         merged.schedulers.extend(response.schedulers)
         merged.configs.extend(response.configs)
         merged.batches.extend(response.batches)
+        merged.loads.extend(response.loads)
         for executor in response.executors:
             known = executors.setdefault(executor.name, executor)
             if known is not executor:

@@ -1,0 +1,85 @@
+"""Access log: one line of JSON for each request, or for one of several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nereid.core.wire.trace_context import TRACE_ID
+from nereid.observability.tracing import is_sampled
+from nereid.pb import kserve_pb2
+from nereid.rpc.grpc.status import Status
+from nereid_gateway.core.access.principal import principal_of
+
+if TYPE_CHECKING:
+    from nereid_gateway.core.request_record import RequestRecord
+
+_log = logging.getLogger(__name__)
+
+STANDARD_OUTPUT: Final = "-"
+_MAX_TEXT: Final = 1000
+_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class AccessLog:
+    """Writes lines about requests that have ended."""
+
+    def __init__(self, path: str, rate: int) -> None:
+        """Append to the file at this path, "-" for standard output, one of `rate` requests."""
+        # One write per line: the gateways of a group append to one file.
+        self._file = 1 if path == STANDARD_OUTPUT else os.open(path, _APPEND, 0o644)
+        self._rate = rate
+        self._count = 0
+        self._failed = False
+
+    def chooses(self) -> bool:
+        """Return whether the next request is logged."""
+        self._count += 1
+        return (self._count - 1) % self._rate == 0
+
+    def add_record(self, record: RequestRecord) -> None:
+        """Write the line of a request that has ended."""
+        try:
+            os.write(self._file, orjson.dumps(_line(record)) + b"\n")
+        except OSError as error:
+            # A full disk must not fail requests, or fill another log.
+            if not self._failed:
+                _log.warning("the access log cannot be written: %s", error)
+            self._failed = True
+        else:
+            self._failed = False
+
+
+def _line(record: RequestRecord) -> dict[str, Any]:
+    request = record.request
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    method = "stream" if record.streamed and record.protocol == "grpc" else record.protocol
+    line: dict[str, Any] = {
+        "time": round(time.time(), 3),
+        "method": method,
+        "model": head.model_name,
+        "version": head.model_version,
+        "status": Status(record.status).name,
+        "request_bytes": record.request_bytes,
+        "response_bytes": record.response_bytes,
+        "duration_us": (record.ended_ns - record.received_ns) // 1000,
+    }
+    if record.response_head and not head.model_version:
+        reply = kserve_pb2.ModelInferResponse.FromString(record.response_head)
+        line["version"] = reply.model_version
+    if record.timings is not None:
+        line["phases_us"] = {name: ns // 1000 for name, ns in record.timings.phases}
+    if request.request_id:
+        line["id"] = request.request_id[:_MAX_TEXT]
+    principal = principal_of(record.sender)
+    if principal is not None and not principal.is_anonymous:
+        line["principal"] = principal.name
+    if is_sampled(request.trace_context):
+        line["trace_id"] = request.trace_context[TRACE_ID].hex()
+    if record.error is not None:
+        line["error"] = record.error.message[:_MAX_TEXT]
+    return line
