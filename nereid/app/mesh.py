@@ -103,6 +103,11 @@ class Mesh:
         self.stop()
 
     @property
+    def is_running(self) -> bool:
+        """True until the mesh ends."""
+        return self._process.is_running
+
+    @property
     def client(self) -> Client:
         """Client of the mesh."""
         if self._client is None:
@@ -214,6 +219,11 @@ class _Process:
             raise MeshError(f"nereid serve does not serve:\n{self.tail()}")
         return self._addresses
 
+    @property
+    def is_running(self) -> bool:
+        """True until the process ends."""
+        return self._popen.poll() is None
+
     def tail(self) -> str:
         """Return the end of the log."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
@@ -255,7 +265,7 @@ def serve(
     end_loading()
     if not wait:
         return Mesh(models, host=host, flags=flags)
-    mesh = Mesh(models, host=host, ports=Ports(*ports), flags=flags, on_line=_print)
+    mesh = Mesh(models, host=host, ports=Ports(*ports), flags=flags, on_line=print_line)
     with mesh, contextlib.suppress(KeyboardInterrupt):
         code = mesh.wait()
         if code:
@@ -263,7 +273,8 @@ def serve(
     return mesh
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Print a line of the mesh's output."""
     sys.stdout.write(line)
     sys.stdout.flush()
 

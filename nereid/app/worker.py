@@ -37,8 +37,9 @@ class OutputError(Exception):
 class Outputs:
     """Turns what a function returns into arrays of the declared outputs."""
 
-    def __init__(self, model: str, tensors: Mapping[str, Tensor]) -> None:
-        self._model, self._tensors = model, tensors
+    def __init__(self, model: str, tensors: Mapping[str, Tensor], *, in_list: bool = False) -> None:
+        """in_list: a single output is returned in a list, too."""
+        self._model, self._tensors, self._in_list = model, tensors, in_list
 
     def arrays(self, returned: Any, *rows: int) -> dict[str, np.ndarray[Any, Any]]:
         """Return an array for each output; rows: size of the batch dimension. Raise OutputError."""
@@ -65,7 +66,7 @@ class Outputs:
         if hasattr(returned, "_asdict"):
             named: dict[str, Any] = returned._asdict()
             return named
-        if len(self._tensors) == 1:
+        if len(self._tensors) == 1 and not self._in_list:
             return dict.fromkeys(self._tensors, returned)
         if not isinstance(returned, Sequence) or len(returned) != len(self._tensors):
             raise OutputError(
@@ -142,7 +143,7 @@ class AppModel:
     """Model as the Python backend calls it."""
 
     def __init__(self, target: Any, api: Any) -> None:
-        """target: a model, or a function that gets and returns lists, as PyTriton's do."""
+        """target: a model, or the bare function of one that takes requests."""
         self._target, self._api = target, api
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -155,7 +156,7 @@ class AppModel:
             self._target.signature.inputs if is_model else _tensors(config.get("input", ()))
         )
         outputs = self._target.signature.outputs if is_model else _tensors(config["output"])
-        self._outputs = Outputs(self._name, outputs)
+        self._outputs = Outputs(self._name, outputs, in_list=not is_model)
         self._streams = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._takes_requests = not is_model
         target = self._target.target if is_model else self._target
@@ -297,18 +298,21 @@ class AppModel:
             )
             for request in requests
         ]
+        rows = [(len(next(iter(each.values()))),) if self._is_batched else () for each in given]
         if self._streams:
             senders = [request.get_response_sender() for request in requests]
             for values in self._instance(given):
-                for sender, value in zip(senders, values, strict=True):
-                    sender.send(self._checked(value))
+                for sender, value, size in zip(senders, values, rows, strict=True):
+                    sender.send(self._checked(value, size))
             for sender in senders:
                 sender.send(flags=_FINAL)
             return None
-        return [self._checked(value) for value in self._instance(given)]
+        return [
+            self._checked(value, size)
+            for value, size in zip(self._instance(given), rows, strict=True)
+        ]
 
-    def _checked(self, value: Any) -> Any:
-        rows = (len(next(iter(_values(value)))),) if self._is_batched else ()
+    def _checked(self, value: Any, rows: tuple[int, ...]) -> Any:
         try:
             return self._response(self._outputs.arrays(value, *rows))
         except OutputError as error:
@@ -357,10 +361,6 @@ def _tensors(entries: Any) -> dict[str, Tensor]:
         )
         found[entry["name"]] = Tensor(name, *(int(dim) for dim in entry["dims"]))
     return found
-
-
-def _values(value: Any) -> Any:
-    return value.values() if isinstance(value, Mapping) else value
 
 
 def _reported(error: Exception) -> str:
