@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import isgeneratorfunction
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,7 +18,11 @@ from nereid.app import tensor as tensors
 from nereid.app.loading import end_loading
 from nereid.app.mesh import Mesh, MeshError, Ports, print_line
 from nereid.app.model import Model
+from nereid.app.request import Request
 from nereid.app.signature import Signature
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "DynamicBatcher",
@@ -74,28 +77,16 @@ class TritonConfig:
     http_address: str = "127.0.0.1"
 
 
-class Request(dict[str, Any]):
-    """Arrays of one request by name, with its parameters."""
-
-    def __init__(
-        self, data: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(data)
-        self.parameters = dict(parameters or {})
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Arrays by name."""
-        return self
-
-
 class Triton:
     """Functions that are bound, and the mesh that serves them."""
 
     def __init__(
         self, *, config: TritonConfig | None = None, flags: Sequence[str] = (), **_ignored: Any
     ) -> None:
-        """flags: those of `nereid serve`. Further arguments of PyTriton's have no meaning here."""
+        """Take settings; PyTriton's further arguments have no meaning here.
+
+        flags: those of `nereid serve`.
+        """
         self._config, self._flags = config or TritonConfig(), flags
         self._models: list[Model] = []
         self._mesh: Mesh | None = None

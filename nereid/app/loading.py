@@ -22,7 +22,7 @@ class ServingReachedError(BaseException):
 
 
 class Place(NamedTuple):
-    """Where a function is defined: a file and a name in it."""
+    """Definition of a function: a file and a name in it."""
 
     file: Path
     name: str

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from urllib.parse import quote
 
 from nereid.app.loading import end_loading
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from nereid.app.model import Model
 
 # The gateway logs its addresses once it serves them.
-_SERVING: Final = re.compile(r"serving HTTP on ([^\s,]+), gRPC on ([^\s,]+), metrics on ([^\s,\"]+)")
+_SERVING: Final = re.compile(
+    r"serving HTTP on ([^\s,]+), gRPC on ([^\s,]+), metrics on ([^\s,\"]+)"
+)
 _TAIL: Final = 15
 _START_S: Final = 120.0
 _STOP_S: Final = 35.0
@@ -74,10 +76,7 @@ class Mesh:
                 f"--model-repository={self.repository}",
                 "--model-control-mode=explicit",
                 *(f"--load-model={name}" for name in self.models),
-                *(
-                    f"--{name}-port={port}"
-                    for name, port in zip(ports._fields, ports, strict=True)
-                ),
+                *(f"--{name}-port={port}" for name, port in zip(ports._fields, ports, strict=True)),
                 f"--http-address={host}",
                 f"--grpc-address={host}",
                 *flags,
@@ -127,20 +126,11 @@ class Mesh:
 
     def load(self, name: str) -> None:
         """Load a model as it is in the repository now, and wait; raise MeshError if that fails."""
-        connection = http.client.HTTPConnection(self.http)
-        try:
-            connection.request("POST", f"/v2/repository/models/{quote(name, safe='')}/load", "{}")
-            response = connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise MeshError(f"the mesh has ended:\n{self._process.tail()}") from error
-        finally:
-            connection.close()
-        if response.status != http.HTTPStatus.OK:
-            text = body.decode(errors="replace")
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                text = json.loads(text)["error"]
-            raise MeshError(f"model '{name}' did not load: {text}")
+        self._change("load", name)
+
+    def unload(self, name: str) -> None:
+        """Unload a model; raise MeshError if the mesh has ended."""
+        self._change("unload", name)
 
     def update(self, model: Model) -> None:
         """Serve a changed or new model in place of the one of its name; raise MeshError."""
@@ -151,6 +141,24 @@ class Mesh:
         """Write the repository that `nereid serve --model-repository` takes anywhere."""
         write_models(Path(path), self._sources, complete=True)
         return Path(path)
+
+    def _change(self, change: str, name: str) -> None:
+        connection = http.client.HTTPConnection(self.http)
+        try:
+            connection.request(
+                "POST", f"/v2/repository/models/{quote(name, safe='')}/{change}", "{}"
+            )
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise MeshError(f"the mesh has ended:\n{self._process.tail()}") from error
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            text = body.decode(errors="replace")
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                text = json.loads(text)["error"]
+            raise MeshError(f"model '{name}' did not {change}: {text}")
 
     def wait(self) -> int:
         """Wait until the mesh ends, and return its exit code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.app.signature import Signature, signature_of
@@ -75,7 +75,8 @@ def model(  # noqa: PLR0913 - all but the first by keyword
     config: further fields of config.pbtxt. Raise TypeError if a type is missing or wrong.
     """
     if target is None:
-        options = dict(
+        return partial(
+            model,
             name=name,
             inputs=inputs,
             outputs=outputs,
@@ -86,7 +87,6 @@ def model(  # noqa: PLR0913 - all but the first by keyword
             cache=cache,
             config=config,
         )
-        return lambda target: model(target, **options)
     function, where = _function(target), target.__qualname__
     signature = signature_of(function, inputs, outputs, is_method=inspect.isclass(target))
     if not batch and (max_batch_size is not None or max_delay_us):

@@ -117,7 +117,7 @@ def config_text(model: Model) -> str:
         raise SourceError(f"model '{model.name}': config=: {error}") from error
     for field, _ in extra.ListFields():
         if field.name != "parameters":
-            # What config= states replaces what follows from the function.
+            # A field of config= replaces the one that follows from the function.
             message.ClearField(field.name)
     message.MergeFrom(extra)
     text_of: str = text_format.MessageToString(message)

@@ -133,7 +133,9 @@ def _check_parameters(
     if missing := [] if takes_all else [name for name in inputs if name not in names]:
         raise TypeError(f"{where}: it has no parameter '{missing[0]}', which inputs= names")
     for parameter in parameters:
-        needed = parameter.kind is not parameter.VAR_KEYWORD and parameter.default is parameter.empty
+        needed = (
+            parameter.kind is not parameter.VAR_KEYWORD and parameter.default is parameter.empty
+        )
         if needed and parameter.name not in inputs:
             raise TypeError(f"{where}: its parameter '{parameter.name}' is missing in inputs=")
 

@@ -110,7 +110,7 @@ def _datatype(dtype: Any) -> tuple[str, bool]:
 
 
 def _dtype_names() -> list[str]:
-    return sorted({dtype.name for dtype in _NAMES} - {"object"}) + ["str", "bytes"]
+    return [*sorted({dtype.name for dtype in _NAMES} - {"object"}), "str", "bytes"]
 
 
 def _name(annotation: Any) -> str:

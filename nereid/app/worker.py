@@ -19,6 +19,7 @@ import numpy as np
 
 from nereid.app.loading import load_file, named_object
 from nereid.app.model import Model
+from nereid.app.request import Request
 from nereid.app.tensor import Tensor
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 
@@ -31,7 +32,7 @@ _MAX_CALLS: Final = 256
 
 
 class OutputError(Exception):
-    """What a function returned is not what the model declares."""
+    """A function returned other outputs than its model declares."""
 
 
 class Outputs:
@@ -160,7 +161,7 @@ class AppModel:
         self._streams = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._takes_requests = not is_model
         target = self._target.target if is_model else self._target
-        self._instance = target() if inspect.isclass(target) else target
+        self._instance: Any = target() if inspect.isclass(target) else target
         function = type(self._instance).__call__ if inspect.isclass(target) else target
         self._is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(
             function
@@ -286,8 +287,6 @@ class AppModel:
             await generator.aclose()
 
     def _execute_requests(self, requests: list[Any]) -> list[Any] | None:
-        from nereid.pytriton import Request  # noqa: PLC0415 - only for its functions
-
         given = [
             Request(
                 {
