@@ -45,25 +45,35 @@ def write_models(
     complete: the repository has all files; otherwise it refers to those of the application, as a
     repository of this machine may. Raise SourceError if a source is no model.
     """
-    names: list[str] = []
+    named: list[tuple[str, Model | Path]] = []
     for source in sources:
         if isinstance(source, Model):
-            write_model(root, source, complete=complete)
-            written = [source.name]
+            named.append((source.name, source))
         else:
-            written = _write_path(root, Path(source).resolve(), complete=complete)
-        if twice := set(names) & set(written):
-            raise SourceError(f"two models have the name '{twice.pop()}': give one another name")
-        names += written
+            named += _models_of(Path(source).resolve())
+    names = [name for name, _ in named]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SourceError(f"two models have the name '{twice.pop()}': give one another name")
     if not names:
         raise SourceError("there is no model to serve")
+    root.mkdir(parents=True, exist_ok=True)
+    for name, each in named:
+        if isinstance(each, Model):
+            write_model(root, each, complete=complete)
+        elif each.is_dir():
+            _copy_or_link(each, root / name, complete=complete)
+        else:
+            version = root / name / "1"
+            version.mkdir(parents=True, exist_ok=True)
+            _copy_or_link(each, version / "model.onnx", complete=complete)
     return names
 
 
 def write_model(root: Path, model: Model, *, complete: bool = False) -> None:
     """Write a decorated function's configuration and `model.py`; raise SourceError."""
     version = root / model.name / "1"
-    shutil.rmtree(version.parent, ignore_errors=True)
+    if version.parent.exists():
+        _remove_written(version.parent)
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(config_text(model))
     place = place_of(model.target)
@@ -135,6 +145,13 @@ def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     return written
 
 
+def _remove_written(folder: Path) -> None:
+    file = folder / "1" / "model.py"
+    if not file.is_file() or not file.read_text().startswith(_MODEL_PY.partition("\n")[0]):
+        raise SourceError(f"{folder} exists and is none of these models: give another path")
+    shutil.rmtree(folder)
+
+
 def _pickled(model: Model) -> bytes:
     try:
         import cloudpickle  # noqa: PLC0415 - an extra
@@ -162,22 +179,19 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _write_path(root: Path, path: Path, *, complete: bool) -> list[str]:
+def _models_of(path: Path) -> list[tuple[str, Model | Path]]:
+    """Return the models of a path, by name; raise SourceError if it is none and has none."""
     if path.is_file() and path.suffix == ".onnx":
-        target = root / path.stem / "1" / "model.onnx"
-        target.parent.mkdir(parents=True)
-        _copy_or_link(path, target, complete=complete)
-        return [path.stem]
+        return [(path.stem, path)]
     if path.is_dir() and _is_model(path):
-        _copy_or_link(path, root / path.name, complete=complete)
-        return [path.name]
+        return [(path.name, path)]
     children = sorted(filter(_is_model, path.iterdir())) if path.is_dir() else []
     if not children:
         raise SourceError(
             f"{path} is no model: give a decorated function, an .onnx file, a model's folder or a"
             " repository"
         )
-    return [name for child in children for name in _write_path(root, child, complete=complete)]
+    return [(child.name, child) for child in children]
 
 
 def _is_model(path: Path) -> bool:
@@ -190,6 +204,6 @@ def _copy_or_link(path: Path, target: Path, *, complete: bool) -> None:
     if not complete:
         target.symlink_to(path)
     elif path.is_dir():
-        shutil.copytree(path, target)
+        shutil.copytree(path, target, dirs_exist_ok=True)
     else:
         shutil.copyfile(path, target)

@@ -33,6 +33,8 @@ class Application:
 
         Raise what a file raises, or SourceError if it defines no model; modules are kept then.
         """
+        if missing := [file for file in self._files if not file.is_file()]:
+            raise SourceError(f"{missing[0]} does not exist")
         own = [path for file in self._files for path in application_files(file)]
         kept = {
             name: module
@@ -70,8 +72,6 @@ class Application:
 
 
 def _models(file: Path) -> dict[str, LoadedModel]:
-    if not file.is_file():
-        raise SourceError(f"{file} does not exist")
     module = load_file(file)
     models = {each.name: each for each in vars(module).values() if isinstance(each, Model)}
     if not models:

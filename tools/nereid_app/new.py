@@ -19,7 +19,7 @@ _ONNX: Final = base64.b64decode(
     "CAg6XQoQCgF4CgN0d28SAXkiA011bBIGZG91YmxlKg0QAUIDdHdvSgQAAABAWhgKAXgSEwoRCAESDQoHEgViYXRjaAoC"
     "CARiGAoBeRITChEIARINCgcSBWJhdGNoCgIIBEIECgAQDQ=="
 )
-_TEST: Final = '''\
+_TEST: Final = """\
 import numpy as np
 
 
@@ -27,7 +27,7 @@ def test_{name}(serve_models):
     mesh = serve_models({models})
     {name} = mesh.client["{name}"]
     np.testing.assert_array_equal({name}(np.ones((1, 4), "float32")), {expected})
-'''
+"""
 _PYTHON_APP: Final = '''\
 import nereid
 
@@ -41,7 +41,7 @@ def {name}(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", -1]:
 if __name__ == "__main__":
     nereid.serve({name})
 '''
-_ENSEMBLE_APP: Final = '''\
+_ENSEMBLE_APP: Final = """\
 import nereid
 
 
@@ -53,7 +53,7 @@ def {name}_scaled(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", -
 @nereid.model(batch=True)
 def {name}_sum(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", 1]:
     return x.sum(axis=1, keepdims=True)
-'''
+"""
 _ENSEMBLE_CONFIG: Final = """\
 platform: "ensemble"
 max_batch_size: 32
@@ -101,7 +101,8 @@ def files(kind: str, name: str) -> dict[str, bytes]:
             "app.py": _ENSEMBLE_APP.format(name=name).encode(),
             f"models/{name}/config.pbtxt": _ENSEMBLE_CONFIG.format(name=name).encode(),
             f"models/{name}/1/.keep": b"",
-            f"test_{name}.py": b"from pathlib import Path\n\n" + test(models, total, "import app\n"),
+            f"test_{name}.py": b"from pathlib import Path\n\n"
+            + test(models, total, "import app\n"),
         }
     return {
         "app.py": _PYTHON_APP.format(name=name).encode(),

@@ -77,7 +77,12 @@ def test_run_reloads_what_changes(tmp_path: Path) -> None:
         assert client["other"](3.0) == 1
         change(app, APP.replace("x: float", "x"), log, "annotate 'x'")
         assert client["other"](3.0) == 1
-        change(app, APP + APP.partition("helper\n")[2].replace("def ", "def new_"), log, "new_other")
+        change(
+            app,
+            APP + APP.partition("helper\n")[2].replace("def ", "def new_"),
+            log,
+            "'new_other' is reloaded",
+        )
         assert client["new_other"](3.0) == 2
         change(app, APP, log, "'new_scaled' is unloaded")
 
@@ -97,7 +102,7 @@ def test_a_new_model_runs_and_its_test_passes(
     with run(tmp_path / "mine", *served) as (client, _):
         np.testing.assert_array_equal(client["mine"](np.ones((1, 4), "float32")), expected)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio"],
         cwd=tmp_path / "mine",
         capture_output=True,
         text=True,
@@ -117,7 +122,7 @@ def test_the_fixture_serves_the_models_of_a_test_file(tmp_path: Path) -> None:
         "    assert serve_models(scaled, other) is nereid_mesh\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
