@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from nereid.app.client import AsyncClient, Client
     from nereid.app.model import Model
+    from nereid.app.repository import Source
 
 # The gateway logs its addresses once it serves them.
 _SERVING: Final = re.compile(
@@ -52,7 +53,7 @@ class Mesh:
 
     def __init__(
         self,
-        sources: Sequence[Model | str | Path],
+        sources: Sequence[Source],
         *,
         host: str = "127.0.0.1",
         ports: Ports = Ports(),  # noqa: B008 - a constant
@@ -259,7 +260,7 @@ class _Process:
 
 
 def serve(
-    *models: Model | str | Path,
+    *models: Source,
     wait: bool = True,
     host: str = "127.0.0.1",
     ports: Sequence[int] = (8000, 8001, 8002),

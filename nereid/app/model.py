@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from nereid.app.signature import Signature, signature_of
 
@@ -55,6 +55,25 @@ class Model:
         return f"<model '{self.name}': {self.target!r}>"
 
 
+@overload
+def model(target: Callable[..., Any], /) -> Model: ...
+
+
+@overload
+def model(
+    *,
+    name: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
+    batch: bool = False,
+    max_batch_size: int | None = None,
+    max_delay_us: int = 0,
+    instances: int = 1,
+    cache: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Model]: ...
+
+
 def model(  # noqa: PLR0913 - all but the first by keyword
     target: Callable[..., Any] | None = None,
     *,
@@ -68,7 +87,7 @@ def model(  # noqa: PLR0913 - all but the first by keyword
     cache: bool = False,
     config: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make a model of a function or class, as a decorator or called with it.
+    """Make a model of a function or class, as a decorator with or without settings.
 
     A class is constructed when the model is loaded, called for requests, and closed by `close()`.
     batch: the function gets the arrays of several requests at once, joined along a batch dimension;

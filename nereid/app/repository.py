@@ -33,13 +33,15 @@ TritonPythonModel = load(__file__, {arguments})
 """
 
 
+# To type checkers a decorated class is still a class.
+Source = Model | type[Any] | str | Path
+
+
 class SourceError(ValueError):
     """Something that is to be served is no model, or cannot be written."""
 
 
-def write_models(
-    root: Path, sources: Iterable[Model | str | Path], *, complete: bool = False
-) -> list[str]:
+def write_models(root: Path, sources: Iterable[Source], *, complete: bool = False) -> list[str]:
     """Write models below a directory and return their names.
 
     complete: the repository has all files; otherwise it refers to those of the application, as a
@@ -49,6 +51,8 @@ def write_models(
     for source in sources:
         if isinstance(source, Model):
             named.append((source.name, source))
+        elif callable(source):
+            raise SourceError(f"{source!r} is no model: write @nereid.model above it")
         else:
             named += _models_of(Path(source).resolve())
     names = [name for name, _ in named]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from nereid.app.model import Model
+    from nereid.app.repository import Source
     from nereid_app.application import LoadedModel
 
 SUMMARY: Final = "serve the models of a Python file, and reload them on change"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     times = application.times(), application.other_times()
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
-    sources: list[Model | str | Path] = [
+    sources: list[Source] = [
         *(each.model for each in loaded.values()),
         *application.others,
     ]

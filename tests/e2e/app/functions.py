@@ -57,8 +57,7 @@ def upper(text: str) -> str:
 
 @nereid.model
 def count(n: int) -> Iterator[int]:
-    for number in range(n):
-        yield number
+    yield from range(n)
     if n > 3:
         raise ValueError("more than 3")
 

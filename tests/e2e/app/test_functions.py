@@ -54,7 +54,7 @@ def test_several_outputs_by_name(mesh: Mesh) -> None:
     assert found["mean"].tolist() == [1.5]
     assert found["count"] == 2
     found = call(mesh, "bounds", X.ravel())
-    assert (found["low"].tolist(), found["high"].tolist()) == ([0], [7])
+    assert [found["low"].tolist(), found["high"].tolist()] == [[0], [7]]
 
 
 def test_strings_bytes_and_an_input_that_may_be_left_out(mesh: Mesh) -> None:
@@ -71,7 +71,7 @@ def test_generators_stream(mesh: Mesh) -> None:
     assert [int(each[0]) for each in call(mesh, "acount", 3)] == [0, 1, 2]
     stream = call(mesh, "count", 4)
     assert [next(stream) for _ in range(4)] == [0, 1, 2, 3]
-    with pytest.raises(nereid.InferenceError, match="ValueError: more than 3"):
+    with pytest.raises(nereid.InferenceError, match="more than 3"):
         next(stream)
 
 
@@ -82,11 +82,11 @@ def test_coroutines_run_at_once(mesh: Mesh) -> None:
 
 async def test_the_client_for_coroutines(mesh: Mesh) -> None:
     client = mesh.aclient
-    assert await asyncio.gather(client["meet"](2), client["meet"](2)) == [2, 2]
+    assert list(await asyncio.gather(client["meet"](2), client["meet"](2))) == [2, 2]
     assert [each async for each in client["count"](2)] == [0, 1]
     with pytest.raises(TypeError, match="async for"):
         await client["count"](2)
-    with pytest.raises(nereid.InferenceError, match="0.5 is too much"):
+    with pytest.raises(nereid.InferenceError, match=r"0\.5 is too much"):
         await client["fails"](0.5)
     await client.close()
 
@@ -103,7 +103,7 @@ def test_errors_name_output_datatype_and_shape(mesh: Mesh) -> None:
     with pytest.raises(nereid.InferenceError) as caught:
         call(mesh, "wrong", X)
     assert text in str(caught.value)
-    with pytest.raises(nereid.InferenceError, match="ValueError: 1.5 is too much"):
+    with pytest.raises(nereid.InferenceError, match=r"ValueError: 1\.5 is too much"):
         call(mesh, "fails", 1.5)
 
 
@@ -132,14 +132,14 @@ def test_a_saved_repository_serves_elsewhere(mesh: Mesh, tmp_path: Path) -> None
 
 
 def test_a_function_in_a_function_goes_by_cloudpickle() -> None:
-    factor = np.float32(5)
+    factor = 5
 
-    @nereid.model(batch=True)
-    def scaled(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", -1]:
+    @nereid.model
+    def scaled(x: float) -> float:
         return x * factor
 
     with nereid.serve(scaled, wait=False) as mesh:
-        np.testing.assert_array_equal(mesh.client["scaled"](X), X * 5)
+        assert mesh.client["scaled"](1.5) == 7.5
 
 
 def test_close_is_called_and_nothing_is_left() -> None:
@@ -209,3 +209,14 @@ def test_serve_blocks_and_prints_a_first_request(tmp_path: Path) -> None:
         process.stdout.read()
         assert process.stderr.read() == ""
     assert process.returncode == 0
+
+
+def test_a_function_of_a_notebook_goes_by_cloudpickle() -> None:
+    """The program comes from standard input: it has no file, as in a notebook or a REPL."""
+    text = SCRIPT.partition("mesh =")[0] + (
+        "with nereid.serve(half, wait=False) as mesh:\n    print(mesh.client['half'](3.0))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "1.5\n", done.stderr

@@ -79,7 +79,7 @@ def test_an_unknown_field_of_config_is_refused() -> None:
     def function(x: float) -> float:
         return x
 
-    with pytest.raises(SourceError, match="model 'function': config=:.*max_bach_size"):
+    with pytest.raises(SourceError, match=r"model 'function': config=:.*max_bach_size"):
         config_text(function)
 
 
@@ -130,5 +130,7 @@ def test_onnx_files_folders_and_repositories(tmp_path: Path) -> None:
         write_models(tmp_path / "twice", [tmp_path / "given/one", tmp_path / "given"])
     with pytest.raises(SourceError, match="is no model: give a decorated function"):
         write_models(tmp_path / "none", [tmp_path / "absent"])
+    with pytest.raises(SourceError, match=r"is no model: write @nereid\.model above it"):
+        write_models(tmp_path / "none", [test_the_configuration])
     with pytest.raises(SourceError, match="there is no model to serve"):
         write_models(tmp_path / "none", [])

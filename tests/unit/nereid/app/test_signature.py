@@ -110,7 +110,7 @@ def no_result(x: float): ...  # type: ignore[no-untyped-def]
 def dictionary(x: float) -> dict[str, float]: ...  # type: ignore[empty-body]
 def several(*x: float) -> float: ...  # type: ignore[empty-body]
 def nothing() -> float: ...  # type: ignore[empty-body]
-def missing(x: "Absent") -> float: ...  # type: ignore[name-defined, empty-body] # noqa: F821
+def missing(x: "Absent") -> float: ...  # type: ignore[name-defined, empty-body]
 
 
 @pytest.mark.parametrize(
