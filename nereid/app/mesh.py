@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, overload
 from urllib.parse import quote
 
 from nereid.app.loading import end_loading
@@ -259,13 +259,32 @@ class _Process:
             self._thread.join(_STOP_S)
 
 
+@overload
+def serve(
+    *models: Source,
+    wait: Literal[False],
+    host: str = "127.0.0.1",
+    flags: Sequence[str] = (),
+) -> Mesh: ...
+
+
+@overload
+def serve(
+    *models: Source,
+    wait: Literal[True] = True,
+    host: str = "127.0.0.1",
+    ports: Sequence[int] = (8000, 8001, 8002),
+    flags: Sequence[str] = (),
+) -> None: ...
+
+
 def serve(
     *models: Source,
     wait: bool = True,
     host: str = "127.0.0.1",
     ports: Sequence[int] = (8000, 8001, 8002),
     flags: Sequence[str] = (),
-) -> Mesh:
+) -> Mesh | None:
     """Serve models: decorated functions, `.onnx` files, folders of models.
 
     wait=True blocks until Ctrl-C and prints what it serves. wait=False returns the running mesh, on
@@ -274,12 +293,14 @@ def serve(
     end_loading()
     if not wait:
         return Mesh(models, host=host, flags=flags)
-    mesh = Mesh(models, host=host, ports=Ports(*ports), flags=flags, on_line=print_line)
-    with mesh, contextlib.suppress(KeyboardInterrupt):
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Mesh(models, host=host, ports=Ports(*ports), flags=flags, on_line=print_line) as mesh,
+    ):
         code = mesh.wait()
         if code:
             raise MeshError(f"nereid serve ended with exit code {code}")
-    return mesh
+    return None
 
 
 def print_line(line: str) -> None:

@@ -22,6 +22,12 @@ def rows(x: nereid.Tensor["float32", 1]) -> nereid.Tensor["int64", 1]:
     return np.full((len(x), 1), len(x))
 
 
+@nereid.model(batch=True)
+async def adouble(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", -1]:
+    await asyncio.sleep(0)
+    return x * 2
+
+
 @nereid.model
 def plain(x: nereid.Tensor["float32", 2, -1]) -> nereid.Tensor["float32", -1]:
     return x.sum(axis=0)
@@ -118,5 +124,5 @@ def bounds(x: Any) -> Any:
 
 
 MODELS = (
-    double, rows, plain, statistics, words, upper, count, acount, meet, Scaler, wrong, fails, bounds
+    double, adouble, rows, plain, statistics, words, upper, count, acount, meet, Scaler, wrong, fails, bounds
 )  # fmt: skip

@@ -38,6 +38,7 @@ def call(mesh: Mesh, name: str, *args: Any, **kwargs: Any) -> Any:
 def test_a_function_and_called_directly(mesh: Mesh) -> None:
     np.testing.assert_array_equal(call(mesh, "double", X), X * 2)
     np.testing.assert_array_equal(functions.double(X), X * 2)
+    np.testing.assert_array_equal(call(mesh, "adouble", X), X * 2)
     np.testing.assert_array_equal(call(mesh, "plain", X), X.sum(axis=0))
 
 
@@ -73,6 +74,15 @@ def test_generators_stream(mesh: Mesh) -> None:
     assert [next(stream) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(nereid.InferenceError, match="more than 3"):
         next(stream)
+
+
+def test_a_stream_that_its_client_leaves_ends(mesh: Mesh) -> None:
+    for name in ("count", "acount"):
+        stream = call(mesh, name, 10**9)
+        next(stream)
+        stream.close()
+        # A generator has its instance to itself: the next one begins when this one has ended.
+        assert len(list(call(mesh, name, 2))) == 2
 
 
 def test_coroutines_run_at_once(mesh: Mesh) -> None:
