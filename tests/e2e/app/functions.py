@@ -124,5 +124,6 @@ def bounds(x: Any) -> Any:
 
 
 MODELS = (
-    double, adouble, rows, plain, statistics, words, upper, count, acount, meet, Scaler, wrong, fails, bounds
-)  # fmt: skip
+    *(double, adouble, rows, plain, statistics, words, upper),
+    *(count, acount, meet, Scaler, wrong, fails, bounds),
+)
