@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 SERVE: Final = "nereid."
 OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
-_PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
+APP: Final = "nereid.app-"
+_PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV, APP)
 
 # Suffix and mode of mkdtemp().
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")

@@ -1,0 +1,1 @@
+"""The commands `nereid run` and `nereid new`. Knows no service."""
