@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
@@ -10,6 +11,7 @@ from nereid_perf import exit_codes
 from nereid_perf.inputs.flags import InputFlags
 from nereid_perf.measurement import LoadLevel
 from nereid_perf.output.settings import OutputSettings
+from nereid_perf.perf_analyzer_flags import PerfAnalyzerFlags
 from nereid_perf.questions.levels import LevelRange
 from nereid_perf.questions.settings import QuestionSettings
 from nereid_perf.settings import LoadSettings, MeasurementSettings, TargetSettings
@@ -24,6 +26,7 @@ _CLASSES: Final = (
     MeasurementSettings,
     QuestionSettings,
     OutputSettings,
+    PerfAnalyzerFlags,
 )
 _HEADER_FLAGS: Final = ("-H", "--header")
 _COMMON: Final = (
@@ -46,6 +49,7 @@ class RunSettings:
     measurement: MeasurementSettings
     questions: QuestionSettings
     output: OutputSettings
+    perf_analyzer: PerfAnalyzerFlags
 
     def errors(self) -> list[str]:
         """Return the conflicts between groups of flags, one line each."""
@@ -83,6 +87,12 @@ def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
     )
     exit_on_errors(settings.errors(), program)
+    ignored = settings.perf_analyzer.without_effect()
+    if ignored:
+        text = f"{program}: taken from perf_analyzer, to no effect: {', '.join(ignored)}"
+        sys.stderr.write(f"{text}\n")
+    if settings.perf_analyzer.zero_input is not None:
+        settings = replace(settings, inputs=replace(settings.inputs, input_data=("zero",)))
     return settings
 
 

@@ -22,6 +22,8 @@ from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from google.protobuf.message import Message
 
     from nereid_perf.endpoint import Endpoint
@@ -141,6 +143,16 @@ class Server:
             return
         request = pb.RepositoryModelUnloadRequest(model_name=model)
         self._unary("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse())
+
+    def update_trace_settings(self, settings: Mapping[str, Any]) -> None:
+        """Change the server's trace settings; raise ServerError if it refuses."""
+        if self.endpoint.protocol == "http":
+            self._json("POST", "/v2/trace/setting", dict(settings))
+            return
+        request = pb.TraceSettingRequest()
+        for name, value in settings.items():
+            request.settings[name].value.extend([value] if isinstance(value, str) else value)
+        self._unary("TraceSetting", request, pb.TraceSettingResponse())
 
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
