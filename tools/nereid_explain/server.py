@@ -10,6 +10,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from nereid.cli.wrong_port import HTTP, METRICS, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
 from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
@@ -55,7 +56,7 @@ class Server:
             if status == _OK:
                 metrics = Samples(body)
             else:
-                error = f"{self.metrics_url} responds with {status}"
+                error = self._failure(self.metrics_url, f"responds with {status}")
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
@@ -64,7 +65,8 @@ class Server:
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}"
+            raise CannotAskError(self._failure(url, text))
         if len(body) > max_bytes:
             raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
         return body
@@ -102,7 +104,8 @@ class Server:
         url = self.url + path
         status, body = self._fetch(method, url, MAX_BYTES + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}"
+            raise CannotAskError(self._failure(url, text))
         entries: list[dict[str, Any]] = _parsed(url, body, list)
         if not all(isinstance(entry, dict) for entry in entries):
             raise CannotAskError(f"{url} responds with a list of something else than objects")
@@ -126,7 +129,16 @@ class Server:
                 return error.code, error.read(MAX_ERROR_BYTES)
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise CannotAskError(f"{url} cannot be asked: {reason}") from error
+            text = f"cannot be asked: {reason}"
+            raise CannotAskError(self._failure(url, text)) from error
+
+    def _failure(self, url: str, text: str) -> str:
+        """Return what went wrong; the wrong port is named as such."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.port:
+            return f"{url} {text}"
+        wanted = METRICS if url == self.metrics_url else HTTP
+        return wrong_port(parts.netloc, wanted) or f"{url} {text}"
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:

@@ -74,6 +74,19 @@ class RunSettings:
         return LevelRange(lone.kind, lone.value, lone.value, 1, listed=(lone.value,))
 
     @property
+    def duration(self) -> tuple[int, float, float]:
+        """Number of levels, and the least and most seconds for all; zeros if they are not known."""
+        questions, windows = self.questions, self.measurement.windows
+        levels = questions.levels
+        searches = questions.find_max_rate or questions.binary_search or levels.end is None
+        counts = windows.mode == "count" or windows.total_requests
+        if searches or counts or self._lone_level is not None:
+            return 0, 0.0, 0.0
+        count = sum(1 for _ in levels.levels()) * max(1, questions.rounds)
+        shortest_s, longest_s = windows.seconds
+        return count, count * shortest_s, count * longest_s
+
+    @property
     def _lone_level(self) -> LoadLevel | None:
         if self.inputs.replay:
             return LoadLevel("trace", self.load.replay_speed)
