@@ -21,7 +21,7 @@ from nereid_analyze.result.analysis import Analysis
 from nereid_analyze.result.config_change import ApplyError, apply_changes, read_texts
 from nereid_analyze.result.config_text import ConfigTextError
 from nereid_analyze.search.trial import CandidateError, resolve
-from nereid_analyze.settings import AnalyzeSettings, merged_file
+from nereid_analyze.settings import COMMON, AnalyzeSettings, merged_file
 from nereid_analyze.target.local_mesh import LocalMesh
 from nereid_analyze.target.measured_models import MeasuredModels, MeasuredTarget
 from nereid_analyze.target.served_models import TargetError
@@ -52,7 +52,9 @@ _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 def main(argv: Sequence[str]) -> int:
     """Run the search, and return the exit code."""
     log_to_terminal("%(levelname)s: %(message)s")
-    settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
+    settings, server = read_shared_settings(
+        (AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM, common=COMMON, ending=""
+    )
     try:
         file = merged_file(settings)
     except ConfigFileError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import ssl
+import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
@@ -16,8 +19,9 @@ from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
+
+    from nereid.cli.command_parser import CommandParser
 
 METRICS_PORT: Final = 8002
 _MAX_BYTES: Final = 256 << 20
@@ -39,6 +43,8 @@ class Server:
     timeout_s: float
     # Certificates of a private authority; "" means the system's.
     ca_file: str
+    # True if each request is printed on stderr.
+    verbose: bool = False
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
         """Return what the gateway says, with counters since `earlier`. May raise CannotAskError."""
@@ -112,6 +118,8 @@ class Server:
         return entries
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
+        if self.verbose:
+            sys.stderr.write(f"{method} {url}\n")
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
@@ -141,22 +149,31 @@ class Server:
         return wrong_port(parts.netloc, wanted) or f"{url} {text}"
 
 
-def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
+def add_server_arguments(parser: CommandParser, timeout_s: float) -> None:
     """Add the flags that say which server to ask; timeout_s: default of --timeout, in seconds."""
     add = parser.add_argument
     add(
-        "--url", default="localhost:8000", metavar="HOST:PORT",
+        "-u", "--url", default="localhost:8000", metavar="HOST:PORT",
         help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
     )  # fmt: skip
+    add("-v", "--verbose", action="store_true", help="print each request on stderr")
     add(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'",
+        "-H", "--header", action="append", default=[], metavar="'NAME: VALUE'",
         help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
     )  # fmt: skip
-    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
-    add(
+    protocol = add(
+        "-i", "--protocol", type=_protocol, default="http", metavar="http",
+        help="http: what is asked here has no gRPC method",
+    )  # fmt: skip
+    ca_file = add(
+        "--ca-file", "--ssl-grpc-root-certifications-file", default="", metavar="PATH",
+        help="certificates that https is checked against",
+    )  # fmt: skip
+    timeout = add(
         "--timeout", type=float, default=timeout_s, metavar="S",
         help=f"for each response (default: {timeout_s:g})",
     )  # fmt: skip
+    parser.hide(protocol, ca_file, timeout)
 
 
 def server_of(
@@ -168,7 +185,24 @@ def server_of(
         metrics = _metrics_url(base, metrics_url)
     except ValueError as error:
         parser.error(str(error))
-    return Server(base, metrics, headers, given.timeout, given.ca_file)
+    return Server(base, metrics, headers, given.timeout, given.ca_file, given.verbose)
+
+
+def record_for(program: str, seconds: float) -> float:
+    """Wait, after a line that says how long; return the seconds that passed until Ctrl-C."""
+    sys.stderr.write(f"{program}: recording for {seconds:g} s; Ctrl-C ends it with what there is\n")
+    begin = time.monotonic()
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        return time.monotonic() - begin
+    return seconds
+
+
+def _protocol(text: str) -> str:
+    if text.lower() != "http":
+        raise argparse.ArgumentTypeError("expected http: what is asked here has no gRPC method")
+    return "http"
 
 
 def _metrics_url(base: str, metrics_url: str) -> str:

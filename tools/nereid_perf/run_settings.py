@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.version import version
 from nereid_perf import exit_codes
 from nereid_perf.inputs.flags import InputFlags
 from nereid_perf.measurement import LoadLevel
@@ -95,6 +96,9 @@ class RunSettings:
 
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
+    if "--version" in argv:
+        sys.stdout.write(f"nereid {version()}\n")
+        sys.exit(0)
     settings = RunSettings(
         # Environment variables that are meant for a server would set flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
