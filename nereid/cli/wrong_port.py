@@ -34,13 +34,12 @@ def wrong_port(address: str, wanted: str) -> str:
 
 def served_at(address: str) -> str:
     """Return HTTP, GRPC or METRICS, or "" for a port that is none of them."""
-    first = _response(address, "/v2")
+    # No port wants credentials for this path, so that no refused call is logged.
+    first = _response(address, "/metrics")
     if not first.startswith(b"HTTP/1."):
         is_http2 = first[_TYPE_AT : _TYPE_AT + 1] == bytes([_SETTINGS])
         return GRPC if is_http2 else ""
-    if b"\r\n\r\n{" in first:
-        return HTTP
-    return METRICS if b"\r\n\r\n# HELP" in _response(address, "/metrics") else ""
+    return METRICS if b"\r\n\r\n# HELP" in first else HTTP
 
 
 def _neighbour(address: str, found: str, wanted: str) -> str:

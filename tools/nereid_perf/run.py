@@ -143,14 +143,13 @@ class _Run:
         with ExitStack() as exits:
             # The view enters first and exits last: its table is gone before anything is printed.
             exits.enter_context(self._view)
-            if len(self._settings) == 1:
-                self._view.on_plan(*self._settings[0].duration)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)
                 self._sides.append(exits.enter_context(open_side(settings, on_progress)))
             settings = self._settings[0]
             if len(self._sides) > 1:
                 return ask_comparison(settings.questions, self._measure_turn, settings.levels)
+            self._view.on_plan(*settings.duration)
             return ask(settings.questions, self._measure, settings.levels)
 
     def measured_so_far(self) -> list[list[Measurement]]:

@@ -211,9 +211,10 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except KeyboardInterrupt:
-            with suppress(WorkerError):
-                run.end(0.0)
+            # In the warm-up nothing is measured yet; the workers end with the session.
             if run.is_warm:
+                with suppress(WorkerError):
+                    run.end(0.0)
                 self.interrupted = self._measurement(run, self._interrupted_span(run), gauges)
             raise
         except Exception:
