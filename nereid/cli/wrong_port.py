@@ -1,4 +1,4 @@
-"""What a port serves, for commands that could not use it: users confuse 8000, 8001 and 8002."""
+"""Detection of what a port serves, for commands that could not use it."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def _response(address: str, path: str) -> bytes:
             while len(received) < _MAX_BYTES and (data := connection.recv(_MAX_BYTES)):
                 received += data
     except (OSError, ValueError):
-        # What came before a reset or a pause may be enough.
+        # The bytes before a reset or a pause may be enough.
         pass
     return received

@@ -69,8 +69,8 @@ class Server:
                 raise self._explained(error) from error
             if not document:
                 # The port of the metrics responds to any path.
-                error = ServerError(f"{self.endpoint.address}/v2 responds with nothing")
-                raise self._explained(error)
+                failure = ServerError(f"{self.endpoint.address}/v2 responds with nothing")
+                raise self._explained(failure)
             return str(document.get("name", "")), str(document.get("version", ""))
         request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
         metadata = self._unary("ServerMetadata", request, response)

@@ -148,7 +148,7 @@ class Session:
         self._records: RecordFile | None = None
         self._pool: WorkerPool
         self._models: tuple[str, ...] = ()
-        # What was measured of the level that Ctrl-C has ended, if its warm-up had ended.
+        # The measurement of a level that Ctrl-C has ended; `None` if none was or it was warming up.
         self.interrupted: Measurement | None = None
 
     def __enter__(self) -> Self:

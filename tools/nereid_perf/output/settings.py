@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag
 
-# What --json alone stands for.
+# The value that --json alone stands for.
 _STDOUT: Final = "-"
 
 

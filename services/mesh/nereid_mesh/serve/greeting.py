@@ -27,7 +27,7 @@ _TEXT = "A mesh of small services."
 
 
 class Models(Protocol):
-    """What the mesh says of its models, in Triton's JSON; each method may raise RpcError."""
+    """The mesh's models, described in Triton's JSON; each method may raise RpcError."""
 
     async def index(self) -> list[dict[str, Any]]:
         """Return an entry for each version."""
@@ -40,7 +40,7 @@ class Models(Protocol):
 
 
 class ClientAccess(NamedTuple):
-    """How clients reach the mesh; https: "yes", "mutual" for client certificates, or ""."""
+    """Needs of clients; https: "yes", "mutual" for client certificates, or ""."""
 
     https: str = ""
     # True if a request for inference needs a key or a token.
