@@ -35,8 +35,8 @@ dev: .venv/.installed-dev  ## Make .venv with what the tests need as well.
 models: install  ## Make the example models.
 	$(BIN)/python examples/make_models.py --output $(MODELS)
 
-serve: models  ## Serve the example models (FLAGS="..." for flags of nereid serve).
-	$(BIN)/nereid serve --model-repository $(MODELS) $(FLAGS)
+serve: models  ## Serve the example models, compiled as soon as that is built (FLAGS="..." for flags of nereid serve).
+	PYTHONPATH="$$($(BIN)/python scripts/serving_form.py)" exec $(BIN)/nereid serve --model-repository $(MODELS) $(FLAGS)
 
 unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 	$(PYTEST) $(PARALLEL) tests/unit $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -12,15 +13,33 @@ _NO_COMMANDS: Final = (
     " pip install 'nereid-mesh[serve]', or in a checkout: pip install --editable ."
 )
 
+# Exit code of a program that the signal SIGPIPE ends, which Python ignores.
+_CLOSED_PIPE: Final = 141
+_INTERRUPTED: Final = 130
+
 
 def main() -> None:
     """Run the command that argv names, and return its exit code."""
+    try:
+        try:
+            _main()
+        finally:
+            # Otherwise the interpreter meets a closed pipe at its end, and prints a traceback.
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_CLOSED_PIPE)
+
+
+def _main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
         # version() reads the metadata of packages, so import it only when needed.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
-        print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
+        print(f"nereid {version()} ({'compiled' if is_compiled() else 'pure Python'})")
         sys.exit(0)
     is_help = name in ("", "-h", "--help", "help")
     command = None if is_help else find_command(name)

@@ -43,6 +43,7 @@ class Topic(enum.Enum):
     MEASUREMENT = "Measurement"
     QUESTIONS = "Questions"
     OUTPUT = "Output"
+    PERF_ANALYZER = "perf_analyzer's flags"
 
 
 @dataclasses.dataclass(frozen=True)

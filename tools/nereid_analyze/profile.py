@@ -24,7 +24,7 @@ from nereid_analyze.result.config_change import ApplyError, apply_changes, read_
 from nereid_analyze.result.config_text import ConfigTextError
 from nereid_analyze.result.refusals import refusals
 from nereid_analyze.search.trial import CandidateError, resolve
-from nereid_analyze.settings import AnalyzeSettings, merged_file
+from nereid_analyze.settings import COMMON, AnalyzeSettings, merged_file
 from nereid_analyze.space.candidate import MAX_BATCH
 from nereid_analyze.space.override import overridden
 from nereid_analyze.target.local_mesh import LocalMesh
@@ -57,7 +57,9 @@ _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 def main(argv: Sequence[str]) -> int:
     """Run the search, and return the exit code."""
     log_to_terminal("%(levelname)s: %(message)s")
-    settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
+    settings, server = read_shared_settings(
+        (AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM, common=COMMON, ending=""
+    )
     try:
         file = merged_file(settings)
     except ConfigFileError as error:

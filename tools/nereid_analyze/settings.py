@@ -20,6 +20,12 @@ from nereid_analyze.space.model_settings import NAMES, USUAL
 from nereid_perf.questions.metrics import Unit, parse_quantity
 
 ADAPTIVE: Final = MODES[0]
+# --help-all shows all flags.
+COMMON: Final = (
+    *("profile_models", "url", "protocol", "config_file", "launch_mode", "model_repository"),
+    *("search", "target", "vary", "max_concurrency", "window", "export_path", "resume", "apply"),
+    *("verbose", "header", "ssl_grpc_use_ssl"),
+)
 _LIMIT: Final = re.compile(r"(p50|p90|p95|p99|avg)=(.+)")
 
 
@@ -77,7 +83,7 @@ class AnalyzeSettings:
     config_file: str = flag("", "a configuration of Model Analyzer's", aliases=("-f",))
     profile_models: tuple[str, ...] = flag(
         (), "models, by commas: each for itself, or with --concurrently all at once", _names,
-        aliases=("-m", "--model-names"),
+        aliases=("-m", "--model", "--model-names"),
     )  # fmt: skip
     launch_mode: str = flag(
         "", "remote: a server that runs (what is meant without a file); local: a mesh that is"

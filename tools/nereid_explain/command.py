@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
-import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.cli.command_parser import CommandParser
 from nereid.core.terminal import print_error, print_lines
 from nereid.facts.explanation import explanation
 from nereid.facts.reasons import Statement, explain
-from nereid_explain.server import CannotAskError, add_server_arguments, server_of
+from nereid_explain.server import CannotAskError, add_server_arguments, record_for, server_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,19 +33,22 @@ def main(argv: Sequence[str]) -> int:
     """Ask the mesh, print statements, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
+    if (given.name is None) == (given.model is None):
+        parser.error("give the model's name: -m NAME")
+    model, seconds = given.model or given.name, given.seconds
     server = server_of(parser, given, given.metrics_url)
     try:
-        facts = server.look(given.model)
-        if given.seconds:
-            time.sleep(given.seconds)
-            facts = server.look(given.model, facts)
+        facts = server.look(model)
+        if seconds:
+            seconds = record_for(_PROGRAM, seconds)
+            facts = server.look(model, facts)
     except (CannotAskError, OSError) as error:
         print_error(_PROGRAM, error)
         return 2
     statements = explain(facts)
     problems = any(statement.problem for statement in statements)
     if given.json:
-        print(json.dumps(explanation(facts, statements, given.seconds), indent=1))
+        print(json.dumps(explanation(facts, statements, seconds), indent=1))
     else:
         print_lines(_lines(statements))
     return 1 if problems else 0
@@ -70,12 +72,11 @@ def _lines(statements: Sequence[Statement]) -> Iterator[str]:
             )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="the model's name")
+    add("-m", "--model", metavar="NAME", help="the model's name")
+    parser.hide(add("name", nargs="?", metavar="NAME", help="the same as -m"))
     add_server_arguments(parser, timeout_s=10)
     add(
         "--metrics-url", default="", metavar="HOST:PORT",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import ssl
+import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
@@ -10,13 +13,15 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from nereid.cli.wrong_port import HTTP, METRICS, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
 from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
+
+    from nereid.cli.command_parser import CommandParser
 
 METRICS_PORT: Final = 8002
 _MAX_BYTES: Final = 256 << 20
@@ -38,6 +43,8 @@ class Server:
     timeout_s: float
     # Certificates of a private authority; "" means the system's.
     ca_file: str
+    # True if each request is printed on stderr.
+    verbose: bool = False
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
         """Return what the gateway says, with counters since `earlier`. May raise CannotAskError."""
@@ -55,7 +62,7 @@ class Server:
             if status == _OK:
                 metrics = Samples(body)
             else:
-                error = f"{self.metrics_url} responds with {status}"
+                error = self._failure(self.metrics_url, f"responds with {status}")
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
@@ -64,7 +71,8 @@ class Server:
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}"
+            raise CannotAskError(self._failure(url, text))
         if len(body) > max_bytes:
             raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
         return body
@@ -102,13 +110,16 @@ class Server:
         url = self.url + path
         status, body = self._fetch(method, url, MAX_BYTES + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}"
+            raise CannotAskError(self._failure(url, text))
         entries: list[dict[str, Any]] = _parsed(url, body, list)
         if not all(isinstance(entry, dict) for entry in entries):
             raise CannotAskError(f"{url} responds with a list of something else than objects")
         return entries
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
+        if self.verbose:
+            sys.stderr.write(f"{method} {url}\n")
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
@@ -126,25 +137,43 @@ class Server:
                 return error.code, error.read(MAX_ERROR_BYTES)
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise CannotAskError(f"{url} cannot be asked: {reason}") from error
+            text = f"cannot be asked: {reason}"
+            raise CannotAskError(self._failure(url, text)) from error
+
+    def _failure(self, url: str, text: str) -> str:
+        """Return what went wrong; the wrong port is named as such."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.port:
+            return f"{url} {text}"
+        wanted = METRICS if url == self.metrics_url else HTTP
+        return wrong_port(parts.netloc, wanted) or f"{url} {text}"
 
 
-def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
+def add_server_arguments(parser: CommandParser, timeout_s: float) -> None:
     """Add the flags that say which server to ask; timeout_s: default of --timeout, in seconds."""
     add = parser.add_argument
     add(
-        "--url", default="localhost:8000", metavar="HOST:PORT",
+        "-u", "--url", default="localhost:8000", metavar="HOST:PORT",
         help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
     )  # fmt: skip
+    add("-v", "--verbose", action="store_true", help="print each request on stderr")
     add(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'",
+        "-H", "--header", action="append", default=[], metavar="'NAME: VALUE'",
         help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
     )  # fmt: skip
-    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
-    add(
+    protocol = add(
+        "-i", "--protocol", type=_protocol, default="http", metavar="http",
+        help="http: what is asked here has no gRPC method",
+    )  # fmt: skip
+    ca_file = add(
+        "--ca-file", "--ssl-grpc-root-certifications-file", default="", metavar="PATH",
+        help="certificates that https is checked against",
+    )  # fmt: skip
+    timeout = add(
         "--timeout", type=float, default=timeout_s, metavar="S",
         help=f"for each response (default: {timeout_s:g})",
     )  # fmt: skip
+    parser.hide(protocol, ca_file, timeout)
 
 
 def server_of(
@@ -156,7 +185,24 @@ def server_of(
         metrics = _metrics_url(base, metrics_url)
     except ValueError as error:
         parser.error(str(error))
-    return Server(base, metrics, headers, given.timeout, given.ca_file)
+    return Server(base, metrics, headers, given.timeout, given.ca_file, given.verbose)
+
+
+def record_for(program: str, seconds: float) -> float:
+    """Wait, after a line that says how long; return the seconds that passed until Ctrl-C."""
+    sys.stderr.write(f"{program}: recording for {seconds:g} s; Ctrl-C ends it with what there is\n")
+    begin = time.monotonic()
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        return time.monotonic() - begin
+    return seconds
+
+
+def _protocol(text: str) -> str:
+    if text.lower() != "http":
+        raise argparse.ArgumentTypeError("expected http: what is asked here has no gRPC method")
+    return "http"
 
 
 def _metrics_url(base: str, metrics_url: str) -> str:

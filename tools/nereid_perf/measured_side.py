@@ -71,6 +71,8 @@ def open_side(
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
     name, version = server.name_and_version()
+    if settings.perf_analyzer.trace_settings:
+        server.update_trace_settings(settings.perf_analyzer.trace_settings)
     inputs = resolved_inputs(settings, server)
     session = Session(
         plan_of(settings, inputs),

@@ -18,6 +18,7 @@ from nereid_perf.output.machine import this_machine
 from nereid_perf.output.picture import PictureError
 from nereid_perf.output.report import write_outputs
 from nereid_perf.output.result import FoundRate, Result
+from nereid_perf.output.result_file import result_text
 from nereid_perf.output.summary import summary_lines
 from nereid_perf.questions.asked import Findings, ask, ask_comparison
 from nereid_perf.run_settings import read_run_settings, without_secrets
@@ -59,12 +60,14 @@ def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
     except InputError as error:
         print_error(_PROGRAM, error)
         return ExitCode.USAGE
+    except BrokenPipeError:
+        failure = "its output was closed"
     except (OSError, ServerError, SessionError) as error:
         failure = str(error)
     except KeyboardInterrupt:
         failure = "interrupted"
     if findings is None:
-        findings = Findings(tuple(map(tuple, run.measured)))
+        findings = Findings(tuple(map(tuple, run.measured_so_far())))
     if any(findings.sides):
         failure = failure or _all_failed(findings)
         result = result_of(
@@ -108,14 +111,18 @@ def result_of(  # noqa: PLR0913 (by keyword)
 
 
 def write(result: Result, settings: OutputSettings) -> str:
-    """Print the summary, and write the files; return an error's text, or ""."""
-    print_lines(summary_lines(result))
+    """Write the files, and print the summary; return an error's text, or ""."""
+    written, failure = [], ""
+    # The files come first: whoever reads the summary may read only its first lines.
     try:
-        for path in write_outputs(result, settings):
-            print_lines([f"Written: {path}"])
+        written = write_outputs(result, settings)
     except (OSError, PictureError) as error:
-        return str(error)
-    return ""
+        failure = str(error)
+    if settings.prints_json:
+        print_lines([result_text(result)])
+    else:
+        print_lines([*summary_lines(result), *(f"Written: {path}" for path in written)])
+    return failure
 
 
 def now_text() -> str:
@@ -142,7 +149,15 @@ class _Run:
             settings = self._settings[0]
             if len(self._sides) > 1:
                 return ask_comparison(settings.questions, self._measure_turn, settings.levels)
+            self._view.on_plan(*settings.duration)
             return ask(settings.questions, self._measure, settings.levels)
+
+    def measured_so_far(self) -> list[list[Measurement]]:
+        """Return each side's measurements, with what was measured of an interrupted level."""
+        for side, measured in zip(self._sides, self.measured, strict=False):
+            if side.session.interrupted is not None:
+                measured.append(side.session.interrupted)
+        return self.measured
 
     def servers(self, findings: Findings) -> list[MeasuredServer]:
         """Return the servers with their measurements."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.version import version
 from nereid_perf import exit_codes
 from nereid_perf.inputs.flags import InputFlags
 from nereid_perf.measurement import LoadLevel
 from nereid_perf.output.settings import OutputSettings
+from nereid_perf.perf_analyzer_flags import PerfAnalyzerFlags
 from nereid_perf.questions.levels import LevelRange
 from nereid_perf.questions.settings import QuestionSettings
 from nereid_perf.settings import LoadSettings, MeasurementSettings, TargetSettings
@@ -24,6 +27,7 @@ _CLASSES: Final = (
     MeasurementSettings,
     QuestionSettings,
     OutputSettings,
+    PerfAnalyzerFlags,
 )
 _HEADER_FLAGS: Final = ("-H", "--header")
 _COMMON: Final = (
@@ -46,6 +50,7 @@ class RunSettings:
     measurement: MeasurementSettings
     questions: QuestionSettings
     output: OutputSettings
+    perf_analyzer: PerfAnalyzerFlags
 
     def errors(self) -> list[str]:
         """Return the conflicts between groups of flags, one line each."""
@@ -70,6 +75,19 @@ class RunSettings:
         return LevelRange(lone.kind, lone.value, lone.value, 1, listed=(lone.value,))
 
     @property
+    def duration(self) -> tuple[int, float, float]:
+        """Number of levels, and the least and most seconds for all; zeros if they are not known."""
+        questions, windows = self.questions, self.measurement.windows
+        levels = questions.levels
+        searches = questions.find_max_rate or questions.binary_search or levels.end is None
+        counts = windows.mode == "count" or windows.total_requests
+        if searches or counts or self._lone_level is not None:
+            return 0, 0.0, 0.0
+        count = sum(1 for _ in levels.levels()) * max(1, questions.rounds)
+        shortest_s, longest_s = windows.seconds
+        return count, count * shortest_s, count * longest_s
+
+    @property
     def _lone_level(self) -> LoadLevel | None:
         if self.inputs.replay:
             return LoadLevel("trace", self.load.replay_speed)
@@ -78,11 +96,20 @@ class RunSettings:
 
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
+    if "--version" in argv:
+        sys.stdout.write(f"nereid {version()}\n")
+        sys.exit(0)
     settings = RunSettings(
         # Environment variables that are meant for a server would set flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
     )
     exit_on_errors(settings.errors(), program)
+    ignored = settings.perf_analyzer.without_effect()
+    if ignored:
+        text = f"{program}: taken from perf_analyzer, to no effect: {', '.join(ignored)}"
+        sys.stderr.write(f"{text}\n")
+    if settings.perf_analyzer.zero_input is not None:
+        settings = replace(settings, inputs=replace(settings.inputs, input_data=("zero",)))
     return settings
 
 

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
+from nereid.cli.wrong_port import GRPC, HTTP, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, error_text, parse_document
 from nereid.model_config.render import message_json
 from nereid.pb import kserve_pb2 as pb
@@ -22,6 +23,8 @@ from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from google.protobuf.message import Message
 
     from nereid_perf.endpoint import Endpoint
@@ -60,7 +63,14 @@ class Server:
     def name_and_version(self) -> tuple[str, str]:
         """Return name and version, such as "triton", "2.60.0". May raise ServerError."""
         if self.endpoint.protocol == "http":
-            document = self._json("GET", "/v2")
+            try:
+                document = self._json("GET", "/v2")
+            except ServerError as error:
+                raise self._explained(error) from error
+            if not document:
+                # The port of the metrics responds to any path.
+                failure = ServerError(f"{self.endpoint.address}/v2 responds with nothing")
+                raise self._explained(failure)
             return str(document.get("name", "")), str(document.get("version", ""))
         request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
         metadata = self._unary("ServerMetadata", request, response)
@@ -142,6 +152,16 @@ class Server:
         request = pb.RepositoryModelUnloadRequest(model_name=model)
         self._unary("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse())
 
+    def update_trace_settings(self, settings: Mapping[str, Any]) -> None:
+        """Change the server's trace settings; raise ServerError if it refuses."""
+        if self.endpoint.protocol == "http":
+            self._json("POST", "/v2/trace/setting", dict(settings))
+            return
+        request = pb.TraceSettingRequest()
+        for name, value in settings.items():
+            request.settings[name].value.extend([value] if isinstance(value, str) else value)
+        self._unary("TraceSetting", request, pb.TraceSettingResponse())
+
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
     ) -> None:
@@ -197,7 +217,8 @@ class Server:
             response = connection.getresponse()
             return response.status, response.read(MAX_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise ServerError(f"cannot ask {endpoint.address}: {reason(error)}") from error
+            failure = ServerError(f"cannot ask {endpoint.address}: {reason(error)}")
+            raise self._explained(failure) from error
         finally:
             connection.close()
 
@@ -206,9 +227,20 @@ class Server:
             content = asyncio.run(self._call(method, request.SerializeToString()))
         except RpcError as error:
             kind = NotSupportedError if error.status == Status.UNIMPLEMENTED else ServerError
-            raise kind(f"{self.endpoint.address}: {method}: {error}") from error
+            failure = kind(f"{self.endpoint.address}: {method}: {error}")
+            if error.status != Status.UNAVAILABLE:
+                raise failure from error
+            raise self._explained(failure) from error
         response.ParseFromString(content)
         return response
+
+    def _explained(self, error: ServerError) -> ServerError:
+        """Return an error that names the port, if it is the wrong one; else the same error."""
+        if self._tls is not None:
+            return error
+        wanted = HTTP if self.endpoint.protocol == "http" else GRPC
+        text = wrong_port(self.endpoint.address, wanted)
+        return ServerError(text) if text else error
 
     async def _call(self, method: str, message: bytes) -> bytes:
         endpoint = self.endpoint

@@ -11,6 +11,7 @@ import numpy as np
 
 from nereid_perf.load.concurrency import share_of
 from nereid_perf.records import RecordFile
+from nereid_perf.server import ServerError
 from nereid_perf.server_stats.gauges import GaugeSampler
 from nereid_perf.server_stats.statistics import (
     composing_models,
@@ -18,7 +19,7 @@ from nereid_perf.server_stats.statistics import (
     statistics_by_version,
 )
 from nereid_perf.windows.collected import Collected, latencies_ns, measurement_of
-from nereid_perf.windows.stability import LastThree, StabilityRule, Window
+from nereid_perf.windows.stability import WINDOWS, LastThree, StabilityRule, Window
 from nereid_perf.windows.warm_up import warm_up_length
 from nereid_perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid_perf.workers.pool import WorkerError, WorkerPool
@@ -78,6 +79,22 @@ class WindowSettings:
     total_requests: int = 0
     drain_s: float = 10.0
 
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The least and the most seconds of a level of windows that last a time."""
+        shortest_s, longest_s = self.warm_up_s
+        windows = min(WINDOWS, self.max_trials)
+        return (
+            shortest_s + windows * self.interval_s,
+            longest_s + self.max_trials * self.interval_s,
+        )
+
+    @property
+    def warm_up_s(self) -> tuple[float, float]:
+        """The least and the most seconds of an automatic warm-up."""
+        shortest_s = min(1.0, self.interval_s)
+        return shortest_s, max(shortest_s, min(_MAX_WARM_UP_S, 2 * self.interval_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -131,6 +148,8 @@ class Session:
         self._records: RecordFile | None = None
         self._pool: WorkerPool
         self._models: tuple[str, ...] = ()
+        # The measurement of a level that Ctrl-C has ended; `None` if none was or it was warming up.
+        self.interrupted: Measurement | None = None
 
     def __enter__(self) -> Self:
         """Start the workers; raise OSError, or ServerError if statistics cannot be read."""
@@ -169,8 +188,7 @@ class Session:
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
             before = self._statistics()
-            start_ns = max(monotonic_ns(), run.start_ns)
-            run.is_warm = True
+            start_ns = run.begin_measurement(before)
             end_ns = start_ns + round(seconds * _NS)
             run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
             return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=True)
@@ -184,6 +202,7 @@ class Session:
             most_requests += self._first_requests()
         else:
             most_requests = 0
+        gauges: GaugeSampler | None = None
         try:
             run.begin(most_requests or None)
             with self._sampled() as gauges:
@@ -191,14 +210,27 @@ class Session:
             run.end(self._windows.drain_s)
         except WorkerError as error:
             raise SessionError(str(error)) from error
+        except KeyboardInterrupt:
+            # In the warm-up nothing is measured yet; the workers end with the session.
+            if run.is_warm:
+                with suppress(WorkerError):
+                    run.end(0.0)
+                self.interrupted = self._measurement(run, self._interrupted_span(run), gauges)
+            raise
         except Exception:
             # The next level must begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
-        measurement = measurement_of(
+        measurement = self._measurement(run, span, gauges)
+        if level.kind == "concurrency":
+            _refuse_failure(measurement.requests, measurement.failures)
+        return measurement
+
+    def _measurement(self, run: _Run, span: _Span, gauges: GaugeSampler | None) -> Measurement:
+        return measurement_of(
             run.collected,
-            level,
+            run.level,
             (span.start_ns, span.end_ns),
             self._plan.workloads,
             is_stable=span.is_stable,
@@ -206,9 +238,15 @@ class Session:
             server=server_splits(span.before, span.after),
             gauges={} if gauges is None else gauges.summary(),
         )
-        if level.kind == "concurrency":
-            _refuse_failure(measurement.requests, measurement.failures)
-        return measurement
+
+    def _interrupted_span(self, run: _Run) -> _Span:
+        end_ns = max(run.stopped_ns, run.warm_ns + 1)
+        try:
+            after = self._statistics() if run.before else {}
+        except ServerError:
+            after = {}
+        before = run.before if after else {}
+        return _Span(run.warm_ns, end_ns, before, after, windows=run.windows + 1, is_stable=False)
 
     def _sampled(self) -> AbstractContextManager[GaugeSampler | None]:
         if not self._metrics_url:
@@ -222,7 +260,7 @@ class Session:
         if first:
             run.receive_while_some_end(lambda: run.ended_requests >= first, self._windows.drain_s)
             before = self._statistics()
-        run.is_warm = True
+        run.begin_measurement(before)
         run.receive_while_some_end(lambda: run.collected.ended, self._windows.drain_s)
         is_all = run.collected.ended
         rows = run.collected.rows()
@@ -238,11 +276,10 @@ class Session:
     def _measure_windows(self, run: _Run) -> _Span:
         settings = self._windows
         self._warm_up(run)
-        run.is_warm = True
         windows: list[Window] = []
         spans: list[tuple[int, int]] = []
         statistics = [self._statistics()]
-        start_ns = max(monotonic_ns(), run.start_ns)
+        start_ns = run.begin_measurement(statistics[0])
         stable = 0
         while not stable and len(windows) < settings.max_trials:
             end_ns = self._window_end(run, start_ns)
@@ -308,8 +345,7 @@ class Session:
             least = settings.warm_up
             run.receive_while_some_end(lambda: run.ended_requests >= least, settings.drain_s)
             return
-        shortest_s = min(1.0, settings.interval_s)
-        longest_s = max(shortest_s, min(_MAX_WARM_UP_S, 2 * settings.interval_s))
+        shortest_s, longest_s = settings.warm_up_s
         run.receive_until(lambda: run.elapsed_s >= shortest_s)
         while run.elapsed_s < longest_s and not run.is_steady():
             run.receive_report()
@@ -362,6 +398,10 @@ class _Run:
         self._last_end_ns = 0
         self.windows = 0
         self.is_warm = False
+        # Time and statistics at the beginning of what is measured, and the time of end().
+        self.warm_ns = 0
+        self.before: Statistics = {}
+        self.stopped_ns = 0
         self._plan = plan
         self._pool = pool
         self.level = level
@@ -398,7 +438,14 @@ class _Run:
         ]
         pool.send(*(Start(self.level, self.start_ns, share) for share in shares))
 
+    def begin_measurement(self, before: Statistics) -> int:
+        """Note that the warm-up has ended, and return the time."""
+        self.before, self.is_warm = before, True
+        self.warm_ns = max(monotonic_ns(), self.start_ns)
+        return self.warm_ns
+
     def end(self, drain_s: float) -> None:
+        self.stopped_ns = monotonic_ns()
         self._pool.send(Stop(drain_s))
         self.receive_until(lambda: self.collected.complete, drain_s + _SILENCE_S)
 

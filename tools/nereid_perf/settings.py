@@ -63,7 +63,15 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _protocol(text: str) -> Any:
+    # perf_analyzer's documentation writes gRPC.
+    return choice("http", "grpc")(text.lower())
+
+
 def _percentile(text: str) -> str:
+    if text == "-1":
+        # perf_analyzer's default: the mean.
+        return ""
     if text:
         _number(0.001, 100)(text)
     return text
@@ -91,7 +99,7 @@ class TargetSettings:
         "", "host:port or unix:/path; https:// for TLS; else localhost:8000, with -i grpc 8001",
         aliases=("-u",),
     )  # fmt: skip
-    protocol: str = flag("http", "http or grpc", choice("http", "grpc"), aliases=("-i",))
+    protocol: str = flag("http", "http or grpc", _protocol, aliases=("-i",))
     streaming: bool = flag(
         False, "over gRPC streams, as decoupled models need", boolean, bare="true"
     )

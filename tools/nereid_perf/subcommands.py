@@ -29,14 +29,18 @@ class Subcommands:
         """Run the command that argv names, and return the exit code."""
         program, modules = self.program, self.modules
         name = argv[0] if argv and not argv[0].startswith("-") else next(iter(modules))
-        if name not in modules or list(argv) in ([], ["-h"], ["--help"]):
+        is_help = list(argv) in (["-h"], ["--help"])
+        if name not in modules or not argv or is_help:
             if name not in modules:
                 sys.stderr.write(f"{program}: unknown command '{name}'\n")
             lines = [f"  {program} {module:8} {what}" for module, (_, what) in modules.items()]
             usage = f"usage: {program} [COMMAND] [FLAGS]   (COMMAND --help lists a command's flags)"
-            ending = f"\n{self.ending}" if self.ending else ""
+            ending = f"\n{self.ending}" if self.ending and not is_help else ""
             sys.stdout.write("\n".join((usage, *lines)) + "\n" + ending)
-            return 0 if name in modules and argv else _USAGE
+            if not is_help:
+                return _USAGE
+            # The flags of the first command follow, which is the one that users mean.
+            sys.stdout.write("\n")
         try:
             module = importlib.import_module(modules[name][0])
         except ModuleNotFoundError as error:
@@ -44,6 +48,6 @@ class Subcommands:
                 raise
             missing = f"no module '{error.name}': pip install 'nereid-mesh[{self.extra}]'"
             sys.stderr.write(f"{program}: {missing}\n")
-            return 1
+            return 0 if is_help else 1
         code: int = module.main(list(argv[1:] if argv and argv[0] == name else argv))
         return code

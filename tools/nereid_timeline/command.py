@@ -1,7 +1,5 @@
 """The command `nereid timeline`. Exit codes: 0 nothing wrong, 1 problems, 2 no timeline."""
 
-# layout: not pure, uses time
-
 from __future__ import annotations
 
 import argparse
@@ -9,20 +7,21 @@ import contextlib
 import json
 import re
 import textwrap
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from nereid.cli.command_parser import CommandParser
 from nereid.core.files import json_document
 from nereid.core.files.json_document import parse_document
 from nereid.core.terminal import print_error, print_lines
 from nereid.timeline import PATH
 from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
-from nereid_explain.server import CannotAskError, add_server_arguments, server_of
+from nereid_explain.server import CannotAskError, add_server_arguments, record_for, server_of
 from nereid_timeline.chrome import chrome
 from nereid_timeline.joined import Joined, joined, latest, model_name
+from nereid_timeline.of_models import of_models
 from nereid_timeline.one_request import within_lifetime
 from nereid_timeline.perfetto import perfetto
 from nereid_timeline.summary import SlowRequest, Summary, request_summary, summarized
@@ -76,7 +75,10 @@ def main(argv: Sequence[str]) -> int:
         timeline = read_timeline(data)
         if given.file and given.last:
             latest(timeline, int(given.last * 1e9))
-        whole, summary = _understood(joined(timeline), given.request, server)
+        whole = joined(timeline)
+        if given.model:
+            whole = of_models(whole, frozenset(given.model))
+        whole, summary = _understood(whole, given.request, server)
     except (CannotAskError, TimelineError, OSError) as error:
         print_error(_PROGRAM, error)
         return 2
@@ -112,8 +114,7 @@ def _understood(whole: Joined, number: int | None, server: Server | None) -> tup
 
 def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
     if last is None:
-        last = _SECONDS if seconds is None else seconds
-        time.sleep(last)
+        last = record_for(_PROGRAM, _SECONDS if seconds is None else seconds)
     return server.read(f"{PATH}?last={last:g}", MAX_BYTES)
 
 
@@ -221,16 +222,18 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add(
         "file", nargs="?", default="", metavar="FILE",
         help="read this one, which --raw has written, instead of asking a mesh",
     )  # fmt: skip
     add_server_arguments(parser, timeout_s=30)
+    add(
+        "-m", "--model", action="append", default=[], metavar="NAME",
+        help="only the requests and batches of this model; may be repeated",
+    )  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--seconds", type=_seconds, metavar="S",
@@ -249,6 +252,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format", choices=("perfetto", "chrome"), default="perfetto",
         help="of the trace (default: perfetto)",
     )  # fmt: skip
-    add("--raw", default="", metavar="PATH", help="write what was recorded, to be read again")
+    raw = add("--raw", default="", metavar="PATH", help="write what was recorded, to be read again")
+    parser.hide(raw)
     add("--json", action="store_true", help="print one JSON document")
     return parser

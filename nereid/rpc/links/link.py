@@ -69,6 +69,9 @@ class Link(Generic[Out]):
         """Send pending items, then end the link. Only the other end calls on_down."""
         raise NotImplementedError
 
+    def expect_end(self) -> None:
+        """Note that the other end has said that it ends, so that its end is no failure."""
+
     async def drain(self) -> None:
         """Wait until everything that was sent has left this end, or until the link is down."""
         while self.up and self._has_unsent():

@@ -134,6 +134,10 @@ class _DialledLink(_StreamLink[Out]):
         self._retry: asyncio.Handle | None = self._loop.call_soon(self._open)
         self._closed = False
         self._last_error = ""
+        self._is_end_expected = False
+
+    def expect_end(self) -> None:
+        self._is_end_expected = True
 
     def close(self) -> None:
         if self._closed:
@@ -163,6 +167,7 @@ class _DialledLink(_StreamLink[Out]):
             return
         self._backoff.succeeded()
         self._last_error = ""
+        self._is_end_expected = False
         self._writer = self._stream
         self.up = True
         self.on_up()
@@ -175,7 +180,8 @@ class _DialledLink(_StreamLink[Out]):
         text = "it ended" if error is None else str(error)
         if text != self._last_error:
             self._last_error = text
-            log.warning("link %s is down: %s", self._path, text)
+            level = logging.INFO if self._is_end_expected else logging.WARNING
+            log.log(level, "link %s is down: %s", self._path, text)
         self._retry = self._loop.call_later(self._backoff.next_delay_s(), self._open)
 
     def _abort(self) -> None:

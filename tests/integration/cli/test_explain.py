@@ -76,7 +76,7 @@ def test_without_metrics_the_statistics_say_less(capsys: pytest.CaptureFixture[s
         assert command.main(["m", f"--url={address}", f"--metrics-url={address}", "--json"]) == 0
     statements = {each["code"]: each for each in json.loads(capsys.readouterr().out)["statements"]}
     assert statements["batch-size"]["figures"]["mean_rows"] == 4
-    assert "responds with 404" in statements["no-metrics"]["text"]
+    assert f"{address} is the HTTP port of this server" in statements["no-metrics"]["text"]
 
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

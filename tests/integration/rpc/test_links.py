@@ -314,3 +314,22 @@ async def test_what_is_sent_at_once_takes_along_what_waits_for_the_end_of_the_tu
     one.close()
     one.send("nobody", at_once=True)
     assert len(end.frames) == 3
+
+
+@pytest.mark.parametrize("is_expected", [False, True])
+async def test_an_end_that_the_other_end_has_announced_is_no_warning(
+    far: Far, caplog: pytest.LogCaptureFixture, *, is_expected: bool
+) -> None:
+    caplog.set_level("INFO", "nereid.rpc")
+    server = Server(far.handlers)
+    channel = SocketChannel(await server.listen("127.0.0.1:0"), FAST)
+    link = dial(channel, End())
+    await until(lambda: link.up)
+    if is_expected:
+        link.expect_end()
+    await server.close()
+    await until(lambda: not link.up and bool(caplog.records))
+    link.close()
+    await channel.close()
+    assert caplog.records[0].levelname == ("INFO" if is_expected else "WARNING")
+    assert "is down" in caplog.records[0].message

@@ -7,9 +7,13 @@ from nereid_perf.command import main
 
 def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert main(["--help"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "nereid perf compare" in printed
+    assert "--concurrency-range" in printed
+    assert "--help-all shows the other" in printed
     assert "Exit status: 0: measured" in printed
     assert main(["nothing"]) == 2
     assert "unknown command 'nothing'" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from nereid.timeline.records import (
     Wait,
 )
 from nereid_timeline.joined import Joined, joined
+from nereid_timeline.of_models import of_models
 from nereid_timeline.one_request import lifetime, within_lifetime
 from nereid_timeline.summary import request_summary
 
@@ -113,3 +114,18 @@ def test_a_request_that_failed_at_the_gateway() -> None:
 def test_a_number_that_is_unknown() -> None:
     with pytest.raises(KeyError):
         within_lifetime(mesh(), 99)
+
+
+def test_the_part_of_some_models() -> None:
+    whole = mesh()
+    part = of_models(whole, frozenset({"other"}))
+    assert [each.record.number for each in part.batches] == [3]
+    assert all(
+        request.model[0] == "other" or {batch.model[0] for batch, _ in request.attempts} & {"other"}
+        for request in part.requests.values()
+    )
+    assert set(part.requests) < set(whole.requests)
+    assert not part.ended
+    assert {instance.model[0] for instance in part.instances} <= {"other"}
+    both = of_models(whole, frozenset({"m", "other"}))
+    assert len(both.batches) == len(whole.batches)

@@ -147,6 +147,7 @@ class InputFlags:
     input_data: tuple[str, ...] = flag(
         ("random",),
         "random, zero, or JSON files and directories of perf_analyzer's form",
+        deprecated={"--data-directory": ""},
         repeated=True,
     )
     shape: tuple[ShapeOption, ...] = flag(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Maximum number of levels in the table: a long search must fit the screen.
 _MAX_ROWS = 20
+# Shorter runs do not say how long they take.
+_LONG_S = 10.0
 
 
 class Progress(Protocol):
@@ -55,11 +57,17 @@ class Progress(Protocol):
         """Number of requests in flight."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # rich would exit, and lose what was measured.
+        raise BrokenPipeError
+
+
 class LiveView:
     """A live view in mode "auto", "plain" or "off"; at its end only printed lines remain."""
 
     def __init__(self, mode: str, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or _Console(highlight=False)
         self._is_table = mode == "auto" and self._console.is_terminal
         self._is_off = mode == "off"
         self._done: list[tuple[str, ...]] = []
@@ -75,6 +83,13 @@ class LiveView:
 
     def __exit__(self, *_exception: object) -> None:
         self._live.stop()
+
+    def on_plan(self, levels: int, shortest_s: float, longest_s: float) -> None:
+        """Say how long it will take, if it takes long and the number of levels is known."""
+        if longest_s >= _LONG_S and not self._is_off:
+            head = "1 level" if levels == 1 else f"{levels} levels"
+            text = f"{head}: {duration_text(shortest_s)} to {duration_text(longest_s)}"
+            self._console.print(text, soft_wrap=True, markup=False)
 
     def on_progress(self, progress: Progress, side: str = "") -> None:
         """Update the table, or print a line for each window that has ended."""
@@ -113,6 +128,11 @@ class LiveView:
         if current is not None:
             table.add_row(*current, style="bold")
         return table
+
+
+def duration_text(seconds: float) -> str:
+    """Return a text such as "40 s" or "3 min"."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _progress_row(progress: Progress, side: str) -> tuple[str, ...]:

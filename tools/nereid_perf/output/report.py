@@ -21,7 +21,7 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
     """Write the files, and return their paths. May raise PictureError or OSError."""
     written = []
     # The result file is first, because all other outputs can be made from it.
-    if settings.json:
+    if settings.json and not settings.prints_json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
     return [*written, *_write_reports({"result": result}, settings)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag
+
+# The value that --json alone stands for.
+_STDOUT: Final = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,12 @@ class OutputSettings:
     verbose_csv: bool = flag(
         False, "with perf_analyzer's further columns, and those of GPUs", boolean, bare="true"
     )
-    json: str = flag("", "write all that was measured to this file, for report and compare")
+    json: str = flag(
+        "",
+        "print one JSON document instead of the summary, or write it to this file, for report and"
+        " compare",
+        bare=_STDOUT,
+    )
     html: str = flag("", "write a page that needs no other file and no network")
     png: str = flag("", "write the curve of rate against latency; needs matplotlib")
     live: str = flag(
@@ -48,6 +56,13 @@ class OutputSettings:
         return errors
 
     @property
+    def prints_json(self) -> bool:
+        """True if stdout gets the JSON document, and nothing else."""
+        return self.json == _STDOUT
+
+    @property
     def view(self) -> str:
         """Mode of the live view."""
+        if self.prints_json:
+            return "off"
         return "plain" if self.verbose else self.live

@@ -64,6 +64,7 @@ class QuestionSettings:
         "requests in flight: start:end:step, start:end:*factor, or a list 1,4,16; an end of 0 for"
         " none, with --latency-threshold; 1 unless another load is asked for",
         _checked(parse_concurrency_range),
+        deprecated={"-t": "", "-c": "1:"},
     )
     request_rate_range: str = flag(
         "",

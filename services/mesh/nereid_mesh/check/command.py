@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.cli.command_parser import CommandParser
 from nereid.config.flags import boolean, declared_flags
 from nereid.core.errors import InvalidArgument
 from nereid.core.files.regular_files import read_regular_file
@@ -195,13 +196,8 @@ def _gpu_list(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("path", nargs="*", help="a model repository; there may be several")
     add(
@@ -209,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the same, as nereid serve has it",
     )  # fmt: skip
     add(
-        "--model", action="append", default=[], metavar="NAME",
+        "-m", "--model", action="append", default=[], metavar="NAME",
         help="check this model alone, and those that it is an ensemble of; may be repeated",
     )  # fmt: skip
     add(
@@ -227,14 +223,14 @@ def _parser() -> argparse.ArgumentParser:
         "--assume-backend", action="append", default=[], metavar="NAME",
         help="a backend that executors have though this machine does not; may be repeated",
     )  # fmt: skip
-    add("--verbose", action="store_true", help="log what the scheduler's code logs")
+    add("-v", "--verbose", action="store_true", help="log what the scheduler's code logs")
     served = parser.add_argument_group("as nereid serve has them")
     for flag in _shared_flags():
         if flag.option.bare is not None or flag.option.parse is boolean:
             value: dict[str, Any] = {"nargs": "?", "const": True}
         else:
             value = {"action": "append" if flag.option.repeated else "store"}
-        served.add_argument(
+        action = served.add_argument(
             flag.name,
             *flag.option.aliases,
             dest=flag.field.name,
@@ -244,7 +240,8 @@ def _parser() -> argparse.ArgumentParser:
             help=flag.option.help.replace("%", "%%"),
             **value,
         )
-    served.add_argument("--backend-directory", default="", metavar="PATH")
+        parser.hide(action)
+    parser.hide(served.add_argument("--backend-directory", default="", metavar="PATH"))
     return parser
 
 

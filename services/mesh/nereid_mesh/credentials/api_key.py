@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.cli.command_parser import CommandParser
 from nereid_gateway.guards.auth.api_key import digest_of, make_key
 from nereid_gateway.guards.auth.config import AuthConfigError, parse_config
 
@@ -19,9 +19,9 @@ SUMMARY: Final = "make an API key for --auth-config"
 
 def main(argv: Sequence[str]) -> int:
     """Print the key to standard error, and the entry without the key to standard output."""
-    parser = argparse.ArgumentParser(
-        prog="nereid api-key",
-        description="Print a random API key (on standard error) and its entry for --auth-config"
+    parser = CommandParser(
+        "nereid api-key",
+        "Print a random API key (on standard error) and its entry for --auth-config"
         " (on standard output): nereid api-key web >>auth.toml",
     )
     parser.add_argument("name", help="the client's name, in logs and limits")

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        text = f"{names} is missing: the extra [serve] brings all that is needed here"
+        text = f"no module of {names}: pip install 'nereid-mesh[serve]'"
         print(f"nereid serve: {text}", file=sys.stderr)
         return 2
     allowed = _raise_descriptor_limit()

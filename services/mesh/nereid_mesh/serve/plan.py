@@ -10,6 +10,7 @@ from nereid.config.recovery import DEFAULT_TIMES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.mesh_auth.credentials import Credentials
     from nereid.observability.logging import LogSettings
 
 
@@ -71,6 +72,13 @@ class Plan:
     unserved_s: float
     # "yes" for HTTPS, "mutual" for HTTPS with client certificates, or "".
     https: str
+    # True if the HTTP port serves the console.
+    console: bool
+    # True if a client needs a key or a token for inference.
+    needs_key: bool
+    # Unix socket of a scheduler, and the credentials for calls to it.
+    scheduler: str
+    credentials: Credentials | None = field(repr=False)
     log: LogSettings
 
     @property

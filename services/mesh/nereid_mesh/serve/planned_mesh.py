@@ -162,9 +162,12 @@ async def _greet(plan: Plan) -> None:
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # This takes a third of the time of all other imports, so the services import first.
-    from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
+    from nereid_mesh.serve.greeting import ClientAccess, greet  # noqa: PLC0415
+    from nereid_mesh.serve.mesh_models import MeshModels  # noqa: PLC0415
 
-    await greet(addresses, plan.https)
+    access = ClientAccess(plan.https, plan.needs_key, plan.console)
+    async with MeshModels(plan.scheduler, plan.credentials) as mesh:
+        await greet(addresses, mesh, access)
 
 
 async def _until_listening(address: str) -> None:

@@ -98,6 +98,10 @@ def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
         edges=edges,
         unserved_s=times.unserved_s,
         https="mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else "",
+        console=gateway.console,
+        needs_key="inference" in gateway.apis_with_credentials(),
+        scheduler=mesh.scheduler_address,
+        credentials=gateway.mesh_credentials(Role.GATEWAY),
         log=LogSettings(**log),
     )
 
@@ -199,6 +203,11 @@ class _Mesh:
             # Models may block the interpreter while they load.
             children.append(replace(child, may_block=True))
         return children
+
+    @property
+    def scheduler_address(self) -> str:
+        """Unix socket of the first scheduler."""
+        return self._schedulers()[0].scheduler_address[0]
 
     def _schedulers(self) -> list[SchedulerSettings]:
         outside, count = self.serve.scheduler_address, self.serve.schedulers

@@ -1,5 +1,6 @@
 """The commands that installed distributions declare, and the `nereid` command that runs them."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -129,3 +130,33 @@ def test_the_list_of_commands_imports_none(tmp_path: Path) -> None:
     printed, _, modules = done.stdout.partition("modules ")
     assert all(f"  nereid {name} " in printed for name in DECLARED)
     assert not {value.partition(":")[0] for value in DECLARED.values()} & set(modules.split())
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "printed"),
+    [
+        # As after `| head -1`: the reader has gone when more is printed, or when the program ends.
+        ("for _ in range(100_000):\n            print('line')", 141, b""),
+        ("print('line')", 141, b""),
+        ("raise KeyboardInterrupt", 130, b""),
+        ("raise SystemExit(3)", 3, b""),
+    ],
+)
+def test_the_end_of_a_reader_or_an_interrupt_is_no_traceback(
+    tmp_path: Path, body: str, code: int, printed: bytes
+) -> None:
+    install(tmp_path, "acme-1.0.dist-info", "[nereid.commands]\nacme = acme_nereid:run\n")
+    (tmp_path / "acme_nereid.py").write_text(f"def run(argv):\n    if True:\n        {body}\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['acme']\n"
+        "from nereid.cli import main; main()\n"
+    )
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=write_end, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (code, printed)

@@ -2,87 +2,94 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
+from typing import Any
 
 import pytest
 
-from nereid_mesh.serve.greeting import greet
+from nereid.rpc import RpcError, Status
+from nereid_mesh.serve.greeting import ClientAccess, greet
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
 LONG_RESPONSE = "m"
+ADDRESS = "127.0.0.1:8000"
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """The part of KServe v2 that the greeting asks."""
+class Mesh:
+    """The models of a mesh; one is unloaded before it is described."""
 
-    def do_GET(self) -> None:
-        name = unquote(self.path.split("/")[3])
-        if name not in (READY, LONG_RESPONSE):
-            self.send_error(HTTPStatus.NOT_FOUND)
-        elif self.path.endswith("/config"):
-            self._send({"max_batch_size": 4})
-        else:
-            # What is read best is not what is typed fastest.
-            elements, inputs = (-1, 1) if name == LONG_RESPONSE else (99, 2)
-            self._send(
-                {
-                    "inputs": [{"name": "it's", "shape": [-1, inputs], "datatype": "FP32"}],
-                    "outputs": [{"name": "y", "shape": [-1, elements], "datatype": "FP32"}],
-                }
-            )
+    async def index(self) -> list[dict[str, Any]]:
+        return [
+            {"name": f"x\n{FORGED}", "version": f"1\n{FORGED}", "state": "UNAVAILABLE"},
+            {"name": "y", "version": "1", "state": "UNAVAILABLE", "reason": f"no\r{FORGED}"},
+            {"name": READY, "version": "1", "state": "READY"},
+            {"name": LONG_RESPONSE, "version": "1", "state": "READY"},
+            {"name": "unloaded", "version": "1", "state": "READY"},
+        ]
 
-    def do_POST(self) -> None:
-        self._send(
-            [
-                {"name": f"x\n{FORGED}", "version": f"1\n{FORGED}", "state": "UNAVAILABLE"},
-                {"name": "y", "version": "1", "state": "UNAVAILABLE", "reason": f"no\r{FORGED}"},
-                {"name": READY, "version": "1", "state": "READY"},
-                {"name": LONG_RESPONSE, "version": "1", "state": "READY"},
-            ]
-        )
+    async def config(self, model: str) -> dict[str, Any]:
+        if model not in (READY, LONG_RESPONSE):
+            raise RpcError(Status.NOT_FOUND, "no such model")
+        return {"max_batch_size": 4}
 
-    def _send(self, value: object) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        pass
+    async def metadata(self, model: str) -> dict[str, Any]:
+        # What is read best is not what is typed fastest.
+        elements, inputs = (-1, 1) if model == LONG_RESPONSE else (99, 2)
+        return {
+            "inputs": [{"name": "it's", "shape": [-1, inputs], "datatype": "FP32"}],
+            "outputs": [{"name": "y", "shape": [-1, elements], "datatype": "FP32"}],
+        }
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+async def _greeting(
+    capsys: pytest.CaptureFixture[str], access: ClientAccess | None = None, address: str = ADDRESS
+) -> str:
+    await greet({"http": address}, Mesh(), access or ClientAccess())
+    return capsys.readouterr().out
 
 
-async def test_names_and_reasons_forge_no_line(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await greet({"http": address})
-    text = capsys.readouterr().out
+async def test_names_and_reasons_forge_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = await _greeting(capsys)
     assert text.count(FORGED) == 3
     assert not [line for line in text.splitlines() if line.startswith(FORGED)]
 
 
 async def test_the_command_quotes_what_a_shell_would_read(
-    address: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await greet({"http": address})
-    command = capsys.readouterr().out.splitlines()[-1].strip()
+    command = (await _greeting(capsys)).splitlines()[-1].strip()
     assert command.startswith(
-        f"curl http://{address}/v2/models/it%27s%20%24%28one%29%0Amodel/infer"
+        f"curl http://{ADDRESS}/v2/models/it%27s%20%24%28one%29%0Amodel/infer"
     )
     assert """'{"inputs":[{"name":"it'"'"'s",""" in command
+
+
+@pytest.mark.parametrize(
+    ("access", "address", "command"),
+    [
+        (
+            ClientAccess(needs_key=True),
+            ADDRESS,
+            f"curl -H 'Authorization: Bearer KEY-OR-TOKEN' http://{ADDRESS}/v2",
+        ),
+        (ClientAccess("yes"), ADDRESS, f"curl https://{ADDRESS}/v2"),
+        (
+            ClientAccess("mutual"),
+            ADDRESS,
+            f"curl --cert CERTIFICATE --key KEY https://{ADDRESS}/v2",
+        ),
+        (ClientAccess(), "unix:/a/b", "curl --unix-socket /a/b http://localhost/v2"),
+    ],
+)
+async def test_the_table_and_a_command_are_printed_whatever_clients_need(
+    access: ClientAccess, address: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = await _greeting(capsys, access, address)
+    assert text.startswith("MODEL")
+    assert text.splitlines()[-1].strip().startswith(command)
+
+
+async def test_the_console_has_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Console" not in await _greeting(capsys)
+    text = await _greeting(capsys, ClientAccess(console=True))
+    assert f"Console              http://{ADDRESS}/console\n" in text

@@ -130,6 +130,8 @@ class PeerLinks:
 
     def _on_states(self, stream: PeerStream, states: list[pb.PeerState]) -> None:
         stream.connected = True
+        if states[-1].leaving and stream.link is not None:
+            stream.link.expect_end()
         self._events.on_peer_state(stream, peer_of(states[-1]))
 
 
