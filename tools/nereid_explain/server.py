@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from nereid.cli.wrong_port import HTTP, METRICS, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
+from nereid.core.terminal import print_error
 from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
@@ -119,7 +119,7 @@ class Server:
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
         if self.verbose:
-            sys.stderr.write(f"{method} {url}\n")
+            print_error("nereid explain", f"{method} {url}")
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
@@ -190,7 +190,7 @@ def server_of(
 
 def record_for(program: str, seconds: float) -> float:
     """Wait, after a line that says how long; return the seconds that passed until Ctrl-C."""
-    sys.stderr.write(f"{program}: recording for {seconds:g} s; Ctrl-C ends it with what there is\n")
+    print_error(program, f"recording for {seconds:g} s; Ctrl-C ends it with what there is")
     begin = time.monotonic()
     try:
         time.sleep(seconds)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.core.terminal import print_error, print_lines
 from nereid.version import version
 from nereid_perf import exit_codes
 from nereid_perf.inputs.flags import InputFlags
@@ -97,7 +98,7 @@ class RunSettings:
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
     if "--version" in argv:
-        sys.stdout.write(f"nereid {version()}\n")
+        print_lines([f"nereid {version()}"])
         sys.exit(0)
     settings = RunSettings(
         # Environment variables that are meant for a server would set flags of this tool.
@@ -106,8 +107,7 @@ def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     exit_on_errors(settings.errors(), program)
     ignored = settings.perf_analyzer.without_effect()
     if ignored:
-        text = f"{program}: taken from perf_analyzer, to no effect: {', '.join(ignored)}"
-        sys.stderr.write(f"{text}\n")
+        print_error(program, f"taken from perf_analyzer, to no effect: {', '.join(ignored)}")
     if settings.perf_analyzer.zero_input is not None:
         settings = replace(settings, inputs=replace(settings.inputs, input_data=("zero",)))
     return settings
