@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 from typing import Any, Final
@@ -24,6 +25,10 @@ settings.load_profile("patient")
 
 # Without bytecode each process that a test starts would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores Ctrl-C for what it starts in the background, and children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders whose meshes have processes of their own, with poisoned memory. Elsewhere received bytes
 # can look like the poison: compressed constants do.
