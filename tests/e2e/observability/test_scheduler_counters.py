@@ -42,6 +42,8 @@ _MODELS = ("times_2", "times_5", "times_7", "same")
 _SERIES = re.compile(r"^(\w+(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 # Of a gateway's process, which nobody kills here, and of a scheduler's page alone.
 _OF_PROCESSES = ("process_", "python_")
+# They begin anew with another scheduler.
+_OF_SCHEDULERS = re.compile(r"\w+_duration_histogram_us")
 
 
 def save_models(root: Path) -> Path:
@@ -69,7 +71,8 @@ def counters(mesh: Mesh) -> dict[str, float]:
         is_count = kind in {"counter", "histogram"} or (
             kind == "summary" and "quantile=" not in name
         )
-        if is_count and not name.startswith(_OF_PROCESSES):
+        is_kept = not name.startswith(_OF_PROCESSES) and not _OF_SCHEDULERS.match(name)
+        if is_count and is_kept:
             found[name] = float(value)
     status, body = mesh.get("/v2/models/stats")
     if status == 200:
