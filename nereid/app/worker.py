@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FINAL: Final = 1
 # Calls of a coroutine function that run at once; further requests wait in the mesh.
 _MAX_CALLS: Final = 256
+# Bytes that are no UTF-8 become surrogates, as in file names: an error would fail the other
+# requests of the batch.
+_UNDECODABLE: Final = "surrogateescape"
 
 
 class OutputError(Exception):
@@ -112,7 +115,9 @@ def _numeric(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def _encoded(value: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(value, object)
-    flat = [each.encode() if isinstance(each, str) else each for each in array.flat]
+    flat = [
+        each.encode(errors=_UNDECODABLE) if isinstance(each, str) else each for each in array.flat
+    ]
     if wrong := next((each for each in flat if not isinstance(each, bytes)), None):
         raise TypeError(f"an element is {type(wrong).__name__}")
     encoded = np.empty(array.shape, object)
@@ -124,7 +129,7 @@ def input_value(array: np.ndarray[Any, Any], tensor: Tensor) -> Any:
     """Return what a function gets for an input: an array, or a Python value for a scalar."""
     if tensor.is_text:
         decoded = np.empty(array.shape, object)
-        decoded.flat[:] = [each.decode() for each in array.flat]
+        decoded.flat[:] = [each.decode(errors=_UNDECODABLE) for each in array.flat]
         array = decoded
     if not tensor.is_scalar:
         return array
