@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import pytest
 
 from nereid.observability.metrics import BACKEND, CANCELED
@@ -120,3 +122,13 @@ def test_quantiles_are_those_of_prometheus(
 ) -> None:
     counts = [values.get(bucket, 0) for bucket in range(len(BOUNDS_US) + 1)]
     assert quantile_us(counts, share) == pytest.approx(expected)
+
+
+def test_the_bucket_by_bit_length_is_the_one_that_bisect_finds() -> None:
+    bounds_ns = [1000 * bound for bound in BOUNDS_US]
+    near = [bound + step for bound in bounds_ns for step in (-1, 0, 1)]
+    powers = [(1 << bits) + step for bits in range(1, 63) for step in (-1, 0, 1)]
+    for duration_ns in (0, *near, *powers):
+        histograms = LatencyHistograms()
+        histograms.record_queue(duration_ns)
+        assert histograms.queue.index(1) == bisect_left(bounds_ns, duration_ns), duration_ns
