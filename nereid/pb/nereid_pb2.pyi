@@ -195,6 +195,39 @@ class VersionCounts(_message.Message):
     includes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, id: _Optional[int] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., loaded_ns: _Optional[int] = ..., continues: bool = ..., number: _Optional[int] = ..., statistics: _Optional[_Union[_kserve_pb2.ModelStatistics, _Mapping]] = ..., exposition: _Optional[bytes] = ..., includes: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ModelTextRequest(_message.Message):
+    __slots__ = ("name", "version", "known_digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    known_digest: bytes
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
+
+class ModelTextResponse(_message.Message):
+    __slots__ = ("names", "version", "config", "digest", "files", "loaded_s")
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    LOADED_S_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    version: str
+    config: _model_config_pb2.ModelConfig
+    digest: bytes
+    files: _containers.ScalarMap[str, bytes]
+    loaded_s: int
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., digest: _Optional[bytes] = ..., files: _Optional[_Mapping[str, bytes]] = ..., loaded_s: _Optional[int] = ...) -> None: ...
+
 class FactsRequest(_message.Message):
     __slots__ = ("models", "with_loads")
     MODELS_FIELD_NUMBER: _ClassVar[int]

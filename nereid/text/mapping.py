@@ -1,0 +1,65 @@
+"""Mapping between texts and the tensors of one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EMBED: Final = "embed"
+# Scores of pairs of a query and a document.
+RANK: Final = "rank"
+CLASSIFY: Final = "classify"
+DECIDE: Final = "decide"
+GENERATE: Final = "generate"
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """An input of the model: its name, and its KServe datatype, such as INT64 or BYTES."""
+
+    name: str
+    datatype: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextMapping:
+    """How texts become tensors of a model, and what its outputs mean.
+
+    Either `ids` is set, and texts are tokenized for the model, or `text`, and the model takes text.
+    """
+
+    tasks: frozenset[str]
+    ids: TextInput | None = None
+    # 1 for each token. None: the model has no such input.
+    mask: TextInput | None = None
+    # 0 for tokens of the first text of a pair, 1 for those of the second.
+    types: TextInput | None = None
+    text: TextInput | None = None
+    # Output with vectors, scores, logits, or generated text; and its datatype.
+    output: str = ""
+    # "mean", "cls", "last", "max"; "" if the output has one vector for each row already.
+    pooling: str = ""
+    normalizes: bool = False
+    # Lengths to which vectors may be cut; empty: any up to the full one if `matryoshka`.
+    dimensions: tuple[int, ...] = ()
+    # False: `dimensions` of a request is refused.
+    matryoshka: bool = False
+    # Put in front of texts. Keys: "query", "document", and any that the model names.
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    # "softmax", "sigmoid" or "none".
+    activation: str = "softmax"
+    # Longest input in tokens, with special tokens. 0: no limit is known.
+    max_tokens: int = 0
+    # Path of the tokenizer below the model's directory.
+    tokenizer: str = "tokenizer.json"
+    pad_id: int = 0
+    # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
+    batches_lengths: bool = False
+    # Of models that generate: the configuration's part, as `generation.py` reads it.
+    generation: Mapping[str, object] = field(default_factory=dict)
+    # Of models that decide: how a question becomes rows and logits probabilities.
+    decisions: Mapping[str, object] = field(default_factory=dict)
