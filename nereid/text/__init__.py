@@ -1,4 +1,9 @@
-"""How texts become a model's tensors, and how its outputs become vectors, scores, labels and texts.
+"""Mapping between texts and tensors of models: vectors, scores, labels and generated texts.
 
 `read_mapping` is a pure function of a model's configuration and files.
 """
+
+from nereid.text.mapping import TextInput, TextMapping
+from nereid.text.reading import read_mapping
+
+__all__ = ["TextInput", "TextMapping", "read_mapping"]

@@ -22,11 +22,14 @@ class TextInput:
 
     name: str
     datatype: str
+    # Dimensions of a tensor with one row, that of the batch included. All are 1 but the last, which
+    # is the number of tokens, or 1 for text.
+    rank: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TextMapping:
-    """How texts become tensors of a model, and what its outputs mean.
+    """Way in which texts become tensors of a model, and the meaning of its outputs.
 
     Either `ids` is set, and texts are tokenized for the model, or `text`, and the model takes text.
     """
@@ -49,17 +52,22 @@ class TextMapping:
     matryoshka: bool = False
     # Put in front of texts. Keys: "query", "document", and any that the model names.
     prompts: Mapping[str, str] = field(default_factory=dict)
+    # Key of the prompt for calls that name none; "" if they have none.
+    default_prompt: str = ""
     labels: tuple[str, ...] = ()
     # "softmax", "sigmoid" or "none".
     activation: str = "softmax"
     # Longest input in tokens, with special tokens. 0: no limit is known.
     max_tokens: int = 0
+    # Number of tokens that each row must have, and is padded to. 0: rows may have any number.
+    fixed_tokens: int = 0
     # Path of the tokenizer below the model's directory.
     tokenizer: str = "tokenizer.json"
     pad_id: int = 0
     # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
     batches_lengths: bool = False
-    # Of models that generate: the configuration's part, as `generation.py` reads it.
+    # Section of models that generate. "tensors": interface whose names the tensors have, "vllm" or
+    # "tensorrt_llm".
     generation: Mapping[str, object] = field(default_factory=dict)
-    # Of models that decide: how a question becomes rows and logits probabilities.
+    # Section of models that decide: rows of a question, and probabilities of its logits.
     decisions: Mapping[str, object] = field(default_factory=dict)

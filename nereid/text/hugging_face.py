@@ -1,0 +1,207 @@
+"""Facts in the files of Hugging Face's transformers and sentence-transformers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+from nereid.text.documents import Document, parse_document, parse_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CLASSIFIER: Final = "ForSequenceClassification"
+# transformers leaves id2label out of config.json for this many labels.
+_DEFAULT_LABELS: Final = 2
+MAX_LABELS: Final = 100_000
+# Positions of these count from the id of the padding token.
+_POSITIONS_AFTER_PADDING: Final = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "longformer",
+        "mpnet",
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+    }
+)
+# Larger values stand for "no limit": tokenizers without one say 1e30.
+_MAX_LENGTH: Final = 1 << 24
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+_POOLING_MODES: Final = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_max_tokens": "max",
+}
+_OTHER_POOLING_MODES: Final = (
+    "pooling_mode_mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens",
+)
+_PROBLEMS: Final = {
+    "": "softmax",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "none",
+}
+POOLINGS: Final = tuple(_POOLING_MODES.values())
+
+
+class Pooling(NamedTuple):
+    """Way in which token vectors become one vector."""
+
+    mode: str
+    normalizes: bool
+
+
+class HuggingFaceFiles:
+    """A model's files of Hugging Face's libraries. All methods may raise InvalidArgument."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._config = self._document("config.json")
+        self._tokenizer = self._document("tokenizer_config.json")
+        self._sentence_transformers = self._document("config_sentence_transformers.json")
+
+    def _document(self, name: str) -> Document:
+        if name not in self._files:
+            return Document(name, {})
+        return parse_document(name, self._files[name])
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Names of transformers' classes."""
+        return self._config.strings("architectures")
+
+    @property
+    def is_classifier(self) -> bool:
+        """True if the model gives logits of labels, one row for each text or pair."""
+        return any(name.endswith(_CLASSIFIER) for name in self.architectures)
+
+    @property
+    def is_causal(self) -> bool:
+        """True if a token sees only those before it, so that the last one knows the whole text."""
+        return any(name.endswith("ForCausalLM") for name in self.architectures)
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels by index; empty if the files are not a classifier's."""
+        config = self._config
+        if not config.has("id2label"):
+            if not self.is_classifier:
+                return ()
+            count = config.count("num_labels", _DEFAULT_LABELS)
+            if not 1 <= count <= MAX_LABELS:
+                raise config.refuse("num_labels", f"expected 1 to {MAX_LABELS}")
+            return tuple(f"LABEL_{index}" for index in range(count))
+        texts = config.texts("id2label")
+        labels = tuple(texts.get(str(index), "") for index in range(len(texts)))
+        if not all(str(index) in texts for index in range(len(texts))):
+            raise config.refuse("id2label", "expected the keys 0, 1, 2 and so on")
+        return labels
+
+    def activation(self, label_count: int) -> str:
+        """Return the function that turns logits into scores: softmax, sigmoid or none."""
+        config = self._config
+        written = config.section("sentence_transformers").string("activation_fn")
+        written = written or config.string("sbert_ce_default_activation_function")
+        if written:
+            name = written.rpartition(".")[2].lower()
+            activation = {"sigmoid": "sigmoid", "identity": "none", "softmax": "softmax"}.get(name)
+            if activation is None:
+                raise config.refuse("activation_fn", "expected Sigmoid, Identity or Softmax")
+            if label_count == 1 or activation != "none":
+                return activation
+        if label_count == 1:
+            return "sigmoid"
+        problem = config.string("problem_type")
+        if problem not in _PROBLEMS:
+            raise config.refuse(
+                "problem_type", f"expected one of {', '.join(filter(None, _PROBLEMS))}"
+            )
+        return _PROBLEMS[problem]
+
+    def pooling(self) -> Pooling:
+        """Return how token vectors become one, as sentence-transformers and vLLM would."""
+        if "modules.json" not in self._files:
+            return Pooling("last" if self.is_causal else "mean", normalizes=True)
+        mode, normalizes = "", False
+        for module in parse_documents("modules.json", self._files["modules.json"]):
+            kind = module.string("type").rpartition(".")[2]
+            if kind == "Pooling":
+                mode = self._pooling_mode(f"{module.string('path')}/config.json")
+            elif kind == "Normalize":
+                normalizes = True
+            elif kind not in {"Transformer", "Dropout"}:
+                raise module.refuse("type", f"module {kind or 'without type'} cannot be applied")
+        return Pooling(mode or "mean", normalizes)
+
+    def _pooling_mode(self, name: str) -> str:
+        if name not in self._files:
+            raise InvalidArgument(f"modules.json: no file '{name}'")
+        document = self._document(name)
+        if not document.boolean("include_prompt", default=True) and self.prompts():
+            raise document.refuse("include_prompt", "prompts cannot be left out of the pooling")
+        if document.has("pooling_mode"):
+            written = document.string("pooling_mode")
+            modes = [mode for mode in POOLINGS if mode == written.removesuffix("token")]
+        elif any(map(document.boolean, _OTHER_POOLING_MODES)):
+            modes = []
+        else:
+            modes = [mode for key, mode in _POOLING_MODES.items() if document.boolean(key)]
+        if len(modes) != 1:
+            raise InvalidArgument(f"{name}: expected one of the poolings {', '.join(POOLINGS)}")
+        return modes[0]
+
+    def max_tokens(self) -> int:
+        """Return the largest number of tokens of an input; 0 if no file says it."""
+        config = self._config
+        positions = config.count("max_position_embeddings")
+        if config.string("model_type") in _POSITIONS_AFTER_PADDING:
+            positions = max(positions - config.count("pad_token_id", 1) - 1, 0)
+        limits = [
+            positions,
+            self._document("sentence_bert_config.json").count("max_seq_length"),
+            self._max_length(),
+        ]
+        return min(filter(None, limits), default=0)
+
+    def _max_length(self) -> int:
+        value = self._tokenizer.values.get("model_max_length")
+        if isinstance(value, int | float) and 0 < value <= _MAX_LENGTH:
+            return int(value)
+        return 0
+
+    def pad_id(self) -> int:
+        """Return the id of the padding token; 0 if no file says it."""
+        if self._config.has("pad_token_id"):
+            # T5 and GPT-2 have a number below 0 or none here, which pads nothing.
+            value = self._config.values["pad_token_id"]
+            return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
+        pad_token = self._tokenizer.values.get("pad_token")
+        tokens = self._tokenizer.section("added_tokens_decoder")
+        numbers = (
+            int(number)
+            for number in tokens.values
+            if _NUMBER.fullmatch(number)
+            and pad_token is not None
+            and tokens.section(number).values.get("content") == pad_token
+        )
+        return next(numbers, 0)
+
+    def prompts(self) -> dict[str, str]:
+        """Return the texts that are put in front of inputs, by name."""
+        return self._sentence_transformers.texts("prompts")
+
+    def default_prompt(self) -> str:
+        """Return the name of the prompt for calls that name none; may be empty."""
+        return self._sentence_transformers.string("default_prompt_name")
+
+    def dimensions(self) -> tuple[int, ...]:
+        """Return the lengths to which vectors may be cut."""
+        return self._config.counts("matryoshka_dimensions")
+
+    def is_matryoshka(self) -> bool:
+        """Return whether vectors may be cut."""
+        return self._config.boolean("is_matryoshka") or bool(self.dimensions())

@@ -1,0 +1,370 @@
+"""Reads the mapping of a text model from its configuration and files.
+
+A model declares it in `text.json` beside its configuration, or in the parameter `text`. What it
+leaves out is guessed from Hugging Face's files and from the tensors. A model that declares nothing
+is a text model if its tensors and files are those of a known kind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.shapes import VARIABLE
+from nereid.model_config.padding import read_padding
+from nereid.text import files as text_files
+from nereid.text.documents import Document, parse_document
+from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextInput, TextMapping
+from nereid.text.tensors import (
+    IDS,
+    TEXT_INPUT,
+    TEXT_OUTPUT,
+    USUAL_INPUTS,
+    Tensors,
+    datatype,
+    read_inputs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from nereid.pb.model_config_pb2 import ModelConfig
+
+PARAMETER: Final = "text"
+TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
+ACTIVATIONS: Final = ("softmax", "sigmoid", "none")
+KEYS: Final = (
+    "task",
+    "inputs",
+    "output",
+    "pooling",
+    "normalize",
+    "dimensions",
+    "prompts",
+    "default_prompt",
+    "labels",
+    "activation",
+    "max_tokens",
+    "tokenizer",
+    "pad_id",
+    "decisions",
+    "generation",
+)
+_FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
+# Usual names of outputs, the preferred first.
+_VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings")
+_LOGITS: Final = "logits"
+_MANIFESTS: Final = ("noulxp.json", "odxp.json")
+_PACKAGE_OUTPUT: Final = "option_logits"
+
+
+def read_mapping(config: ModelConfig, files: Mapping[str, bytes]) -> TextMapping | None:
+    """Return how texts become the model's tensors; `None` if it is not a text model.
+
+    `config` is complete. Keys of `files` are those of `nereid.text.files`. Raises InvalidArgument
+    with the file and the key that are wrong.
+    """
+    declared = _declared(config, files)
+    tensors = Tensors(config)
+    if declared is None:
+        if not _is_known_kind(tensors, files):
+            return None
+        declared = Document(text_files.MAPPING, {})
+    return _Reader(config, files, tensors, declared).read()
+
+
+def _declared(config: ModelConfig, files: Mapping[str, bytes]) -> Document | None:
+    declared = None
+    if text_files.MAPPING in files:
+        declared = parse_document(text_files.MAPPING, files[text_files.MAPPING])
+    if PARAMETER in config.parameters:
+        source = f"parameter '{PARAMETER}'"
+        if declared is not None:
+            raise InvalidArgument(f"{source}: the model has a {text_files.MAPPING} as well")
+        declared = parse_document(source, config.parameters[PARAMETER].string_value)
+    if declared is not None:
+        declared.refuse_unknown(KEYS)
+    return declared
+
+
+def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
+    """Return whether a model that declares nothing takes text."""
+    if any(name in files for name in _MANIFESTS) or tensors.generation_interface():
+        return True
+    ids = tensors.inputs.get(USUAL_INPUTS["ids"])
+    if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
+        return False
+    if _other_inputs(tensors, USUAL_INPUTS.values()):
+        return False
+    return any(name in tensors.outputs for name in _VECTORS) or _classifies(
+        tensors, HuggingFaceFiles(files)
+    )
+
+
+def _other_inputs(tensors: Tensors, names: Collection[str]) -> list[str]:
+    """Return the inputs besides these that each request must have."""
+    return [n for n, tensor in tensors.inputs.items() if n not in names and not tensor.optional]
+
+
+def _classifies(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
+    """Return whether logits are of labels; those of tokens have a dimension more."""
+    logits = tensors.outputs.get(_LOGITS)
+    if logits is None or len(logits.dims) + tensors.batches != 2:
+        return False
+    return facts.is_classifier or not facts.architectures
+
+
+class _Output(NamedTuple):
+    name: str
+    # Dims of one row.
+    dims: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Length of a vector, -1 if it is not known."""
+        return self.dims[-1] if self.dims else VARIABLE
+
+
+class _Reader:
+    def __init__(
+        self,
+        config: ModelConfig,
+        files: Mapping[str, bytes],
+        tensors: Tensors,
+        declared: Document,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._tensors = tensors
+        self._declared = declared
+        manifests = (parse_document(name, files[name]) for name in _MANIFESTS if name in files)
+        # The manifest of a package of decisions.
+        self._manifest = next(manifests, None)
+        self._facts = HuggingFaceFiles(files)
+        self._inputs = read_inputs(declared.section("inputs"), tensors)
+
+    def read(self) -> TextMapping:
+        tasks = self._tasks()
+        self._check_other_inputs(tasks)
+        output = self._output(tasks)
+        labels = self._labels(tasks, output)
+        tasks = tasks or frozenset({RANK if len(labels) == 1 else CLASSIFY})
+        pooling, normalizes = self._pooling(tasks, output)
+        dimensions, matryoshka = self._dimensions(output)
+        ids = self._inputs.get("ids")
+        prompts = self._prompts()
+        fixed_tokens = 0 if ids is None else max(self._tensors.inputs[ids.name].dims[-1], 0)
+        return TextMapping(
+            tasks,
+            ids,
+            self._inputs.get("mask"),
+            self._inputs.get("types"),
+            self._inputs.get("text"),
+            output.name,
+            pooling=pooling,
+            normalizes=normalizes,
+            dimensions=dimensions,
+            matryoshka=matryoshka,
+            prompts=prompts,
+            default_prompt=self._default_prompt(prompts),
+            labels=labels,
+            activation=self._activation(tasks, labels),
+            max_tokens=self._max_tokens(fixed_tokens),
+            fixed_tokens=fixed_tokens,
+            tokenizer=self._tokenizer(),
+            pad_id=self._declared.count("pad_id", self._facts.pad_id()),
+            batches_lengths=ids is not None and self._batches_lengths(ids),
+            generation=self._generation(tasks),
+            decisions=self._section("decisions", DECIDE, tasks),
+        )
+
+    def _tasks(self) -> frozenset[str]:
+        """Return the tasks; empty if the number of labels decides between two."""
+        declared = self._declared
+        value = declared.values.get("task")
+        tasks = (value,) if isinstance(value, str) else declared.strings("task")
+        for task in tasks:
+            if task not in TASKS:
+                raise declared.refuse("task", f"expected one of {', '.join(TASKS)}")
+        if tasks:
+            return frozenset(tasks)
+        if self._manifest is not None or declared.has("decisions"):
+            return frozenset({DECIDE})
+        if self._interface() or declared.has("generation"):
+            return frozenset({GENERATE})
+        if declared.has("labels") or declared.has("activation"):
+            return frozenset()
+        output = declared.string("output")
+        usual = [output] if output else self._tensors.outputs
+        if declared.has("pooling") or any(name in _VECTORS for name in usual):
+            return frozenset({EMBED})
+        if _classifies(self._tensors, self._facts) or self._facts.is_classifier:
+            return frozenset()
+        raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
+
+    def _interface(self) -> str:
+        text = self._inputs.get("text")
+        if text is None or text.name != TEXT_INPUT:
+            return ""
+        return self._tensors.generation_interface()
+
+    def _check_other_inputs(self, tasks: frozenset[str]) -> None:
+        """Refuse a model that needs tensors which no text gives."""
+        others = _other_inputs(self._tensors, [tensor.name for tensor in self._inputs.values()])
+        # Models that generate or decide get further inputs from their own sections.
+        if others and not tasks & {GENERATE, DECIDE}:
+            problem = f"the model needs input '{others[0]}' as well"
+            raise self._declared.refuse("inputs", problem)
+
+    def _output(self, tasks: frozenset[str]) -> _Output:
+        declared, outputs = self._declared, self._tensors.outputs
+        name = declared.string("output") or self._usual_output(tasks)
+        if name not in outputs:
+            problem = f"the model has no output '{name}'" if name else "say which output it is"
+            raise declared.refuse("output", problem)
+        allowed = _FLOATS | {BYTES} if tasks & {GENERATE, DECIDE} else _FLOATS
+        if datatype(outputs[name]) not in allowed:
+            expected = ", ".join(sorted(allowed))
+            problem = f"output '{name}' is of type {datatype(outputs[name])}, expected {expected}"
+            raise declared.refuse("output", problem)
+        dims = tuple(outputs[name].dims)
+        return _Output(name, dims[1:] if self._has_batch_dim(dims) else dims)
+
+    def _has_batch_dim(self, dims: tuple[int, ...]) -> bool:
+        """Return whether an output's dims begin with that of the batch."""
+        if self._tensors.batches:
+            return False
+        if "text" in self._inputs:
+            return len(dims) > 1
+        return self._inputs["ids"].rank > 1
+
+    def _usual_output(self, tasks: frozenset[str]) -> str:
+        usual: tuple[str, ...] = _VECTORS if EMBED in tasks else (_LOGITS,)
+        if GENERATE in tasks:
+            usual = (TEXT_OUTPUT, _LOGITS)
+        elif DECIDE in tasks:
+            usual = (_PACKAGE_OUTPUT, _LOGITS)
+        outputs = self._tensors.outputs
+        only = next(iter(outputs)) if len(outputs) == 1 else ""
+        return next((name for name in usual if name in outputs), only)
+
+    def _labels(self, tasks: frozenset[str], output: _Output) -> tuple[str, ...]:
+        declared = self._declared
+        if tasks and not tasks & {RANK, CLASSIFY}:
+            if declared.has("labels") and DECIDE not in tasks:
+                raise declared.refuse("labels", "only models that classify have labels")
+            return declared.strings("labels")
+        if len(output.dims) > 1:
+            problem = f"output '{output.name}' has more than one vector for each row"
+            raise declared.refuse("output", problem)
+        labels = declared.strings("labels") or self._facts.labels()
+        if not labels:
+            unknown = 1 if tasks == {RANK} else 0
+            count = min(output.size, MAX_LABELS) if output.size > 0 else unknown
+            labels = tuple(f"LABEL_{index}" for index in range(count))
+        if output.size not in {VARIABLE, len(labels)}:
+            problem = f"{len(labels)}, but output '{output.name}' has {output.size} values"
+            raise declared.refuse("labels", problem)
+        if tasks == {RANK} and len(labels) > 1:
+            raise declared.refuse("labels", "a model that ranks has one score for each row")
+        return labels
+
+    def _activation(self, tasks: frozenset[str], labels: tuple[str, ...]) -> str:
+        declared = self._declared
+        activation = declared.string("activation")
+        if activation and activation not in ACTIVATIONS:
+            raise declared.refuse("activation", f"expected one of {', '.join(ACTIVATIONS)}")
+        if activation == "softmax" and len(labels) == 1:
+            raise declared.refuse("activation", "softmax of one value is always 1")
+        if activation or not tasks & {RANK, CLASSIFY}:
+            return activation or "softmax"
+        return self._facts.activation(len(labels))
+
+    def _pooling(self, tasks: frozenset[str], output: _Output) -> tuple[str, bool]:
+        """Return the pooling, and whether vectors are normalized."""
+        declared = self._declared
+        if EMBED not in tasks:
+            for key in ("pooling", "normalize", "dimensions"):
+                if declared.has(key):
+                    raise declared.refuse(key, "only models that embed have it")
+            return "", False
+        pooling = declared.string("pooling")
+        per_token = len(output.dims) > 1
+        if pooling and pooling not in POOLINGS:
+            raise declared.refuse("pooling", f"expected one of {', '.join(POOLINGS)}")
+        if pooling and not per_token:
+            raise declared.refuse("pooling", f"output '{output.name}' has one vector for each row")
+        if per_token and "text" in self._inputs:
+            raise declared.refuse("output", f"output '{output.name}' has one vector for each token")
+        if pooling and declared.has("normalize"):
+            # A file whose pooling is unknown does not matter then.
+            return pooling, declared.boolean("normalize")
+        guessed = self._facts.pooling()
+        normalizes = declared.boolean("normalize", default=guessed.normalizes)
+        return (pooling or guessed.mode) if per_token else "", normalizes
+
+    def _dimensions(self, output: _Output) -> tuple[tuple[int, ...], bool]:
+        declared = self._declared
+        value = declared.values.get("dimensions")
+        if isinstance(value, bool):
+            return (), value
+        dimensions = declared.counts("dimensions")
+        matryoshka = bool(dimensions)
+        if value is None:
+            dimensions, matryoshka = self._facts.dimensions(), self._facts.is_matryoshka()
+        longest = output.size if output.size > 0 else max(dimensions, default=1)
+        if any(not 1 <= length <= longest for length in dimensions):
+            raise declared.refuse("dimensions", "expected lengths from 1 to that of the vectors")
+        return tuple(sorted({*dimensions})), matryoshka
+
+    def _prompts(self) -> dict[str, str]:
+        if self._declared.has("prompts"):
+            return self._declared.texts("prompts")
+        return self._facts.prompts()
+
+    def _default_prompt(self, prompts: Mapping[str, str]) -> str:
+        name = self._declared.string("default_prompt")
+        if name and name not in prompts:
+            raise self._declared.refuse("default_prompt", "there is no prompt of this name")
+        name = name or self._facts.default_prompt()
+        return name if name in prompts else ""
+
+    def _max_tokens(self, fixed_tokens: int) -> int:
+        limits = [fixed_tokens, self._declared.count("max_tokens") or self._facts.max_tokens()]
+        if self._manifest is not None:
+            limits.append(self._manifest.section("limits").count("max_tokens"))
+        return min(filter(None, limits), default=0)
+
+    def _tokenizer(self) -> str:
+        declared = self._declared
+        name = declared.string("tokenizer")
+        if not name and self._manifest is not None:
+            name = self._manifest.section("tokenizer").string("path")
+        if not name and "text" in self._inputs:
+            # Gateways count tokens by it if it is there.
+            return text_files.TOKENIZER if text_files.TOKENIZER in self._files else ""
+        name = name or text_files.TOKENIZER
+        if name not in self._files:
+            raise declared.refuse("tokenizer", f"the model's directory has no file '{name[:200]}'")
+        return name
+
+    def _batches_lengths(self, ids: TextInput) -> bool:
+        if self._tensors.inputs[ids.name].allow_ragged_batch:
+            return True
+        padding = read_padding(self._config)
+        if padding is None:
+            return False
+        return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
+
+    def _generation(self, tasks: frozenset[str]) -> Mapping[str, object]:
+        section = self._section("generation", GENERATE, tasks)
+        interface = self._interface()
+        return {"tensors": interface, **section} if GENERATE in tasks and interface else section
+
+    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Mapping[str, object]:
+        """Return what the model declares for one task."""
+        if self._declared.has(key) and task not in tasks:
+            raise self._declared.refuse(key, f"the model does not have the task {task}")
+        return self._declared.section(key).values
